@@ -1,0 +1,1 @@
+"""A just-in-time compiler for PyTorch programs."""

@@ -1,0 +1,67 @@
+"""Guards as records: what the evaluator assumed, why, and because of which user line.
+
+The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C++ program;
+`explain.py` says which one failed. What each kind means is a row of `kinds.GUARD_KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynamo.guards.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """A place in the user's program."""
+
+    filename: str
+    lineno: int
+    function: str
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.lineno} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One assumption.
+
+    kind: key of `kinds.GUARD_KINDS`.
+    source: the value that it is about; None for global state.
+    payload: what the kind compares with (a constant, an id, tensor metadata, other sources...).
+    line: the user's line that made the evaluator assume it.
+    """
+
+    kind: str
+    source: Source | None
+    payload: Any = None
+    line: UserLine | None = None
+
+    def key(self) -> tuple[Any, ...]:
+        """Identity for removing duplicates; payloads that can't be hashed count by identity."""
+        try:
+            hash(self.payload)
+            payload = (type(self.payload), self.payload)
+        except TypeError:
+            payload = (type(self.payload), id(self.payload))
+        return (self.kind, self.source, payload)
+
+
+@dataclass(slots=True)
+class GuardSet:
+    """All guards of one trace, in the order in which they were added, without duplicates."""
+
+    guards: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
+
+    def add(self, guard: Guard) -> None:
+        self.guards.setdefault(guard.key(), guard)
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self.guards.values())
+
+    def __len__(self) -> int:
+        return len(self.guards)

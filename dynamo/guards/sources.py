@@ -1,0 +1,296 @@
+"""Where a value comes from: one object with all its readings.
+
+A `Source` is a path from the frame to a value: `LocalSource("x")`, then `AttrSource(.., "weight")`.
+The guard program walks it, the new bytecode fetches it, a log prints it. Sources are
+hashable values; equal paths are equal objects, so a tree of them shares its prefixes.
+
+    >>> s = ItemSource(AttrSource(LocalSource("self"), "layers"), 0)
+    >>> s.text()
+    'self.layers[0]'
+    >>> s.fetch(Scope(locals={"self": type("M", (), {"layers": [7]})}, globals={}, builtins={}))
+    7
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a frame can see. locals: fast locals by name, cells for cell and free variables are
+    under `cells` (name -> cell object)."""
+
+    locals: Mapping[str, Any]
+    globals: Mapping[str, Any]
+    builtins: Mapping[str, Any]
+    cells: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Base: subclasses define `text` (how a user would write it) and `fetch` (plain-Python
+    reading; raises what Python raises when the path is gone)."""
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def fetch(self, scope: Scope) -> Any:
+        raise NotImplementedError
+
+    def parent(self) -> Source | None:
+        return getattr(self, "base", None)
+
+    def chain(self) -> Iterator[Source]:
+        """The source itself, then its bases up to the root."""
+        node: Source | None = self
+        while node is not None:
+            yield node
+            node = node.parent()
+
+    def root(self) -> Source:
+        *_, last = self.chain()
+        return last
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+# -- roots ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource(Source):
+    """A fast local (an argument, for a frame at its start)."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def fetch(self, scope: Scope) -> Any:
+        return scope.locals[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class CellSource(Source):
+    """The cell object of a free or cell variable of the frame (not its contents: see
+    CellContentsSource)."""
+
+    name: str
+
+    def text(self) -> str:
+        return f"<cell {self.name}>"
+
+    def fetch(self, scope: Scope) -> Any:
+        assert scope.cells is not None
+        return scope.cells[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalsSource(Source):
+    """The frame's globals dict itself."""
+
+    def text(self) -> str:
+        return "globals()"
+
+    def fetch(self, scope: Scope) -> Any:
+        return scope.globals
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalSource(Source):
+    """A name in the frame's globals."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def fetch(self, scope: Scope) -> Any:
+        return scope.globals[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinSource(Source):
+    """A name in the frame's builtins."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def fetch(self, scope: Scope) -> Any:
+        return scope.builtins[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSource(Source):
+    """An imported Python module, found in sys.modules."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def fetch(self, scope: Scope) -> Any:
+        return sys.modules[self.name]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectSource(Source):
+    """An object that the entry itself keeps alive (a class, a function found through a class,
+    a constant of the compiler). Equal only for the same object."""
+
+    value: Any
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectSource) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return hash((ObjectSource, id(self.value)))
+
+
+# -- steps ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSource(Source):
+    """`base.name` by ordinary attribute access. Instance dict entries that need no descriptor
+    are better written ItemSource(DictSource(base), name): those can be skipped by dict version."""
+
+    base: Source
+    name: str
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}"
+
+    def fetch(self, scope: Scope) -> Any:
+        return getattr(self.base.fetch(scope), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DictSource(Source):
+    """`base.__dict__`, read without running descriptors (the instance dict)."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__dict__"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.base.fetch(scope).__dict__
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSource(Source):
+    """`base[key]` of an exact list, tuple or dict (or a subclass that does not override
+    `__getitem__`), key an int, str or another hashable constant. Reads the container directly
+    (list.__getitem__, dict.__getitem__), never an override."""
+
+    base: Source
+    key: Any
+
+    def text(self) -> str:
+        if isinstance(self.base, DictSource) and isinstance(self.key, str):
+            return f"{self.base.base.text()}.{self.key}"
+        return f"{self.base.text()}[{self.key!r}]"
+
+    def fetch(self, scope: Scope) -> Any:
+        container = self.base.fetch(scope)
+        for kind in (dict, list, tuple):
+            if isinstance(container, kind):
+                return kind.__getitem__(container, self.key)  # type: ignore[index]
+        return container[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class DictKeySource(Source):
+    """The index-th key of a dict, in insertion order (for keys that are not constants)."""
+
+    base: Source
+    index: int
+
+    def text(self) -> str:
+        return f"list({self.base.text()})[{self.index}]"
+
+    def fetch(self, scope: Scope) -> Any:
+        return list(dict.keys(self.base.fetch(scope)))[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class DictValueSource(Source):
+    """The value under the index-th key of a dict, in insertion order."""
+
+    base: Source
+    index: int
+
+    def text(self) -> str:
+        return f"list({self.base.text()}.values())[{self.index}]"
+
+    def fetch(self, scope: Scope) -> Any:
+        return list(dict.values(self.base.fetch(scope)))[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class CellContentsSource(Source):
+    """`cell.cell_contents`."""
+
+    base: Source
+
+    def text(self) -> str:
+        if isinstance(self.base, CellSource):
+            return self.base.name
+        return f"{self.base.text()}.cell_contents"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.base.fetch(scope).cell_contents
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSource(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"type({self.base.text()})"
+
+    def fetch(self, scope: Scope) -> Any:
+        return type(self.base.fetch(scope))
+
+
+@dataclass(frozen=True, slots=True)
+class WeakRefSource(Source):
+    """`base()` of a weakref.ref."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}()"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.base.fetch(scope)()
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSource(Source):
+    """`base.__reduce__()`: how built-in iterators show what is left of them."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__reduce__()"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.base.fetch(scope).__reduce__()

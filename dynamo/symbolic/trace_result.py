@@ -1,0 +1,165 @@
+"""`TraceResult`: what the evaluator hands on. A frozen record; codegen makes bytecode from it.
+
+Nothing here knows how values are rebuilt: an exit names Vars, and `codegen/rebuild.py` has a row per
+Var class that says how the new bytecode makes the real object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.records import GuardSet, UserLine
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One placeholder of the captured graph, in order.
+
+    source: where the new bytecode gets it (tensors, and numbers that became symbolic).
+    example: the fake tensor (or symbolic number) that was traced with.
+    """
+
+    name: str
+    source: Source
+    example: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRecord:
+    """The captured graph before its outputs are chosen.
+
+    module: GraphModule without an output node; its tensors come as placeholders.
+    inputs: one per placeholder.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[GraphInput, ...]
+    operations: int
+
+
+# -- effects, in program order ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Base of what the new bytecode must do to real objects after the graph call."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAttrEffect(Effect):
+    """`object.name = value` without running user code (value None: delete).
+
+    raw: True bypasses `__setattr__` (object.__setattr__), because the user's own ran in the trace.
+    """
+
+    target: Var
+    name: str
+    value: Var | None
+    raw: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsEffect(Effect):
+    """The real list/dict/set/deque behind `target` gets the Var's final contents."""
+
+    target: Var
+
+
+@dataclass(frozen=True, slots=True)
+class StoreGlobalEffect(Effect):
+    """`globals[name] = value` (None: delete); module_globals is the real dict, kept by the code."""
+
+    module_globals: dict[str, Any]
+    name: str
+    value: Var | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCellEffect(Effect):
+    """`cell.cell_contents = value` of a cell that existed before the frame (None: emptied)."""
+
+    cell: Var
+    value: Var | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeEffect(Effect):
+    """`count` items were taken from the real iterator behind `iterator`."""
+
+    iterator: Var
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallEffect(Effect):
+    """A call that is replayed in order with constant arguments (`torch._C._set_grad_enabled`)."""
+
+    function: Any
+    args: tuple[Any, ...]
+
+
+# -- exits -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FrameState:
+    """One symbolic frame at a break.
+
+    code: its code object; function: real function object or None (for name and defaults).
+    instruction: index into the decoded instructions, of the breaking instruction in the innermost
+        frame and of the call that awaits its result in the others.
+    stack: Vars from bottom to top *before* the breaking instruction (for outer frames: after the
+        call has taken its operands). NullVar stands for CPython's NULL.
+    locals: bound fast locals by name; cells: cell Vars by name, cell variables before free ones.
+    globals: the real globals dict.
+    """
+
+    code: CodeType
+    instruction: int
+    stack: tuple[Var, ...]
+    locals: dict[str, Var]
+    cells: dict[str, Var]
+    globals: dict[str, Any]
+    line: UserLine
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnExit:
+    """The root frame returns `value`."""
+
+    value: Var
+
+
+@dataclass(frozen=True, slots=True)
+class BreakExit:
+    """The trace ends before an instruction; `frames` from the innermost to the root.
+
+    branches: True where the instruction is a conditional jump (two continuations).
+    """
+
+    reason: Break
+    frames: tuple[FrameState, ...]
+    branches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceResult:
+    """One traced frame.
+
+    graph: None where no tensor operation was met.
+    live_outputs is chosen later by codegen: every TensorVar that the exit or an effect reaches.
+    """
+
+    code: CodeType
+    graph: GraphRecord | None
+    guards: GuardSet
+    effects: tuple[Effect, ...]
+    exit: ReturnExit | BreakExit
+    steps: int

@@ -1,0 +1,1 @@
+"""The default backend: loop IR, fusion, C++ and Triton kernels."""
