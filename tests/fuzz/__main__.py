@@ -1,0 +1,52 @@
+"""`python -m tests.fuzz --count 10000 [--seed 0]`: fuzzes the compiler, prints each difference shrunk.
+
+A difference is between running a random program eagerly and under `dynamo.compile(f, backend="eager")`;
+DYNAMO_SUPPRESS_ERRORS is off, so that internal errors count too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+
+import dynamo
+from tests.fuzz.compare import differs, shrink
+from tests.fuzz.program import Program, SeedChooser, generate
+
+
+def check(program: Program, backend: str) -> str | None:
+    dynamo.reset()
+    try:
+        return differs(program, lambda f: dynamo.compile(f, backend=backend), dynamo.graph_break)
+    except Exception:
+        return "internal error\n" + traceback.format_exc(limit=-4)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--stop", type=int, default=5, help="stop after this many differences")
+    options = parser.parse_args()
+    found, start = 0, time.perf_counter()
+    for seed in range(options.seed, options.seed + options.count):
+        program = generate(SeedChooser(seed))
+        difference = check(program, options.backend)
+        if difference is None:
+            continue
+        found += 1
+        small = shrink(program, lambda p: check(p, options.backend) is not None)
+        print(f"=== seed {seed} ({small.size()} statements)\n{small.source()}\n{check(small, options.backend)}\n", flush=True)
+        if found >= options.stop:
+            break
+    else:
+        seed = options.seed + options.count - 1
+    print(f"{seed - options.seed + 1} programs, {found} differences, {time.perf_counter() - start:.0f} s")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Compiled programs behave as eager ones: kept seeds of found bugs, a fresh sample, and hypothesis.
+
+The long campaign is `python -m tests.fuzz --count 10000`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.__main__ import check
+from tests.fuzz.program import DrawChooser, SeedChooser, generate
+
+# Seeds that once showed a difference.
+FOUND: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_found_seed(seed: int) -> None:
+    program = generate(SeedChooser(seed))
+    assert check(program, "eager") is None, program.source()
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_sample(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = generate(SeedChooser(seed))
+        assert check(program, "eager") is None, f"seed {seed}\n{program.source()}"
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, database=None,
+          phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_drawn(data: st.DataObject) -> None:
+    program = generate(DrawChooser(data.draw))
+    assert check(program, "eager") is None, program.source()
