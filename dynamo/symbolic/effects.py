@@ -1,0 +1,136 @@
+"""What the traced program changed: an ordered record, and a clock.
+
+Every mutation of a Var is announced here first. The Var itself holds the new state (so later reads
+see it); this table remembers which places must be written when the frame ends. A repeated write to
+one place keeps only the last, at the position of the last write. Effects on objects that were made
+in the trace count only when the object is reachable from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from dynamo.symbolic.trace_result import (
+    CallEffect,
+    ConsumeEffect,
+    ContentsEffect,
+    Effect,
+    StoreAttrEffect,
+    StoreCellEffect,
+    StoreGlobalEffect,
+)
+from dynamo.symbolic.variables.base import Var
+
+
+class Effects:
+    """The effects of one trace.
+
+    clock: grows with every mutation; who finds it unchanged may drop what it did since.
+    """
+
+    def __init__(self) -> None:
+        self.clock = 0
+        self._places: dict[Hashable, Effect] = {}
+        self._globals: dict[tuple[int, str], Var | None] = {}
+        self._calls = 0
+
+    def _write(self, place: Hashable, effect: Effect) -> None:
+        self.clock += 1
+        self._places.pop(place, None)
+        self._places[place] = effect
+
+    # -- announcing -------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """A mutation that leaves no record (an in-place graph operation)."""
+        self.clock += 1
+
+    def store_attr(self, target: Var, name: str, value: Var | None, raw: bool = True) -> None:
+        """Attribute `name` of the target becomes `value` (None: deleted)."""
+        self._write(("attr", target, name), StoreAttrEffect(target, name, value, raw))
+
+    def change_contents(self, target: Var) -> None:
+        """The contents of a list, dict, set or deque change."""
+        self._write(("contents", target), ContentsEffect(target))
+
+    def store_cell(self, cell: Var) -> None:
+        """The contents of a cell change; the final ones are read from the Var."""
+        self._write(("cell", cell), StoreCellEffect(cell, None))
+
+    def store_global(self, module_globals: dict[str, Any], name: str, value: Var | None) -> None:
+        """A module-level name becomes `value` (None: deleted)."""
+        self._globals[id(module_globals), name] = value
+        effect = StoreGlobalEffect(module_globals, name, value)
+        self._write(("global", id(module_globals), name), effect)
+
+    def consume(self, iterator: Var, count: int) -> None:
+        """In all, `count` items were taken from a real iterator."""
+        self._write(("consume", iterator), ConsumeEffect(iterator, count))
+
+    def call(self, function: Callable[..., Any], *args: Any) -> None:
+        """A call with constant arguments that is replayed."""
+        self._calls += 1
+        self._write(("call", self._calls), CallEffect(function, args))
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def written_global(self, module_globals: dict[str, Any], name: str) -> tuple[bool, Var | None]:
+        """(was it written in this trace, the value or None where it was deleted)."""
+        key = (id(module_globals), name)
+        return key in self._globals, self._globals.get(key)
+
+    def records(self, roots: Iterable[Var]) -> tuple[Effect, ...]:
+        """The effects that the world outside can see, in program order.
+
+        roots: what leaves the trace (returned, or alive at a break).
+        """
+        reached: set[Var] = set()
+        live: set[Hashable] = set()
+        work: list[Var] = list(roots)
+        while True:
+            while work:
+                var = work.pop()
+                if var not in reached:
+                    reached.add(var)
+                    work.extend(var.children())
+            for place, effect in self._places.items():
+                if place not in live and _is_visible(effect, reached):
+                    live.add(place)
+                    work.extend(_written(effect))
+            if not work:
+                break
+        return tuple(_finish(effect) for place, effect in self._places.items() if place in live)
+
+
+def _target(effect: Effect) -> Var | None:
+    if isinstance(effect, StoreAttrEffect | ContentsEffect):
+        return effect.target
+    if isinstance(effect, StoreCellEffect):
+        return effect.cell
+    if isinstance(effect, ConsumeEffect):
+        return effect.iterator
+    return None
+
+
+def _is_visible(effect: Effect, reached: set[Var]) -> bool:
+    target = _target(effect)
+    if target is None or target.source is not None:
+        return True
+    # Contents of new containers and cells are part of their own rebuilding.
+    return isinstance(effect, StoreAttrEffect) and target in reached
+
+
+def _written(effect: Effect) -> list[Var]:
+    if isinstance(effect, StoreAttrEffect | StoreGlobalEffect):
+        found = [] if effect.value is None else [effect.value]
+    else:
+        found = []
+    target = _target(effect)
+    return found if target is None else [*found, target]
+
+
+def _finish(effect: Effect) -> Effect:
+    if isinstance(effect, StoreCellEffect):
+        return StoreCellEffect(effect.cell, next(iter(effect.cell.children()), None))
+    return effect

@@ -1,0 +1,112 @@
+"""The captured graph while it grows: a torch.fx graph whose placeholders appear on demand.
+
+Values of nodes are described by fake tensors in `node.meta["example_value"]`; the user's stack is in
+`node.meta["stack_trace"]`. Nothing of a Var is stored in a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.guards.records import UserLine
+from dynamo.guards.sources import Source
+from dynamo.symbolic.trace_result import GraphInput, GraphRecord
+
+StackReader = Callable[[], tuple[UserLine, ...]]
+
+
+class GraphBuilder:
+    """Builds one graph.
+
+    read_stack: gives the user's stack, innermost line last, whenever a node is made.
+    """
+
+    def __init__(self, read_stack: StackReader) -> None:
+        self.graph = fx.Graph()
+        self.inputs: dict[fx.Node, GraphInput] = {}
+        self._names: set[str] = set()
+        self._read_stack = read_stack
+        self._first_operation: fx.Node | None = None
+
+    def placeholder(self, source: Source, example: Any) -> fx.Node:
+        """A new graph input that the new bytecode fetches from `source`."""
+        name = self._fresh_name(source)
+        before = self._first_operation or self.graph._root
+        with self.graph.inserting_before(before):
+            node = self.graph.create_node("placeholder", name, (), {}, name=name)
+        node.meta["example_value"] = example
+        self.inputs[node] = GraphInput(name, source, example)
+        return node
+
+    def _fresh_name(self, source: Source) -> str:
+        name = re.sub(r"\W+", "_", source.text()).strip("_") or "value"
+        if name[0].isdigit():
+            name = f"_{name}"
+        name = f"l_{name}"
+        fresh, number = name, 0
+        while fresh in self._names:
+            number += 1
+            fresh = f"{name}_{number}"
+        self._names.add(fresh)
+        return fresh
+
+    def operation(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any
+    ) -> fx.Node:
+        """A new node of kind "call_function" or "call_method" at the end."""
+        node = self.graph.create_node(kind, target, args, kwargs)
+        if self._first_operation is None:
+            self._first_operation = node
+        node.meta["example_value"] = example
+        node.meta["stack_trace"] = format_stack(self._read_stack())
+        return node
+
+    # -- undoing ----------------------------------------------------------------------------
+
+    def mark(self) -> fx.Node:
+        """The last node now; `rollback` removes the operations made after it."""
+        return self.graph._root.prev
+
+    def rollback(self, mark: fx.Node) -> None:
+        """Erases the operations after the mark, last first. Placeholders stay."""
+        nodes = []
+        node = self.graph._root.prev
+        while node is not mark and node.op not in ("placeholder", "root"):
+            nodes.append(node)
+            node = node.prev
+        for node in nodes:
+            if node is self._first_operation:
+                self._first_operation = None
+            self.graph.erase_node(node)
+
+    # -- finishing --------------------------------------------------------------------------
+
+    def finish(self) -> GraphRecord | None:
+        """The graph without an output node; None when no operation was made.
+
+        Placeholders that nothing uses stay: an exit may still return them as they are.
+        """
+        operations = sum(node.op != "placeholder" for node in self.graph.nodes)
+        if operations == 0:
+            return None
+        inputs = []
+        for node in list(self.graph.nodes):
+            if node.op == "placeholder":
+                if node.users:
+                    inputs.append(self.inputs[node])
+                else:
+                    self.graph.erase_node(node)
+        module = fx.GraphModule(torch.nn.Module(), self.graph, class_name="CapturedGraph")
+        return GraphRecord(module, tuple(inputs), operations)
+
+
+def format_stack(lines: tuple[UserLine, ...]) -> str:
+    """The user's stack as Python prints it."""
+    return "\n".join(
+        f'  File "{line.filename}", line {line.lineno}, in {line.function}' for line in lines
+    )

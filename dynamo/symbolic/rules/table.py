@@ -1,0 +1,123 @@
+"""The rule table: how a call of a known callable acts on Vars.
+
+`@rule(len)` registers a handler `(tx, *args, **kwargs) -> Var | None` for the real callable `len`;
+`@rule(operator.add, ListVar, ListVar)` one that only applies when the first positional arguments are
+of these Var classes. Handlers of one callable are asked in the order of registration; None means
+"not mine". When no handler wants the call, a callable in `FOLDABLE` with constant arguments is simply
+called. Keys are the callables themselves; methods of built-in types are keyed by their descriptors
+(`list.append`), so `xs.append(v)` and `list.append(xs, v)` meet the same rule.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+Handler = Callable[..., "Var | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: the Var classes of the first arguments, and what to do."""
+
+    kinds: tuple[type[Var] | tuple[type[Var], ...], ...]
+    handler: Handler
+
+    def fits(self, args: list[Var]) -> bool:
+        if not self.kinds:
+            return True
+        return len(args) >= len(self.kinds) and all(
+            isinstance(arg, kind) for arg, kind in zip(args, self.kinds, strict=False)
+        )
+
+
+RULES: dict[Any, list[Rule]] = {}
+FOLDABLE: set[Any] = set()
+
+
+def rule(
+    function: Any, *kinds: type[Var] | tuple[type[Var], ...]
+) -> Callable[[Handler], Handler]:
+    """Registers a handler for one callable, or for each of a list of callables."""
+
+    def register(handler: Handler) -> Handler:
+        for key in function if isinstance(function, list) else [function]:
+            RULES.setdefault(key, []).append(Rule(kinds, handler))
+        return handler
+
+    return register
+
+
+def foldable(functions: Iterable[Any]) -> None:
+    """Declares pure callables: with constant arguments they are called while tracing."""
+    FOLDABLE.update(functions)
+
+
+def has_rule(function: Any) -> bool:
+    """True where `apply` knows the callable."""
+    try:
+        return function in RULES or function in FOLDABLE
+    except TypeError:
+        return False
+
+
+def apply(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var | None:
+    """The result of the call, None when no row wants it."""
+    for row in RULES.get(function, ()):
+        if row.fits(args):
+            try:
+                result = row.handler(tx, *args, **kwargs)
+            except TypeError as error:
+                if not _is_binding_error(row.handler, args, kwargs):
+                    raise
+                raise Break("argument_mismatch", f"{_name(function)}: {error}") from error
+            if result is not None:
+                return result
+    if function in FOLDABLE:
+        return fold(tx, function, args, kwargs)
+    return None
+
+
+def fold(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var | None:
+    """Calls a pure function on constants; None when an argument is not constant."""
+    for arg in args:
+        if not arg.is_constant():
+            return None
+    for arg in kwargs.values():
+        if not arg.is_constant():
+            return None
+    values = [arg.as_constant() for arg in args]
+    keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
+    try:
+        result = function(*values, **keywords)
+    except Exception as error:
+        tx.trace.raise_exception(type(error), *error.args)
+    return tx.trace.constant(result)
+
+
+def _is_binding_error(handler: Handler, args: list[Var], kwargs: dict[str, Var]) -> bool:
+    try:
+        inspect.signature(handler).bind(None, *args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+NONE = ConstVar(None)

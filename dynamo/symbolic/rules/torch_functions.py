@@ -1,0 +1,237 @@
+"""Torch functions: which go into the graph as they are, and how one is put there.
+
+In: a real callable and Vars. Out: the Var of the result, and a node in the graph when the result holds
+tensors. The values of the node are found by running the function on the fake tensors; an exception
+that eager would raise too is raised in the traced program.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Break, Signal
+from dynamo.shapes.fake import DataDependent, NoFakeKernel
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+C_NAMESPACES: tuple[Any, ...] = (
+    torch._C._VariableFunctions,
+    torch._C._nn,
+    torch._C._linalg,
+    torch._C._fft,
+    torch._C._special,
+    torch._C._sparse,
+    torch._C._nested,
+)
+# Python functions of these modules are plain computation on tensors.
+PYTHON_NAMESPACES = frozenset({"torch.nn.functional", "torch.functional", "torch._jit_internal"})
+# Functions of those namespaces that touch more than tensors, or hand on user callables.
+NOT_IN_GRAPH = frozenset(
+    {
+        "manual_seed",
+        "seed",
+        "get_rng_state",
+        "set_rng_state",
+        "from_numpy",
+        "from_file",
+        "frombuffer",
+        "_assert_async",
+        "set_flush_denormal",
+        "set_num_threads",
+        "triplet_margin_with_distance_loss",
+        "handle_torch_function",
+        "has_torch_function",
+        "boolean_dispatch",
+    }
+)
+
+
+def _collect() -> frozenset[int]:
+    found = set()
+    for namespace in C_NAMESPACES:
+        for name in dir(namespace):
+            value = getattr(namespace, name, None)
+            if callable(value) and not name.startswith("__") and name not in NOT_IN_GRAPH:
+                found.add(id(value))
+    for name in dir(torch):
+        value = getattr(torch, name)
+        is_c = isinstance(value, types.BuiltinFunctionType)
+        if is_c and getattr(value, "__module__", None) in (None, "torch._C._VariableFunctions"):
+            if isinstance(getattr(torch._C._VariableFunctions, name, None), type(value)):
+                found.add(id(value))
+    for cls in (torch._C.TensorBase, torch.Tensor):
+        for name, value in vars(cls).items():
+            if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType):
+                if name not in NOT_TENSOR_METHODS:
+                    found.add(id(value))
+    return frozenset(found)
+
+
+NOT_TENSOR_METHODS = frozenset(
+    {
+        "__init__",
+        "__new__",
+        "__getattribute__",
+        "__setattr__",
+        "__delattr__",
+        "numpy",
+        "data_ptr",
+        "register_hook",
+        "_make_subclass",
+        "__reduce__",
+        "__repr__",
+        "backward",
+        "storage",
+        "untyped_storage",
+        "requires_grad_",
+        "tolist",
+        "retain_grad",
+    }
+)
+GRAPH_FUNCTIONS = _collect()
+# Python-implemented tensor methods that are plain computation.
+TENSOR_PYTHON_METHODS = frozenset(
+    {
+        "norm", "split", "stft", "istft", "unique", "unique_consecutive", "unflatten", "__rsub__",
+        "__rdiv__", "__rtruediv__", "__itruediv__", "__pow__", "__rpow__", "__floordiv__",
+        "__rfloordiv__", "__rmod__", "__rlshift__", "__rrshift__", "__rmatmul__", "__pos__",
+        "__neg__", "__abs__", "lu", "align_to", "index_put", "__ipow__",
+    }
+)  # fmt: skip
+TENSOR_PYTHON_FUNCTIONS = frozenset(
+    id(vars(torch.Tensor)[name]) for name in TENSOR_PYTHON_METHODS if name in vars(torch.Tensor)
+)
+
+
+def is_graph_function(function: Any) -> bool:
+    """True for a torch function that becomes one node of the graph.
+
+    >>> is_graph_function(torch.add), is_graph_function(torch.load), is_graph_function(len)
+    (True, False, False)
+    """
+    if id(function) in GRAPH_FUNCTIONS or id(function) in TENSOR_PYTHON_FUNCTIONS:
+        return True
+    if isinstance(function, types.FunctionType):
+        return (
+            function.__module__ in PYTHON_NAMESPACES
+            and function.__name__ not in NOT_IN_GRAPH
+            and not function.__name__.startswith("__")
+        )
+    return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
+
+
+def call_in_graph(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """Runs a torch function on the fakes and puts it into the graph."""
+    function, kind, target = _node_target(function)
+    fake_args = [arg.as_fake() for arg in args]
+    fake_kwargs = {name: arg.as_fake() for name, arg in kwargs.items()}
+    tensors: list[TensorVar] = []
+    for arg in (*args, *kwargs.values()):
+        collect_tensors(arg, tensors)
+    versions = [var.fake._version for var in tensors]
+    result = run_on_fakes(tx, function, fake_args, fake_kwargs)
+    changed = [
+        var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
+    ]
+    if not changed and is_plain_result(result):
+        return tx.trace.constant(result)
+    proxies = tuple(arg.as_proxy() for arg in args)
+    keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
+    node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
+    for var in changed:
+        tx.trace.note_mutation(var)
+    return wrap_result(tx, node, result, tensors)
+
+
+def _node_target(function: Any) -> tuple[Any, str, Any]:
+    """The callable to run, the kind of node and its target."""
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        owner = function.__objclass__
+        if owner is torch._C.TensorBase or owner is torch.Tensor:
+            return function, "call_method", function.__name__
+    if id(function) in TENSOR_PYTHON_FUNCTIONS:
+        return function, "call_method", function.__name__
+    return function, "call_function", function
+
+
+def run_on_fakes(
+    tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The fake result; raises Break or the traced program's exception."""
+    try:
+        return tx.trace.world.run(function, *args, **kwargs)
+    except DataDependent as error:
+        name = getattr(error.op, "__name__", str(error.op))
+        code = "data_dependent_value" if "local_scalar" in name else "dynamic_output_shape"
+        raise Break(code, str(error.op)) from error
+    except NoFakeKernel as error:
+        raise Break("operation_without_fake_kernel", str(error)) from error
+    except Signal:
+        raise
+    except NotImplementedError as error:
+        raise Break("operation_without_fake_kernel", str(error)) from error
+    except Exception as error:
+        tx.trace.raise_exception(type(error), *error.args)
+
+
+def collect_tensors(var: Var, found: list[TensorVar]) -> None:
+    """Appends the tensors in an argument, nested containers included."""
+    if isinstance(var, TensorVar):
+        found.append(var)
+    elif isinstance(var, TupleVar | ListVar):
+        for item in var.items:
+            collect_tensors(item, found)
+
+
+PLAIN_RESULTS = frozenset({*VALUE_TYPES, *TORCH_VALUE_TYPES, torch.Size})
+
+
+def is_plain_result(value: Any) -> bool:
+    """True where no tensor is in the value."""
+    if type(value) in (tuple, list):
+        return all(is_plain_result(item) for item in value)
+    return type(value) in PLAIN_RESULTS
+
+
+def wrap_result(
+    tx: SymbolicFrame, node: fx.Node, value: Any, tensors: list[TensorVar]
+) -> Var:
+    """The Var of what a node gives: a tensor, or a nest of tuples and lists of tensors."""
+    if isinstance(value, torch.Tensor):
+        for var in tensors:
+            if var.fake is value:
+                return var
+        cls = torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
+        return TensorVar(node, value, cls=cls)
+    if value is None or type(value) in PLAIN_RESULTS:
+        return ConstVar(value) if type(value) is not torch.Size else tx.trace.constant(value)
+    if isinstance(value, tuple | list):
+        items = []
+        for index, item in enumerate(value):
+            if isinstance(item, torch.Tensor | tuple | list):
+                part = tx.trace.graph.operation(
+                    "call_function", operator.getitem, (node, index), {}, item
+                )
+                items.append(wrap_result(tx, part, item, tensors))
+            else:
+                items.append(ConstVar(item))
+        if type(value) is list:
+            return ListVar(items)
+        if type(value) is tuple:
+            return TupleVar(items)
+        if type(value) is torch.Size:
+            return SizeVar(items)
+        return NamedTupleVar(type(value), items)
+    raise Break("graph_result_unknown", type(value).__qualname__)

@@ -1,0 +1,280 @@
+"""`Trace`: the state of one attempt to trace a frame, shared by all symbolic frames of it.
+
+Comes in: the compile context. It collects the graph, the guards and the effects, keeps one Var per
+real object (so that aliasing is kept), and answers what trackers and opcode handlers ask of it:
+wrapping, constants, globals, calls by the rule table, exceptions.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.records import Guard, GuardSet, UserLine
+from dynamo.guards.sources import (
+    BuiltinSource,
+    DictSource,
+    GlobalSource,
+    GlobalsSource,
+    ItemSource,
+    ModuleSource,
+    ObjectSource,
+    Source,
+)
+from dynamo.shapes.fake import FakeWorld
+from dynamo.symbolic import modelled
+from dynamo.symbolic.effects import Effects
+from dynamo.symbolic.graph import GraphBuilder
+from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.iterators import SequenceIteratorVar
+from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.wrapping import wrap_value
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
+FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
+
+assert modelled.COMPLETE
+
+
+class Trace:
+    """One attempt.
+
+    context: the compile context (config, lessons of earlier attempts).
+    frames: the symbolic frames, root first; kept by the machine.
+    steps: instructions executed so far, over all frames; kept by the machine.
+    forced_breaks: steps before which this attempt must break.
+    """
+
+    def __init__(self, context: Any = None) -> None:
+        self.context = context
+        self.frames: list[SymbolicFrame] = []
+        self.steps = 0
+        self.forced_breaks: frozenset[int] = frozenset()
+        self.guards = GuardSet()
+        self.effects = Effects()
+        self.graph = GraphBuilder(self.user_stack)
+        self.world = FakeWorld()
+        self._known: dict[int, tuple[Any, Var]] = {}
+        self._globals_sources: dict[int, tuple[Any, Source]] = {}
+        self._root_globals: dict[str, Any] | None = None
+        self.mutated_inputs: dict[Var, None] = {}
+        self.grad_mode_at_start = torch.is_grad_enabled()
+        self.guard("GLOBAL_STATE", None, None)
+
+    # -- places -----------------------------------------------------------------------------
+
+    def user_stack(self) -> tuple[UserLine, ...]:
+        """The user's lines, outermost first."""
+        return tuple(frame.user_line() for frame in self.frames)
+
+    def user_line(self) -> UserLine | None:
+        return self.frames[-1].user_line() if self.frames else None
+
+    # -- guards -----------------------------------------------------------------------------
+
+    def guard(self, kind: str, source: Source | None, payload: Any = None) -> None:
+        """Assumes something about the real value at `source`."""
+        if isinstance(source, ObjectSource) and kind in ("TYPE", "ID", "CODE"):
+            return
+        self.guards.add(Guard(kind, source, payload, self.user_line()))
+
+    # -- values -----------------------------------------------------------------------------
+
+    def wrap(self, value: Any, source: Source | None) -> Var:
+        """The Var of a real value that is found at `source`; one Var per object."""
+        key = id(value)
+        known = self._known.get(key)
+        if known is not None:
+            var = known[1]
+            if source is not None and var.source is not None and var.source != source:
+                self.guard("SAME", source, var.source)
+            return var
+        if source is None:
+            source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))
+        var = wrap_value(self, value, source)
+        if not isinstance(var, ConstVar):
+            self._known[key] = (value, var)
+        return var
+
+    def remember(self, value: Any, var: Var) -> None:
+        """Makes `var` the Var of a real object (for trackers made by hand)."""
+        self._known[id(value)] = (value, var)
+
+    def constant(self, value: Any) -> Var:
+        """A Var for a value computed while tracing; containers become new containers."""
+        if type(value) is torch.Size:
+            return SizeVar([ConstVar(item) for item in value])
+        if type(value) is tuple:
+            return TupleVar([self.constant(item) for item in value])
+        if type(value) is list:
+            return ListVar([self.constant(item) for item in value])
+        if type(value) in PLAIN_CONSTANTS:
+            return ConstVar(value)
+        return self.wrap(value, None)
+
+    def iterator(self, items: Iterable[Var]) -> Var:
+        """An iterator over known items."""
+        return SequenceIteratorVar(TupleVar(list(items)))
+
+    # -- globals ----------------------------------------------------------------------------
+
+    def globals_source(self, module_globals: dict[str, Any]) -> Source:
+        """How the globals dict of a function is fetched."""
+        known = self._globals_sources.get(id(module_globals))
+        if known is not None:
+            return known[1]
+        if self.frames and module_globals is self.frames[0].globals:
+            source: Source = GlobalsSource()
+        else:
+            import_name = module_globals.get("__name__")
+            module = modelled.find_module(import_name)
+            if module is not None and module.__dict__ is module_globals:
+                source = DictSource(ModuleSource(str(import_name)))
+            else:
+                source = ObjectSource(module_globals, f"<globals of {import_name}>")
+        self._globals_sources[id(module_globals)] = (module_globals, source)
+        return source
+
+    def global_source(self, module_globals: dict[str, Any], name: str) -> Source:
+        source = self.globals_source(module_globals)
+        return GlobalSource(name) if isinstance(source, GlobalsSource) else ItemSource(source, name)
+
+    def load_global(self, tx: SymbolicFrame, name: str) -> Var:
+        """A module-level or built-in name, as LOAD_GLOBAL finds it."""
+        module_globals = tx.globals
+        written, value = self.effects.written_global(module_globals, name)
+        if written and value is not None:
+            return value
+        if not written and name in module_globals:
+            return self.wrap(module_globals[name], self.global_source(module_globals, name))
+        builtins = builtins_of(module_globals)
+        if name not in builtins:
+            self.guard("DICT_LACKS", self.globals_source(module_globals), name)
+            self.raise_exception(NameError, f"name '{name}' is not defined")
+        if not written:
+            self.guard("DICT_LACKS", self.globals_source(module_globals), name)
+        return self.wrap(builtins[name], BuiltinSource(name))
+
+    def store_global(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        self.effects.store_global(tx.globals, name, value)
+
+    def delete_global(self, tx: SymbolicFrame, name: str) -> None:
+        written, value = self.effects.written_global(tx.globals, name)
+        if (written and value is None) or (not written and name not in tx.globals):
+            self.raise_exception(NameError, f"name '{name}' is not defined")
+        self.effects.store_global(tx.globals, name, None)
+
+    def load_builtin(self, tx: SymbolicFrame, name: str) -> Var:
+        """A name of the builtins, whatever the globals hold."""
+        return self.wrap(builtins_of(tx.globals)[name], BuiltinSource(name))
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def call(self, tx: SymbolicFrame, function: Any, *args: Var, **kwargs: Var) -> Var:
+        """Calls a real built-in with Vars."""
+        return self.call_real(tx, function, list(args), kwargs)
+
+    def call_real(
+        self, tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        """Calls a real callable by the rule table or as a graph operation."""
+        try:
+            result = table.apply(tx, function, args, kwargs)
+        except TypeError as error:
+            if "unhashable" not in str(error):
+                raise
+            result = None
+        if result is not None:
+            return result
+        if torch_functions.is_graph_function(function):
+            return torch_functions.call_in_graph(tx, function, args, kwargs)
+        name = getattr(function, "__qualname__", None) or repr(function)
+        shown = ", ".join(map(repr, args))
+        raise Break("call_of_unknown_function", f"{name}({shown})")
+
+    def call_type_method(
+        self, tx: SymbolicFrame, var: Var, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        """`var.name(*args)` where the type of var is built in."""
+        cls = var.python_type()
+        raw = modelled.find_in_mro(cls, name)
+        if raw is None:
+            self.raise_exception(
+                AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+            )
+        if isinstance(raw, types.ClassMethodDescriptorType | staticmethod):
+            return self.call_real(tx, getattr(cls, name), args, kwargs)
+        if not isinstance(raw, METHOD_DESCRIPTORS):
+            return var.get_attr(tx, name).call(tx, args, kwargs)
+        return self.call_real(tx, raw, [var, *args], kwargs)
+
+    def get_builtin_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        """`var.name` where the type of var is built in and instances have no dict."""
+        return modelled.get_builtin_attr(tx, var, name)
+
+    def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
+        """Raises an exception of the traced program; args are Vars or constants."""
+        values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
+        raise ObservedException(ExceptionVar(cls, values))
+
+    # -- with and import -------------------------------------------------------------------
+
+    def enter_context(self, tx: SymbolicFrame, manager: Var) -> Var:
+        """`type(manager).__enter__(manager)`."""
+        return manager.call_method(tx, "__enter__", [], {})
+
+    def exit_context(self, tx: SymbolicFrame, manager: Var, exception: Var | None) -> Var:
+        """`type(manager).__exit__(manager, type, value, traceback)`."""
+        none = ConstVar(None)
+        if exception is None:
+            return manager.call_method(tx, "__exit__", [none, none, none], {})
+        kind = self.wrap(exception.python_type(), None)
+        return manager.call_method(tx, "__exit__", [kind, exception, none], {})
+
+    def import_module(
+        self, tx: SymbolicFrame, name: str, fromlist: tuple[str, ...] | None, level: int
+    ) -> Var:
+        """`import name`, for modules that are already imported."""
+        package = tx.globals.get("__package__") if level else None
+        full = modelled.absolute_name(name, package, level)
+        module = modelled.find_module(full)
+        if module is None:
+            raise Break("import_of_new_module", full)
+        if not fromlist and not level:
+            full = full.partition(".")[0]
+        for item in fromlist or ():
+            if not hasattr(module, item) and modelled.find_module(f"{full}.{item}") is None:
+                raise Break("import_of_new_module", f"{full}.{item}")
+        return self.wrap(modelled.find_module(full), ModuleSource(full))
+
+    def import_from(self, tx: SymbolicFrame, module: Var, name: str) -> Var:
+        """`from module import name`."""
+        return module.get_attr(tx, name)
+
+
+METHOD_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.FunctionType,
+)
+PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
+
+
+def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
+    """The builtins dict that a frame with these globals sees."""
+    builtins = module_globals.get("__builtins__")
+    if isinstance(builtins, types.ModuleType):
+        return builtins.__dict__
+    if isinstance(builtins, dict):
+        return builtins
+    return modelled.find_module("builtins").__dict__

@@ -1,0 +1,138 @@
+"""Constants: values without identity that matter, known completely while tracing.
+
+`ConstVar` holds None, numbers, strings, dtypes, devices and the like. One that comes from a source
+is guarded when its value is first looked at, so that an argument that is only passed on costs no
+guard. `NullVar` is CPython's NULL on the value stack.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+VALUE_TYPES: tuple[type, ...] = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(Ellipsis),
+    type(NotImplemented),
+)
+TORCH_VALUE_TYPES: tuple[type, ...] = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.qscheme,
+)
+# Types whose equality is compared by the CONST guard; the other constants are compared by identity.
+GUARDED_BY_VALUE = frozenset(VALUE_TYPES) | {torch.device}
+
+
+class ConstVar(Var):
+    """A constant. `value` guards it when it came from a source."""
+
+    __slots__ = ("_trace", "_value")
+
+    def __init__(
+        self, value: Any, source: Source | None = None, trace: Trace | None = None
+    ) -> None:
+        super().__init__(source)
+        self._value = value
+        self._trace = trace
+
+    @property
+    def value(self) -> Any:
+        if self._trace is not None and self.source is not None:
+            kind = "CONST" if type(self._value) in GUARDED_BY_VALUE else "ID"
+            self._trace.guard(kind, self.source, self._value)
+            self._trace = None
+        return self._value
+
+    def describe(self) -> str:
+        return repr(self._value)
+
+    def python_type(self) -> type:
+        if self._trace is not None and self.source is not None:
+            self._trace.guard("TYPE", self.source, type(self._value))
+        return type(self._value)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.value
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.value)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        tx.trace.raise_exception(
+            TypeError, f"'{type(self.value).__name__}' object is not callable"
+        )
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        if not isinstance(self.value, str | bytes):
+            tx.trace.raise_exception(
+                TypeError, f"'{type(self.value).__name__}' object is not iterable"
+            )
+        return tx.trace.iterator([ConstVar(item) for item in self.value])
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.value)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is other:
+            return True
+        if not other.is_constant():
+            return False
+        mine, theirs = self.value, other.as_constant()
+        if mine is theirs:
+            return True
+        if type(mine) is type(theirs) and isinstance(mine, IDENTITY_UNSURE) and mine == theirs:
+            # Two equal strings or large ints may or may not be one object in the real program.
+            if type(mine) is int and -5 <= mine <= 256:
+                return True
+            raise Break("identity_of_constant", repr(mine))
+        return False
+
+
+IDENTITY_UNSURE = (int, float, complex, str, bytes)
+
+
+class NullVar(Var):
+    """CPython's NULL on the value stack."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "NULL"
+
+
+@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType)
+def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
+    """Numbers, strings, None, dtypes, devices, layouts."""
+    return ConstVar(value, source, trace)

@@ -1,0 +1,470 @@
+"""Mappings and sets: dict, OrderedDict, defaultdict, mappingproxy, dict views, set, frozenset.
+
+A dict from a source answers single lookups of constant keys one by one (and guards only those);
+its whole key list is guarded when something depends on it.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import (
+    AttrSource,
+    DictKeySource,
+    DictValueSource,
+    ItemSource,
+    Source,
+)
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.iterators import LiveIteratorVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class DictVar(Var):
+    """Exactly `dict`, `OrderedDict` or `defaultdict` (`kind`).
+
+    entries: hash key -> (key Var, value Var), in order.
+    """
+
+    def __init__(
+        self,
+        kind: type = dict,
+        source: Source | None = None,
+        *,
+        factory: Var | None = None,
+        real: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.kind = kind
+        self.factory = factory
+        self._entries: dict[Hashable, tuple[Var, Var]] = {}
+        self._real = real
+        self._trace = trace
+        self._seen: dict[Any, Var | None] = {}
+
+    @classmethod
+    def from_pairs(
+        cls, tx: SymbolicFrame, pairs: Iterable[tuple[Var, Var]], kind: type = dict
+    ) -> DictVar:
+        """A new dict; later pairs win, first positions stay."""
+        result = cls(kind)
+        for key, value in pairs:
+            result.insert(key.hash_key(tx), key, value)
+        return result
+
+    @classmethod
+    def from_names(cls, items: dict[str, Var], kind: type = dict) -> DictVar:
+        """A new dict with string keys."""
+        result = cls(kind)
+        for name, value in items.items():
+            result._entries["constant", name] = (ConstVar(name), value)
+        return result
+
+    # -- reading ----------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> dict[Hashable, tuple[Var, Var]]:
+        if self._trace is not None:
+            self._read()
+        return self._entries
+
+    @property
+    def is_unread(self) -> bool:
+        """True while the key list of the real dict has not been looked at."""
+        return self._trace is not None
+
+    def _read(self) -> None:
+        trace, source = self._trace, self.source
+        assert trace is not None and source is not None
+        trace.guard("TYPE", source, type(self._real))
+        trace.guard("DICT_KEYS", source, tuple(self._real))
+        self._trace = None
+        for index, (key, value) in enumerate(dict.items(self._real)):
+            if is_plain_key(key):
+                key_var: Var = ConstVar(key)
+                value_source: Source = ItemSource(source, key)
+                hash_key: Hashable = ("constant", key)
+            else:
+                key_var = trace.wrap(key, DictKeySource(source, index))
+                value_source = DictValueSource(source, index)
+                hash_key = trace.hash_of(key_var)
+            self._entries[hash_key] = (key_var, trace.wrap(value, value_source))
+
+    def lookup(self, tx: SymbolicFrame, key: Var) -> Var | None:
+        """The value under a key, None when absent; reads only that key of an unread dict."""
+        hash_key = key.hash_key(tx)
+        if self._trace is None or not (isinstance(key, ConstVar) and is_plain_key(key.value)):
+            entry = self.entries.get(hash_key)
+            return None if entry is None else entry[1]
+        name, source = key.value, self.source
+        assert source is not None
+        if name not in self._seen:
+            self._trace.guard("TYPE", source, type(self._real))
+            if dict.__contains__(self._real, name):
+                self._trace.guard("DICT_HAS", source, name)
+                value = dict.__getitem__(self._real, name)
+                self._seen[name] = self._trace.wrap(value, ItemSource(source, name))
+            else:
+                self._trace.guard("DICT_LACKS", source, name)
+                self._seen[name] = None
+        return self._seen[name]
+
+    def values(self) -> list[Var]:
+        return [value for _, value in self.entries.values()]
+
+    def keys(self) -> list[Var]:
+        return [key for key, _ in self.entries.values()]
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def insert(self, hash_key: Hashable, key: Var, value: Var) -> None:
+        """Sets an entry without announcing it (new dicts, and after `change`)."""
+        old = self._entries.get(hash_key)
+        self._entries[hash_key] = (key if old is None else old[0], value)
+
+    def change(self, tx: SymbolicFrame) -> dict[Hashable, tuple[Var, Var]]:
+        """The entries, to be mutated now."""
+        entries = self.entries
+        tx.trace.effects.change_contents(self)
+        return entries
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        hash_key = key.hash_key(tx)
+        self.change(tx)
+        self.insert(hash_key, key, value)
+
+    def del_item(self, tx: SymbolicFrame, key: Var) -> None:
+        hash_key = key.hash_key(tx)
+        if hash_key not in self.entries:
+            tx.trace.raise_exception(KeyError, key)
+        del self.change(tx)[hash_key]
+
+    # -- protocol ---------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        return "unread" if self._trace is not None else f"{len(self._entries)} entries"
+
+    def python_type(self) -> type:
+        if self._trace is not None:
+            self._trace.guard("TYPE", self.source, type(self._real))
+        return self.kind
+
+    def children(self) -> Iterable[Var]:
+        for key, value in self._entries.values():
+            yield key
+            yield value
+        yield from (value for value in self._seen.values() if value is not None)
+        if self.factory is not None:
+            yield self.factory
+
+    def as_proxy(self) -> Any:
+        return {key.as_constant(): value.as_proxy() for key, value in self.entries.values()}
+
+    def as_fake(self) -> Any:
+        return {key.as_constant(): value.as_fake() for key, value in self.entries.values()}
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        if self._trace is not None:
+            # Emptiness alone matters: do not guard the keys of a filled dict.
+            if not self._real:
+                return bool(self.entries)
+            self._trace.guard("TYPE", self.source, type(self._real))
+            self._trace.guard("LENGTH", self.source, len(self._real))
+            return True
+        return bool(self._entries)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return ConstVar(len(self.entries))
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        found = self.lookup(tx, key)
+        if found is not None:
+            return found
+        if self.kind is collections.defaultdict and self.factory is not None:
+            value = tx.call(self.factory, [], {})
+            self.set_item(tx, key, value)
+            return value
+        tx.trace.raise_exception(KeyError, key)
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        return ConstVar(self.lookup(tx, item) is not None)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return DictViewVar(self, "keys").iterate(tx)
+
+    def unpack(self, tx: SymbolicFrame) -> list[Var]:
+        return self.keys()
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "default_factory" and self.kind is collections.defaultdict:
+            return self.factory if self.factory is not None else ConstVar(None)
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{self.kind.__name__}'")
+
+
+class MappingProxyVar(Var):
+    """`types.MappingProxyType` over a dict: read only."""
+
+    def __init__(self, mapping: Var, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.mapping = mapping
+
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    def children(self) -> Iterable[Var]:
+        return (self.mapping,)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return self.mapping.truth(tx)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return self.mapping.length(tx)
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        return self.mapping.contains(tx, item)
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        return self.mapping.get_item(tx, key)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return self.mapping.iterate(tx)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name not in ("get", "keys", "values", "items", "copy", "__contains__", "__getitem__"):
+            return super().call_method(tx, name, args, kwargs)
+        return self.mapping.call_method(tx, name, args, kwargs)
+
+
+VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+ITERATOR_TYPES = {
+    "keys": type(iter({})),
+    "values": type(iter({}.values())),
+    "items": type(iter({}.items())),
+}
+
+
+class DictViewVar(Var):
+    """`d.keys()`, `d.values()` or `d.items()` (`part`)."""
+
+    def __init__(self, mapping: DictVar, part: str) -> None:
+        super().__init__()
+        self.mapping, self.part = mapping, part
+
+    def describe(self) -> str:
+        return f"{self.part} of {self.mapping!r}"
+
+    def python_type(self) -> type:
+        return VIEW_TYPES[self.part]
+
+    def children(self) -> Iterable[Var]:
+        return (self.mapping,)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return self.mapping.truth(tx)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return self.mapping.length(tx)
+
+    def unpack(self, tx: SymbolicFrame) -> list[Var]:
+        entries = list(self.mapping.entries.values())
+        if self.part == "keys":
+            return [key for key, _ in entries]
+        if self.part == "values":
+            return [value for _, value in entries]
+        return [TupleVar([key, value]) for key, value in entries]
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        kind = ITERATOR_TYPES[self.part]
+        mapping = self.mapping
+        return LiveIteratorVar(kind, mapping, lambda: len(mapping.entries), self.unpack(tx))
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        if self.part == "keys":
+            return self.mapping.contains(tx, item)
+        return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in self.unpack(tx)))
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+
+class SetVar(Var):
+    """Exactly `set`. entries: hash key -> item.
+
+    CPython's iteration order of sets is not modelled: iterating breaks unless at most one item is
+    in it, or all items are constants of a set that can be rebuilt (see `ordered`).
+    """
+
+    kind: type = set
+
+    def __init__(
+        self, source: Source | None = None, *, real: Any = None, trace: Trace | None = None
+    ) -> None:
+        super().__init__(source)
+        self._entries: dict[Hashable, Var] = {}
+        self._real = real
+        self._trace = trace
+
+    @classmethod
+    def from_items(cls, tx: SymbolicFrame, items: Iterable[Var]) -> SetVar:
+        """A new set."""
+        result = cls()
+        for item in items:
+            result._entries.setdefault(item.hash_key(tx), item)
+        return result
+
+    @property
+    def entries(self) -> dict[Hashable, Var]:
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            if not all(is_plain_key(item) for item in self._real):
+                raise Break("value_unknown", "set of objects from outside")
+            trace.guard("TYPE", self.source, type(self._real))
+            trace.guard("SET_ITEMS", self.source, frozenset(self._real))
+            for item in self._real:
+                self._entries["constant", item] = ConstVar(item)
+        return self._entries
+
+    @property
+    def is_unread(self) -> bool:
+        """True while nothing of the real set has been looked at."""
+        return self._trace is not None
+
+    def describe(self) -> str:
+        return "unread" if self._trace is not None else ", ".join(map(repr, self._entries.values()))
+
+    def python_type(self) -> type:
+        if self._trace is not None:
+            self._trace.guard("TYPE", self.source, type(self._real))
+        return self.kind
+
+    def children(self) -> Iterable[Var]:
+        return self._entries.values()
+
+    def is_constant(self) -> bool:
+        return all(item.is_constant() for item in self.entries.values())
+
+    def as_constant(self) -> Any:
+        return self.kind(item.as_constant() for item in self.entries.values())
+
+    def change(self, tx: SymbolicFrame) -> dict[Hashable, Var]:
+        """The entries, to be mutated now."""
+        entries = self.entries
+        tx.trace.effects.change_contents(self)
+        return entries
+
+    def ordered(self) -> list[Var]:
+        """The items in the order in which CPython would iterate over them.
+
+        The order depends on hashes (those of strings change from process to process, so the graph
+        made here is this process's) and on the history of the set; it is taken from a set that is
+        built from the same constants in the same order.
+        """
+        items = list(self.entries.values())
+        if len(items) <= 1:
+            return items
+        if not self.is_constant():
+            raise Break("set_order", repr(self))
+        if self._real is not None and len(self._real) == len(items):
+            values = list(self._real)
+            if all(("constant", value) in self._entries for value in values):
+                return [self._entries["constant", value] for value in values]
+        by_value = {item.as_constant(): item for item in items}
+        return [by_value[value] for value in set(by_value)]
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return ConstVar(len(self.entries))
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        return ConstVar(item.hash_key(tx) in self.entries)
+
+    def unpack(self, tx: SymbolicFrame) -> list[Var]:
+        return self.ordered()
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), self.ordered())
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        tx.trace.raise_exception(TypeError, "unhashable type: 'set'")
+
+
+class FrozensetVar(SetVar):
+    """Exactly `frozenset`."""
+
+    kind = frozenset
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        if self.is_constant():
+            return ("constant", self.as_constant())
+        return ("frozenset", frozenset(self.entries))
+
+
+def is_plain_key(key: Any) -> bool:
+    """True for constants, and tuples of constants, whose equality guards can check."""
+    if type(key) is tuple:
+        return all(is_plain_key(item) for item in key)
+    return type(key) in VALUE_TYPES
+
+
+@wraps(dict, collections.OrderedDict)
+def wrap_dict(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing dict, unread."""
+    return DictVar(type(value), source, real=value, trace=trace)
+
+
+@wraps(collections.defaultdict)
+def wrap_defaultdict(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing defaultdict, unread except for its factory."""
+    assert source is not None
+    factory = trace.wrap(value.default_factory, AttrSource(source, "default_factory"))
+    if isinstance(factory, ConstVar):
+        factory = None if factory.value is None else factory
+    return DictVar(type(value), source, factory=factory, real=value, trace=trace)
+
+
+@wraps(set)
+def wrap_set(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing set, unread."""
+    return SetVar(source, real=value, trace=trace)
+
+
+@wraps(frozenset)
+def wrap_frozenset(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing frozenset, unread."""
+    return FrozensetVar(source, real=value, trace=trace)

@@ -1,0 +1,79 @@
+"""Exception instances of the traced program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+SLOTS = ("__cause__", "__context__", "__traceback__", "__suppress_context__")
+
+
+class ExceptionVar(Var):
+    """An exception made in the trace.
+
+    cls: its class; args: what `args` holds. Attributes written by the program are in `written`.
+    """
+
+    def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):
+        super().__init__(source)
+        self.cls = cls
+        self.args = args
+        self.cause: Var = ConstVar(None)
+        self.context: Var = ConstVar(None)
+        self.traceback: Var = ConstVar(None)
+        self.suppress_context: Var = ConstVar(False)
+        self.written: dict[str, Var | None] = {}
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__}: {self.args}"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def children(self) -> Iterable[Var]:
+        yield from self.args
+        yield from (self.cause, self.context)
+        yield from (value for value in self.written.values() if value is not None)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in self.written:
+            value = self.written[name]
+            if value is not None:
+                return value
+        elif name == "args":
+            return TupleVar(self.args)
+        elif name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else ConstVar(None)
+        elif name == "__traceback__":
+            raise Break("traceback_read")
+        elif name in SLOTS:
+            return getattr(self, name.strip("_"))  # type: ignore[no-any-return]
+        return tx.trace.get_class_attr(tx, self, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if name == "args":
+            self.args = value.unpack(tx)
+        elif name == "__cause__":
+            self.cause, self.suppress_context = value, ConstVar(True)
+        elif name in SLOTS:
+            setattr(self, name.strip("_"), value)
+        else:
+            tx.trace.effects.store_attr(self, name, value)
+            self.written[name] = value
+            return
+        tx.trace.effects.tick()
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)

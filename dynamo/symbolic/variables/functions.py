@@ -1,0 +1,445 @@
+"""Callables: Python functions (real, or made in the trace), bound methods, built-ins, partials.
+
+A real function is guarded by identity where its place normally holds one function for ever (a
+module's globals, a class), and by its code where a new closure may stand there at each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import (
+    AttrSource,
+    DictSource,
+    GlobalSource,
+    ItemSource,
+    ModuleSource,
+    ObjectSource,
+    Source,
+)
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+def is_settled_place(source: Source) -> bool:
+    """True for places where a function normally stays: a module's or a class's dict."""
+    if isinstance(source, GlobalSource | ObjectSource):
+        return True
+    return (
+        isinstance(source, ItemSource | AttrSource)
+        and isinstance(source.root(), GlobalSource | ObjectSource | ModuleSource)
+        and not any(isinstance(step, AttrSource) for step in source.base.chain())
+    )
+
+
+class FunctionVar(Var):
+    """A Python function.
+
+    real: the existing function, or None for one made in the trace; then code, globals, defaults,
+    kwdefaults, closure and name describe it.
+    """
+
+    def __init__(
+        self,
+        real: types.FunctionType | None = None,
+        *,
+        code: types.CodeType | None = None,
+        globals: dict[str, Any] | None = None,
+        defaults: Iterable[Var] = (),
+        kwdefaults: dict[str, Var] | None = None,
+        closure: Iterable[CellVar] = (),
+        name: str | None = None,
+        qualname: str | None = None,
+        annotations: Var | None = None,
+        source: Source | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.real = real
+        self._trace = trace
+        self.written: dict[str, Var | None] = {}
+        if real is not None:
+            self.code: types.CodeType = real.__code__
+            self.globals: dict[str, Any] = real.__globals__
+            self.name, self.qualname = real.__name__, real.__qualname__
+            self._defaults: list[Var] | None = None
+            self._kwdefaults: dict[str, Var] | None = None
+            self._closure: tuple[CellVar, ...] | None = None
+        else:
+            assert code is not None and globals is not None
+            self.code, self.globals = code, globals
+            self.name = name or code.co_name
+            self.qualname = qualname or code.co_qualname
+            self._defaults, self._kwdefaults = list(defaults), dict(kwdefaults or {})
+            self._closure = tuple(closure)
+        self.annotations = annotations
+
+    def describe(self) -> str:
+        return self.qualname
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def children(self) -> Iterable[Var]:
+        if self.real is None:
+            yield from self._defaults or ()
+            yield from (self._kwdefaults or {}).values()
+            yield from self._closure or ()
+            if self.annotations is not None:
+                yield self.annotations
+        yield from (value for value in self.written.values() if value is not None)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def guard(self) -> None:
+        """Guards that the real function is this one (once)."""
+        if self._trace is not None and self.source is not None:
+            trace, self._trace = self._trace, None
+            if is_settled_place(self.source):
+                trace.guard("ID", self.source, self.real)
+            else:
+                trace.guard("CODE", self.source, self.code)
+
+    def guard_identity(self, trace: Trace) -> None:
+        """Guards the function object itself: needed where code alone does not decide."""
+        if self.source is not None:
+            trace.guard("ID", self.source, self.real)
+
+    def _part(self, trace: Trace, value: Any, source: Source) -> Var:
+        assert self.source is not None
+        if type(value) in VALUE_TYPES and is_settled_place(self.source):
+            return ConstVar(value)
+        return trace.wrap(value, source)
+
+    def defaults(self, tx: SymbolicFrame) -> list[Var]:
+        """Defaults of the last positional parameters."""
+        if self._defaults is None:
+            assert self.real is not None and self.source is not None
+            base = AttrSource(self.source, "__defaults__")
+            self._defaults = [
+                self._part(tx.trace, value, ItemSource(base, index))
+                for index, value in enumerate(self.real.__defaults__ or ())
+            ]
+        return self._defaults
+
+    def kwdefaults(self, tx: SymbolicFrame) -> dict[str, Var]:
+        """Defaults of keyword-only parameters."""
+        if self._kwdefaults is None:
+            assert self.real is not None and self.source is not None
+            base = AttrSource(self.source, "__kwdefaults__")
+            self._kwdefaults = {
+                name: self._part(tx.trace, value, ItemSource(base, name))
+                for name, value in (self.real.__kwdefaults__ or {}).items()
+            }
+        return self._kwdefaults
+
+    def closure(self, tx: SymbolicFrame) -> tuple[CellVar, ...]:
+        """The cells of the free variables."""
+        if self._closure is None:
+            assert self.real is not None and self.source is not None
+            base = AttrSource(self.source, "__closure__")
+            cells = []
+            for index, cell in enumerate(self.real.__closure__ or ()):
+                var = tx.trace.wrap(cell, ItemSource(base, index))
+                assert isinstance(var, CellVar)
+                cells.append(var)
+            self._closure = tuple(cells)
+        return self._closure
+
+    # -- protocol ---------------------------------------------------------------------------
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if self.real is not None:
+            if tx.trace.is_modelled(self.real):
+                self.guard_identity(tx.trace)
+                return tx.trace.call_real(tx, self.real, args, kwargs)
+            self.guard()
+        return tx.inline(self, args, kwargs)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        if self.real is not None:
+            self.guard_identity(tx.trace)
+        return ("identity", self)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is not other and self.real is not None:
+            self.guard_identity(tx.trace)
+        return self is other
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_function_attr(tx, self, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if name in FIXED_FUNCTION_PARTS:
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
+        tx.trace.effects.store_attr(self, name, value, raw=False)
+        self.written[name] = value
+
+    def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        self.get_attr(tx, name)
+        tx.trace.effects.store_attr(self, name, None, raw=False)
+        self.written[name] = None
+
+
+FIXED_FUNCTION_PARTS = frozenset({"__code__", "__globals__", "__closure__", "__kwdefaults__"})
+
+
+class MethodVar(Var):
+    """A bound method: `function` is called with `receiver` first."""
+
+    def __init__(self, function: Var, receiver: Var, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+        self.receiver = receiver
+
+    def describe(self) -> str:
+        return f"{self.function!r} of {self.receiver!r}"
+
+    def python_type(self) -> type:
+        return types.MethodType if isinstance(self.function, FunctionVar) else type([].append)
+
+    def children(self) -> Iterable[Var]:
+        return (self.function, self.receiver)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return self.function.call(tx, [self.receiver, *args], kwargs)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "__self__":
+            return self.receiver
+        if name == "__func__" and isinstance(self.function, FunctionVar):
+            return self.function
+        return self.function.get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("method", self.function.hash_key(tx), self.receiver)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is not other and self.source is None and isinstance(other, MethodVar):
+            return False
+        return self is other
+
+
+class BuiltinVar(Var):
+    """A callable without Python code of its own: what it does is a row of the rule table."""
+
+    def __init__(
+        self, value: Any, source: Source | None = None, trace: Trace | None = None
+    ) -> None:
+        super().__init__(source)
+        self._value = value
+        self._trace = trace
+
+    @property
+    def value(self) -> Any:
+        if self._trace is not None and self.source is not None:
+            trace, self._trace = self._trace, None
+            if not trace.is_fixed_place(self.source):
+                trace.guard("ID", self.source, self._value)
+        return self._value
+
+    def describe(self) -> str:
+        return getattr(self._value, "__qualname__", None) or repr(self._value)
+
+    def python_type(self) -> type:
+        return type(self._value)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self._value)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return tx.trace.call_real(tx, self.value, args, kwargs)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "__get__":
+            return MethodVar(BuiltinVar(types.MethodDescriptorType.__get__), self)
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            tx.trace.raise_exception(AttributeError, *error.args)
+        assert self.source is not None
+        return tx.trace.wrap(found, AttrSource(self.source, name))
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.value)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        return self is other or (isinstance(other, BuiltinVar) and other.value is self.value)
+
+
+class PartialVar(Var):
+    """`functools.partial`: function, args and keywords; exact type only."""
+
+    def __init__(
+        self,
+        function: Var,
+        args: list[Var],
+        keywords: dict[str, Var],
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.function, self.args, self.keywords = function, args, keywords
+        self.written: dict[str, Var | None] = {}
+
+    def describe(self) -> str:
+        return repr(self.function)
+
+    def python_type(self) -> type:
+        return functools.partial
+
+    def children(self) -> Iterable[Var]:
+        yield self.function
+        yield from self.args
+        yield from self.keywords.values()
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return self.function.call(tx, [*self.args, *args], {**self.keywords, **kwargs})
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return tx.trace.make_tuple(self.args)
+        if name == "keywords":
+            return tx.trace.make_dict(self.keywords)
+        if name in ("__name__", "__qualname__", "__wrapped__"):
+            tx.trace.raise_exception(
+                AttributeError, f"'functools.partial' object has no attribute '{name}'"
+            )
+        return super().get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+
+class CachedFunctionVar(Var):
+    """A `functools.lru_cache` wrapper: the wrapped function is traced, the cache is not used."""
+
+    def __init__(self, real: Any, source: Source | None, function: Var) -> None:
+        super().__init__(source)
+        self.real, self.function = real, function
+
+    def describe(self) -> str:
+        return repr(self.function)
+
+    def python_type(self) -> type:
+        return type(self.real)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if tx.trace.is_modelled(self.real):
+            tx.trace.guard("ID", self.source, self.real)
+            return tx.trace.call_real(tx, self.real, args, kwargs)
+        return self.function.call(tx, args, kwargs)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name.startswith("cache_"):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        return self.function if name == "__wrapped__" else self.function.get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+
+@wraps(types.FunctionType)
+def wrap_function(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A Python function."""
+    return FunctionVar(value, source=source, trace=trace)
+
+
+@wraps(types.MethodType)
+def wrap_method(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A bound method of a Python function (or of another callable)."""
+    assert source is not None
+    trace.guard("TYPE", source, types.MethodType)
+    function = trace.wrap(value.__func__, AttrSource(source, "__func__"))
+    receiver = trace.wrap(value.__self__, AttrSource(source, "__self__"))
+    return MethodVar(function, receiver, source)
+
+
+@wraps(types.BuiltinFunctionType, types.MethodWrapperType)
+def wrap_builtin(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A C function; one that is bound to an object becomes a bound method."""
+    receiver = getattr(value, "__self__", None)
+    if receiver is None or isinstance(receiver, types.ModuleType | type):
+        return BuiltinVar(value, source, trace)
+    descriptor = getattr(type(receiver), value.__name__, None)
+    if descriptor is None or source is None:
+        return BuiltinVar(value, source, trace)
+    trace.guard("TYPE", source, type(value))
+    trace.guard("CONST", AttrSource(source, "__name__"), value.__name__)
+    return MethodVar(
+        trace.wrap(descriptor, None), trace.wrap(receiver, AttrSource(source, "__self__")), source
+    )
+
+
+@wraps(
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+def wrap_descriptor(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A method or attribute of a built-in type, unbound."""
+    return BuiltinVar(value, source, trace)
+
+
+@wraps_if(20, lambda value: isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket))
+def wrap_operator(trace: Trace, value: Any, source: Source | None) -> Var:
+    """`torch.ops.namespace.name`."""
+    return BuiltinVar(value, source, trace)
+
+
+@wraps(functools.partial)
+def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing partial: its parts are read (and guarded) from it."""
+    assert source is not None
+    trace.guard("TYPE", source, functools.partial)
+    arguments, keywords = AttrSource(source, "args"), AttrSource(source, "keywords")
+    trace.guard("LENGTH", arguments, len(value.args))
+    trace.guard("DICT_KEYS", keywords, tuple(value.keywords))
+    return PartialVar(
+        trace.wrap(value.func, AttrSource(source, "func")),
+        [trace.wrap(v, ItemSource(arguments, i)) for i, v in enumerate(value.args)],
+        {k: trace.wrap(v, ItemSource(keywords, k)) for k, v in value.keywords.items()},
+        source,
+    )
+
+
+@wraps(functools._lru_cache_wrapper)
+def wrap_cached_function(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A function behind `functools.lru_cache`."""
+    assert source is not None
+    trace.guard("ID", source, value)
+    function = trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
+    return CachedFunctionVar(value, source, function)
+
+
+def function_dict_source(function: FunctionVar) -> Source:
+    """The place of a real function's own attributes."""
+    assert function.source is not None
+    return DictSource(function.source)

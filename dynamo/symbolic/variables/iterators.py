@@ -1,0 +1,314 @@
+"""Iterators as values: their state lives in the Var and moves with each `next_item`.
+
+Those made in the trace have no source. An iterator that existed before the frame counts what was
+taken from it (an effect: the real one is advanced as far).
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import SequenceVar, TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+class IteratorVar(Var):
+    """Base of iterators: `iter(self)` is itself."""
+
+    kind: type = object
+
+    def __init__(self, source: Source | None = None) -> None:
+        super().__init__(source)
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return self
+
+    def stop(self, tx: SymbolicFrame) -> Var:
+        """Raises StopIteration in the traced program."""
+        tx.trace.raise_exception(StopIteration)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name == "__next__" and not args and not kwargs:
+            return self.next_item(tx)
+        if name == "__iter__" and not args and not kwargs:
+            return self
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+
+class SequenceIteratorVar(IteratorVar):
+    """Iterator over a list or tuple: sees what is appended meanwhile, as the real one does.
+
+    position: index of the next item; None once exhausted (stays exhausted).
+    """
+
+    def __init__(self, sequence: SequenceVar, position: int = 0) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.position: int | None = position
+        self.kind = type(iter([])) if sequence.kind is list else type(iter(()))
+
+    def describe(self) -> str:
+        return f"{self.sequence!r} at {self.position}"
+
+    def children(self) -> Iterable[Var]:
+        return (self.sequence,)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        position = self.position
+        if position is None or position >= len(self.sequence.items):
+            self.position = None
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        self.position = position + 1
+        return self.sequence.items[position]
+
+    def remaining(self) -> list[Var]:
+        """The items that are still to come."""
+        return [] if self.position is None else self.sequence.items[self.position :]
+
+
+class RangeIteratorVar(IteratorVar):
+    """Iterator over a range."""
+
+    kind = type(iter(range(0)))
+
+    def __init__(self, rest: range) -> None:
+        super().__init__()
+        self.rest = rest
+
+    def describe(self) -> str:
+        return repr(self.rest)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if not self.rest:
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        item = self.rest[0]
+        self.rest = self.rest[1:]
+        return ConstVar(item)
+
+
+class IndexIteratorVar(IteratorVar):
+    """`iter(x)` of an object with `__getitem__` only."""
+
+    kind = type(iter(type("_Sequence", (), {"__getitem__": lambda self, index: index})()))
+
+    def __init__(self, sequence: Var) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.position: int | None = 0
+
+    def children(self) -> Iterable[Var]:
+        return (self.sequence,)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if self.position is None:
+            return self.stop(tx)
+        try:
+            item = self.sequence.get_item(tx, ConstVar(self.position))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), IndexError | StopIteration):
+                raise
+            self.position = None
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        self.position += 1
+        return item
+
+
+class CallIteratorVar(IteratorVar):
+    """`iter(callable, sentinel)`."""
+
+    kind = type(iter(int, 1))
+
+    def __init__(self, function: Var, sentinel: Var) -> None:
+        super().__init__()
+        self.function: Var | None = function
+        self.sentinel = sentinel
+
+    def children(self) -> Iterable[Var]:
+        return (self.sentinel,) if self.function is None else (self.function, self.sentinel)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if self.function is None:
+            return self.stop(tx)
+        item = tx.call(self.function, [], {})
+        if tx.trace.equals(tx, item, self.sentinel):
+            self.function = None
+            return self.stop(tx)
+        return item
+
+
+class EnumerateVar(IteratorVar):
+    """`enumerate(iterable, start)`."""
+
+    kind = enumerate
+
+    def __init__(self, iterator: Var, count: int) -> None:
+        super().__init__()
+        self.iterator, self.count = iterator, count
+
+    def children(self) -> Iterable[Var]:
+        return (self.iterator,)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        item = self.iterator.next_item(tx)
+        tx.trace.effects.tick()
+        self.count += 1
+        return TupleVar([ConstVar(self.count - 1), item])
+
+
+class ZipVar(IteratorVar):
+    """`zip(*iterables, strict=...)`."""
+
+    kind = zip
+
+    def __init__(self, iterators: list[Var], strict: bool) -> None:
+        super().__init__()
+        self.iterators, self.strict = iterators, strict
+
+    def children(self) -> Iterable[Var]:
+        return self.iterators
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if not self.iterators:
+            return self.stop(tx)
+        items: list[Var] = []
+        for index, iterator in enumerate(self.iterators):
+            try:
+                items.append(iterator.next_item(tx))
+            except ObservedException as error:
+                if self.strict and issubclass(error.value.python_type(), StopIteration):
+                    self._check_ends(tx, index)
+                raise
+        return TupleVar(items)
+
+    def _check_ends(self, tx: SymbolicFrame, index: int) -> None:
+        if index > 0:
+            plural = " " if index == 1 else "s 1-"
+            tx.trace.raise_exception(
+                ValueError, f"zip() argument {index + 1} is shorter than argument{plural}{index}"
+            )
+        for later in range(1, len(self.iterators)):
+            try:
+                self.iterators[later].next_item(tx)
+            except ObservedException as error:
+                if issubclass(error.value.python_type(), StopIteration):
+                    continue
+                raise
+            plural = " " if later == 1 else "s 1-"
+            tx.trace.raise_exception(
+                ValueError, f"zip() argument {later + 1} is longer than argument{plural}{later}"
+            )
+
+
+class MapVar(IteratorVar):
+    """`map(function, *iterables)`."""
+
+    kind = map
+
+    def __init__(self, function: Var, iterators: list[Var]) -> None:
+        super().__init__()
+        self.function, self.iterators = function, iterators
+
+    def children(self) -> Iterable[Var]:
+        return (self.function, *self.iterators)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        items = [iterator.next_item(tx) for iterator in self.iterators]
+        return tx.call(self.function, items, {})
+
+
+class FilterVar(IteratorVar):
+    """`filter(function, iterable)`; function None filters by truth."""
+
+    kind = filter
+
+    def __init__(self, function: Var | None, iterator: Var) -> None:
+        super().__init__()
+        self.function, self.iterator = function, iterator
+
+    def children(self) -> Iterable[Var]:
+        return (self.iterator,) if self.function is None else (self.function, self.iterator)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        while True:
+            item = self.iterator.next_item(tx)
+            kept = item if self.function is None else tx.call(self.function, [item], {})
+            if kept.truth(tx):
+                return item
+
+
+class LiveIteratorVar(IteratorVar):
+    """Iterator over a dict, set or deque: an error when the container changes size meanwhile.
+
+    read: gives the items now; items are taken from the list read at the start.
+    """
+
+    def __init__(self, kind: type, owner: Var, size: Callable[[], int], items: list[Var]) -> None:
+        super().__init__()
+        self.kind = kind
+        self.owner, self.size = owner, size
+        self.items, self.position, self.expected = items, 0, size()
+
+    def children(self) -> Iterable[Var]:
+        return (self.owner, *self.items[self.position :])
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if self.position > len(self.items):
+            return self.stop(tx)
+        if self.size() != self.expected:
+            self.expected = -1
+            word = {"dict": "dictionary", "set": "Set"}.get(self.owner.python_type().__name__)
+            if word is None:
+                raise Break("container_changed_in_loop", repr(self.owner))
+            tx.trace.raise_exception(RuntimeError, f"{word} changed size during iteration")
+        tx.trace.effects.tick()
+        if self.position == len(self.items):
+            self.position += 1
+            return self.stop(tx)
+        self.position += 1
+        return self.items[self.position - 1]
+
+    def remaining(self) -> list[Var]:
+        """The items that are still to come."""
+        return self.items[self.position :]
+
+
+class CountVar(IteratorVar):
+    """`itertools.count(start, step)` of constants."""
+
+    kind = itertools.count
+
+    def __init__(self, item: Var, step: Var, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.item, self.step = item, step
+
+    def children(self) -> Iterable[Var]:
+        return (self.item, self.step)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        item = self.item
+        self.item = tx.trace.call(tx, operator.add, item, self.step)
+        tx.trace.effects.tick()
+        return item

@@ -1,0 +1,447 @@
+"""Sequences: list, tuple, named tuple, torch.Size, deque, range, slice.
+
+A sequence from a source is read at the first use of `items`: type and length are guarded then, and
+each item gets a Var of its own (guarded in its turn when it is used).
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import ItemSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class SequenceVar(Var):
+    """Base of what holds its items in order.
+
+    real: an existing sequence whose items are still unread (then `trace` and `source` are set).
+    """
+
+    kind: type = tuple
+
+    def __init__(
+        self,
+        items: Iterable[Var] = (),
+        source: Source | None = None,
+        *,
+        real: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(source)
+        self._items: list[Var] = list(items)
+        self._real = real
+        self._trace = trace
+
+    @property
+    def items(self) -> list[Var]:
+        if self._trace is not None:
+            self._read()
+        return self._items
+
+    def _read(self) -> None:
+        trace, source = self._trace, self.source
+        assert trace is not None and source is not None
+        self._trace = None
+        trace.guard("TYPE", source, type(self._real))
+        trace.guard("LENGTH", source, len(self._real))
+        self._items = [
+            trace.wrap(value, ItemSource(source, index)) for index, value in enumerate(self._real)
+        ]
+
+    @property
+    def is_unread(self) -> bool:
+        """True while nothing of the real sequence has been looked at."""
+        return self._trace is not None
+
+    def describe(self) -> str:
+        if self._trace is not None:
+            return "unread"
+        return ", ".join(map(repr, self._items[:8])) + (", ..." if len(self._items) > 8 else "")
+
+    def python_type(self) -> type:
+        if self._trace is not None:
+            self._trace.guard("TYPE", self.source, type(self._real))
+        return self.kind
+
+    def children(self) -> Iterable[Var]:
+        return self._items
+
+    def as_proxy(self) -> Any:
+        return self.rebuild([item.as_proxy() for item in self.items])
+
+    def as_fake(self) -> Any:
+        return self.rebuild([item.as_fake() for item in self.items])
+
+    def rebuild(self, values: list[Any]) -> Any:
+        """The real container with these values, for graph arguments."""
+        return self.kind(values)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return ConstVar(len(self.items))
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return tx.trace.iterate_sequence(self)
+
+    def unpack(self, tx: SymbolicFrame) -> list[Var]:
+        return list(self.items)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def index(self, tx: SymbolicFrame, key: Var, size: int) -> int | slice:
+        """A checked index into `size` items, or a slice of constants."""
+        if isinstance(key, SliceVar):
+            return key.as_constant()
+        position = tx.trace.as_index(tx, key)
+        if position is None:
+            tx.trace.raise_exception(
+                TypeError,
+                f"{self.kind.__name__} indices must be integers or slices, "
+                f"not {key.python_type().__name__}",
+            )
+        if not -size <= position < size:
+            tx.trace.raise_exception(IndexError, f"{self.kind.__name__} index out of range")
+        return position
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        found = self.items[self.index(tx, key, len(self.items))]
+        return self.clone(found) if isinstance(found, list) else found
+
+    def clone(self, items: list[Var]) -> Var:
+        """What slicing, adding and repeating give."""
+        return type(self)(items)
+
+
+class TupleVar(SequenceVar):
+    """Exactly `tuple`."""
+
+    kind = tuple
+
+    def is_constant(self) -> bool:
+        return all(item.is_constant() for item in self.items)
+
+    def as_constant(self) -> Any:
+        return tuple(item.as_constant() for item in self.items)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        if self.is_constant():
+            return ("constant", self.as_constant())
+        return ("tuple", *(item.hash_key(tx) for item in self.items))
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is not other and isinstance(other, TupleVar):
+            if not self.items and not other.items:
+                return True
+            if self.is_constant() and other.is_constant():
+                raise Break("identity_of_constant", repr(self))
+        return self is other
+
+
+class SizeVar(TupleVar):
+    """`torch.Size`."""
+
+    kind = torch.Size
+
+    def as_constant(self) -> Any:
+        return torch.Size([item.as_constant() for item in self.items])
+
+
+class NamedTupleVar(TupleVar):
+    """An instance of a class made by `namedtuple` / `NamedTuple`, or a torch.return_types value.
+
+    fields: names of the items.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        items: Iterable[Var] = (),
+        source: Source | None = None,
+        *,
+        real: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(items, source, real=real, trace=trace)
+        self.cls = cls
+        self.fields: tuple[str, ...] = field_names(cls)
+
+    def python_type(self) -> type:
+        super().python_type()
+        return self.cls
+
+    def as_constant(self) -> Any:
+        return self.rebuild([item.as_constant() for item in self.items])
+
+    def rebuild(self, values: list[Any]) -> Any:
+        if is_structseq(self.cls):
+            return self.cls(values)  # type: ignore[call-arg]
+        return tuple.__new__(self.cls, values)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in self.fields:
+            return self.items[self.fields.index(name)]
+        return tx.trace.get_class_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name.startswith("__"):
+            return super().call_method(tx, name, args, kwargs)
+        return self.get_attr(tx, name).call(tx, args, kwargs)
+
+    def clone(self, items: list[Var]) -> Var:
+        return TupleVar(items)
+
+
+def is_structseq(cls: type) -> bool:
+    """True for C-level named tuples (torch.return_types.max)."""
+    return hasattr(cls, "n_sequence_fields")
+
+
+def field_names(cls: type) -> tuple[str, ...]:
+    """Names of the items of a named tuple class."""
+    if is_structseq(cls):
+        names = [
+            name for name, value in vars(cls).items() if type(value).__name__ == "member_descriptor"
+        ]
+        return tuple(names)
+    return tuple(cls._fields)  # type: ignore[attr-defined]
+
+
+class ListVar(SequenceVar):
+    """Exactly `list`."""
+
+    kind = list
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        tx.trace.raise_exception(TypeError, "unhashable type: 'list'")
+
+    def change(self, tx: SymbolicFrame) -> list[Var]:
+        """The items, to be mutated now."""
+        items = self.items
+        tx.trace.effects.change_contents(self)
+        return items
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        if isinstance(key, SliceVar):
+            new = value.unpack(tx)
+            where = key.as_constant()
+            self._check_extended(tx, where, len(new))
+            self.change(tx)[where] = new
+            return
+        position = self.index(tx, key, len(self.items))
+        self.change(tx)[position] = value  # type: ignore[call-overload]
+
+    def _check_extended(self, tx: SymbolicFrame, where: slice, count: int) -> None:
+        if where.step in (None, 1):
+            return
+        size = len(range(*where.indices(len(self.items))))
+        if size != count:
+            tx.trace.raise_exception(
+                ValueError,
+                f"attempt to assign sequence of size {count} to extended slice of size {size}",
+            )
+
+    def del_item(self, tx: SymbolicFrame, key: Var) -> None:
+        position = self.index(tx, key, len(self.items))
+        del self.change(tx)[position]
+
+
+class DequeVar(ListVar):
+    """`collections.deque`; items in a list, `limit` is its maxlen."""
+
+    kind = collections.deque
+
+    def __init__(
+        self,
+        items: Iterable[Var] = (),
+        source: Source | None = None,
+        *,
+        limit: int | None = None,
+        real: Any = None,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(items, source, real=real, trace=trace)
+        self.limit = limit
+
+    def _read(self) -> None:
+        raise Break("value_unknown", "deque from outside")
+
+    def rebuild(self, values: list[Any]) -> Any:
+        return collections.deque(values, self.limit)
+
+    def clone(self, items: list[Var]) -> Var:
+        return DequeVar(items, limit=self.limit)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "maxlen":
+            return ConstVar(self.limit)
+        return super().get_attr(tx, name)
+
+
+class RangeVar(Var):
+    """`range` of constants."""
+
+    def __init__(
+        self, value: range, source: Source | None = None, trace: Trace | None = None
+    ) -> None:
+        super().__init__(source)
+        self._value = value
+        self._trace = trace
+
+    @property
+    def value(self) -> range:
+        if self._trace is not None:
+            self._trace.guard("TYPE", self.source, range)
+            self._trace.guard("CONST", self.source, self._value)
+            self._trace = None
+        return self._value
+
+    def describe(self) -> str:
+        return repr(self._value)
+
+    def python_type(self) -> type:
+        return range
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        return self.value
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return ConstVar(len(self.value))
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return tx.trace.iterate_range(self.value)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in ("start", "stop", "step"):
+            return ConstVar(getattr(self.value, name))
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        if isinstance(key, SliceVar):
+            return RangeVar(self.value[key.as_constant()])
+        position = tx.trace.as_index(tx, key)
+        if position is None:
+            raise Break("index_unknown", repr(key))
+        if not -len(self.value) <= position < len(self.value):
+            tx.trace.raise_exception(IndexError, "range object index out of range")
+        return ConstVar(self.value[position])
+
+
+class SliceVar(Var):
+    """`slice`."""
+
+    def __init__(self, start: Var, stop: Var, step: Var, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.start, self.stop, self.step = start, stop, step
+
+    def describe(self) -> str:
+        return f"{self.start!r}, {self.stop!r}, {self.step!r}"
+
+    def python_type(self) -> type:
+        return slice
+
+    def children(self) -> Iterable[Var]:
+        return (self.start, self.stop, self.step)
+
+    def is_constant(self) -> bool:
+        return all(part.is_constant() for part in self.children())
+
+    def as_constant(self) -> Any:
+        return slice(*(part.as_constant() for part in self.children()))
+
+    def as_proxy(self) -> Any:
+        return slice(*(part.as_proxy() for part in self.children()))
+
+    def as_fake(self) -> Any:
+        return slice(*(part.as_fake() for part in self.children()))
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in ("start", "stop", "step"):
+            return {"start": self.start, "stop": self.stop, "step": self.step}[name]
+        return tx.trace.get_builtin_attr(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        raise Break("hash_unknown", repr(self))
+
+
+def is_named_tuple(value: Any) -> bool:
+    """True for instances of namedtuple classes without overridden construction or access."""
+    cls = type(value)
+    return isinstance(value, tuple) and (
+        hasattr(cls, "n_sequence_fields") or (hasattr(cls, "_fields") and hasattr(cls, "_make"))
+    )
+
+
+@wraps(list)
+def wrap_list(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing list, unread."""
+    return ListVar((), source, real=value, trace=trace)
+
+
+@wraps(tuple)
+def wrap_tuple(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing tuple, unread."""
+    return TupleVar((), source, real=value, trace=trace)
+
+
+@wraps(torch.Size)
+def wrap_size(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing torch.Size, unread."""
+    return SizeVar((), source, real=value, trace=trace)
+
+
+@wraps_if(30, is_named_tuple)
+def wrap_named_tuple(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing named tuple, unread."""
+    return NamedTupleVar(type(value), (), source, real=value, trace=trace)
+
+
+@wraps(range)
+def wrap_range(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing range."""
+    return RangeVar(value, source, trace)
+
+
+@wraps(slice)
+def wrap_slice(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing slice of constants."""
+    parts = [ConstVar(part) for part in (value.start, value.stop, value.step)]
+    if not all(part is None or type(part) is int for part in (value.start, value.stop, value.step)):
+        raise Break("value_unknown", repr(value))
+    trace.guard("TYPE", source, slice)
+    trace.guard("CONST", source, value)
+    return SliceVar(*parts, source)

@@ -1,0 +1,46 @@
+"""Reading real classes and modules while tracing, without running any user code."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+_MISSING = object()
+
+
+def find_in_mro(cls: type, name: str) -> Any:
+    """The raw class attribute (descriptors unbound), None when no class of the MRO has it.
+
+    >>> find_in_mro(bool, "bit_length") is int.__dict__["bit_length"]
+    True
+    """
+    found = find_owner(cls, name)
+    return None if found is None else found[1]
+
+
+def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
+    """The first class of the MRO that has the attribute, and its raw value."""
+    for owner in type.__dict__["__mro__"].__get__(cls):
+        value = type.__dict__["__dict__"].__get__(owner).get(name, _MISSING)
+        if value is not _MISSING:
+            return owner, value
+    return None
+
+
+def find_module(name: str | None) -> types.ModuleType | None:
+    """An imported module, None when it has not been imported."""
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+def absolute_name(name: str, package: str | None, level: int) -> str:
+    """The full name that a (relative) import means.
+
+    >>> absolute_name("b", "pkg.sub", 2)
+    'pkg.b'
+    """
+    if level == 0:
+        return name
+    base = (package or "").split(".")
+    base = base[: len(base) - (level - 1)]
+    return ".".join([*base, name] if name else base)

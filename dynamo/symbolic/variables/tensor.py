@@ -1,0 +1,200 @@
+"""Tensors: a node of the graph, and a fake tensor that knows everything but the data.
+
+A tensor from a source becomes a graph input, and is guarded, when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, Source
+from dynamo.shapes.fake import NoFakeKernel
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class TensorVar(Var):
+    """A tensor of the program.
+
+    real: the existing tensor while it is unread; then node and fake are made on demand.
+    cls: torch.Tensor or torch.nn.Parameter.
+    """
+
+    def __init__(
+        self,
+        node: fx.Node | None,
+        fake: Any,
+        source: Source | None = None,
+        *,
+        real: torch.Tensor | None = None,
+        trace: Trace | None = None,
+        cls: type = torch.Tensor,
+    ) -> None:
+        super().__init__(source)
+        self._node = node
+        self._fake = fake
+        self.real = real
+        self._trace = trace
+        self.cls = cls
+
+    # -- facts ------------------------------------------------------------------------------
+
+    @property
+    def fake(self) -> Any:
+        """The fake tensor; reading it guards the real one's metadata."""
+        if self._fake is None:
+            trace, real = self._trace, self.real
+            assert trace is not None and real is not None and self.source is not None
+            try:
+                self._fake = trace.world.from_real(real)
+            except NoFakeKernel as error:
+                raise Break("tensor_not_modelled", error.why) from error
+            trace.guard_tensor(self)
+        return self._fake
+
+    @property
+    def node(self) -> fx.Node:
+        """The graph node; the first use of a tensor from outside makes a graph input."""
+        if self._node is None:
+            assert self._trace is not None and self.source is not None
+            self._node = self._trace.graph.placeholder(self.source, self.fake)
+            self._trace.add_input(self)
+        return self._node
+
+    @property
+    def is_unread(self) -> bool:
+        """True while nothing of the real tensor has been looked at."""
+        return self._fake is None
+
+    def describe(self) -> str:
+        if self._fake is None:
+            return "unread"
+        dtype = str(self._fake.dtype).removeprefix("torch.")
+        return f"{dtype}{list(self._fake.shape)}"
+
+    def python_type(self) -> type:
+        if self._fake is None:
+            assert self._trace is not None
+            self._trace.guard("TYPE", self.source, self.cls)
+        return self.cls
+
+    def as_proxy(self) -> Any:
+        return self.node
+
+    def as_fake(self) -> Any:
+        return self.fake
+
+    # -- protocol ---------------------------------------------------------------------------
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        constant = getattr(self.fake, "constant", None)
+        if constant is not None and constant[1] == self.fake._version:
+            return bool(constant[0])
+        if self.fake.numel() == 0:
+            return bool(tx.trace.run_real(lambda: bool(torch.empty(self.fake.shape))))
+        raise Break("data_dependent_branch", repr(self))
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        if self.fake.dim() == 0:
+            tx.trace.raise_exception(TypeError, "len() of a 0-d tensor")
+        return ConstVar(self.fake.shape[0])
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        if self.fake.dim() == 0:
+            tx.trace.raise_exception(TypeError, "iteration over a 0-d tensor")
+        return tx.trace.iterate_sequence(
+            tx.trace.call(tx, torch.Tensor.unbind, self, ConstVar(0))
+        )
+
+    def unpack(self, tx: SymbolicFrame) -> list[Var]:
+        return self.iterate(tx).unpack(tx)
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        return tx.trace.call(tx, torch.Tensor.__getitem__, self, key)
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        tx.trace.call(tx, torch.Tensor.__setitem__, self, key, value)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_tensor_attr(tx, self, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        tx.trace.set_tensor_attr(tx, self, name, value)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tx.trace.call_tensor_method(tx, self, name, args, kwargs)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not callable")
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, TensorVar) and self.source is not None and other.source is not None:
+            tx.trace.guard("NOT_SAME", self.source, other.source)
+        return False
+
+
+@wraps(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+def wrap_tensor(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing tensor, unread."""
+    cls = type(value)
+    return TensorVar(None, None, source, real=value, trace=trace, cls=cls)
+
+
+@wraps_if(10, lambda value: isinstance(value, torch.Tensor))
+def wrap_tensor_subclass(trace: Trace, value: Any, source: Source | None) -> Var:
+    """Subclasses of Tensor are not modelled."""
+    raise Break("tensor_subclass", type(value).__qualname__)
+
+
+@wraps_if(11, lambda value: isinstance(value, torch.Generator | torch.Stream | torch.Event))
+def wrap_device_object(trace: Trace, value: Any, source: Source | None) -> Var:
+    """Generators, streams and events are only passed on."""
+    return OpaqueVar(value, source, trace)
+
+
+class OpaqueVar(Var):
+    """A value that may be stored and passed on but not looked into."""
+
+    def __init__(self, value: Any, source: Source | None, trace: Trace) -> None:
+        super().__init__(source)
+        self.value = value
+        self._trace = trace
+
+    def describe(self) -> str:
+        return type(self.value).__qualname__
+
+    def python_type(self) -> type:
+        self._trace.guard("TYPE", self.source, type(self.value))
+        return type(self.value)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        raise Break("truth_unknown", repr(self))
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        raise Break("attribute_unknown", f"{name} of {self!r}")
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+
+def grad_source(var: TensorVar) -> Source:
+    """The place of `.grad` of a tensor from outside."""
+    assert var.source is not None
+    return AttrSource(var.source, "grad")

@@ -1,0 +1,58 @@
+"""The ordered registry that turns a real Python value into a Var.
+
+A row is a function `(trace, value, source) -> Var`. Rows for an exact type are found by one dict
+lookup; the others are asked in order of their rank. What no row knows becomes an `ObjectVar` or
+breaks. Rows are registered next to the tracker that they create; the table itself is filled while
+the modules are imported and never changes afterwards.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.trace import Trace
+
+Wrapper = Callable[["Trace", Any, "Source | None"], Var]
+
+EXACT_TYPES: dict[type, Wrapper] = {}
+PREDICATES: list[tuple[int, int, Callable[[Any], bool], Wrapper]] = []
+
+
+def wraps(*types: type) -> Callable[[Wrapper], Wrapper]:
+    """Registers the row for values of exactly these types."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        for kind in types:
+            assert kind not in EXACT_TYPES, kind
+            EXACT_TYPES[kind] = wrapper
+        return wrapper
+
+    return register
+
+
+def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper], Wrapper]:
+    """Registers the row for values that fulfil the predicate; a lower rank is asked first."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        insort(PREDICATES, (rank, len(PREDICATES), predicate, wrapper), key=lambda row: row[:2])
+        return wrapper
+
+    return register
+
+
+def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
+    """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
+    wrapper = EXACT_TYPES.get(type(value))
+    if wrapper is not None:
+        return wrapper(trace, value, source)
+    for _, _, predicate, candidate in PREDICATES:
+        if predicate(value):
+            return candidate(trace, value, source)
+    raise Break("value_unknown", type(value).__qualname__)
