@@ -1,0 +1,141 @@
+// One compiled graph, ready to be called: what `load` hands to Python as `Launcher`.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <Python.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "memory.h"
+
+namespace inductor {
+
+struct CallState;
+
+// What the generated function `run` sees. `codegen/prelude` declares the same struct; keep them equal.
+struct Runtime {
+  void** data;                                 // first byte of every slot
+  int (*call)(Runtime*, int64_t index);        // makes extern call `index`
+  void (*drop)(Runtime*, int64_t slot);        // frees what an extern call put into `slot`
+  void (*sgemm)(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+                const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+                const float* beta, float* c, const int* ldc);
+  int64_t error_code;                          // set by a kernel: see `raise_kernel_error`
+  int64_t error_value;
+  int64_t error_bound;
+  CallState* state;
+};
+
+using RunFunction = int (*)(Runtime*);
+
+enum class SlotKind : uint8_t { kInput, kConstant, kArena, kOutput, kExtern };
+
+struct TensorMeta {
+  at::ScalarType dtype;
+  std::vector<int64_t> size;
+  std::vector<int64_t> stride;
+  int64_t elements = 0;  // product of size
+  size_t span_bytes = 0;  // from the first to the last element
+};
+
+// A place that holds one buffer. `position`: of the input, constant or arena byte.
+struct Slot {
+  SlotKind kind;
+  int64_t position;
+  TensorMeta meta;
+};
+
+// A buffer seen with other sizes and strides; offset counts elements of `meta.dtype`.
+struct View {
+  int64_t slot;
+  int64_t offset;
+  bool whole;  // same metadata as the slot
+  TensorMeta meta;
+};
+
+// One operand of an extern call that is a tensor, or one element of a list operand.
+struct TensorOperand {
+  size_t argument;
+  int64_t element;  // -1: the argument itself, otherwise the index in its list
+  int64_t view;     // -1: None in a list of optional tensors
+};
+
+enum class ListKind : uint8_t { kTensors, kOptionalTensors };
+
+struct ListArgument {
+  size_t argument;
+  size_t length;
+  ListKind kind;
+};
+
+struct ExternCall {
+  c10::OperatorHandle op;
+  bool keeps_no_operand;  // of ATen's own: it never stores a tensor that it is given
+  torch::jit::Stack prototype;
+  std::vector<TensorOperand> operands;
+  std::vector<ListArgument> lists;
+  std::vector<int64_t> results;  // slot of every returned tensor, -1: not wanted
+};
+
+struct GraphOutput {
+  enum class Kind : uint8_t { kView, kInput, kObject } kind;
+  int64_t index;     // of the view or input
+  PyObject* object;  // owned, for kObject
+};
+
+// Everything that one running call owns; kept and used again by the next call.
+struct CallState {
+  Runtime runtime{};
+  const struct Graph* graph = nullptr;
+  std::vector<void*> data;
+  std::vector<const at::Tensor*> inputs;
+  std::vector<at::Tensor> tensors;  // by slot: constants, outputs, extern results
+  Arena* arena = nullptr;
+  uint64_t arena_serial = 0;
+  std::vector<at::Tensor>* views = nullptr;  // over the arena, by view index
+  torch::jit::Stack stack;
+  std::exception_ptr error;
+};
+
+struct Graph {
+  std::string name;
+  uint64_t id = 0;
+  RunFunction run = nullptr;
+  bool release_gil = false;
+  size_t arena_bytes = 0;
+  std::vector<int64_t> input_slots;
+  std::vector<int64_t> output_slots;
+  std::vector<int64_t> arena_slots;
+  std::vector<Slot> slots;
+  std::vector<View> views;
+  std::vector<at::Tensor> constants;
+  std::vector<ExternCall> externs;
+  std::vector<GraphOutput> outputs;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<CallState>> idle;
+
+  ~Graph();
+};
+
+// Fills `graph` from the Python description; throws python_error or c10::Error.
+void parse_graph(PyObject* spec, Graph& graph);
+
+// The two functions of `Runtime` that call back into the library.
+int call_extern(Runtime* runtime, int64_t index);
+void drop_slot(Runtime* runtime, int64_t slot);
+
+// A tensor for a view of a slot of the running call.
+at::Tensor make_view(CallState& state, const View& view);
+
+// A tensor over `storage` with the given metadata.
+at::Tensor make_tensor(c10::Storage storage, const TensorMeta& meta, int64_t offset);
+
+}  // namespace inductor

@@ -1,0 +1,293 @@
+// The Python face: the type `Launcher`, and what Python may ask about kept memory.
+#include <Python.h>
+#include <structmember.h>
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "launcher.h"
+
+namespace inductor {
+
+Graph::~Graph() {
+  for (GraphOutput& output : outputs) Py_XDECREF(output.object);
+  forget_views(id);
+}
+
+namespace {
+
+// Tensors with any of these keys are not plain memory, or have somebody who must see each operator.
+constexpr c10::DispatchKeySet kSpecialKeys({
+    c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
+    c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+    c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Batched});
+
+struct LauncherObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  Graph* graph;
+};
+
+std::atomic<uint64_t> next_graph_id{1};
+
+// Gives the state back to its graph and the arena to its pool, whatever happens.
+struct RunningCall {
+  Graph& graph;
+  std::unique_ptr<CallState> state;
+
+  explicit RunningCall(Graph& g) : graph(g) {
+    {
+      std::lock_guard<std::mutex> lock(graph.mutex);
+      if (!graph.idle.empty()) {
+        state = std::move(graph.idle.back());
+        graph.idle.pop_back();
+      }
+    }
+    if (state == nullptr) state = make_state(graph);
+  }
+
+  ~RunningCall() {
+    for (int64_t slot : graph.output_slots) state->tensors[slot].reset();
+    for (size_t i = 0; i < graph.slots.size() && !graph.externs.empty(); ++i) {
+      if (graph.slots[i].kind == SlotKind::kExtern) state->tensors[i].reset();
+    }
+    state->error = nullptr;
+    if (state->arena != nullptr) return_arena(state->arena);
+    state->arena = nullptr;
+    std::lock_guard<std::mutex> lock(graph.mutex);
+    graph.idle.push_back(std::move(state));
+  }
+
+  static std::unique_ptr<CallState> make_state(Graph& graph) {
+    static auto sgemm = reinterpret_cast<decltype(Runtime::sgemm)>(dlsym(RTLD_DEFAULT, "sgemm_"));
+    auto made = std::make_unique<CallState>();
+    made->graph = &graph;
+    made->data.resize(graph.slots.size());
+    made->inputs.resize(graph.input_slots.size());
+    made->tensors.resize(graph.slots.size());
+    for (size_t i = 0; i < graph.slots.size(); ++i) {
+      if (graph.slots[i].kind != SlotKind::kConstant) continue;
+      made->tensors[i] = graph.constants.at(graph.slots[i].position);
+      made->data[i] = const_cast<void*>(made->tensors[i].const_data_ptr());
+    }
+    made->runtime = Runtime{made->data.data(), &call_extern, &drop_slot, sgemm, 0, 0, 0, made.get()};
+    return made;
+  }
+};
+
+void check_input(const Graph& graph, size_t index, const at::Tensor& tensor) {
+  const TensorMeta& meta = graph.slots[graph.input_slots[index]].meta;
+  bool fits = tensor.defined() && tensor.is_cpu() && tensor.layout() == c10::kStrided &&
+              tensor.scalar_type() == meta.dtype && tensor.sizes() == c10::IntArrayRef(meta.size);
+  if (fits && meta.elements > 1) {
+    c10::IntArrayRef strides = tensor.strides();
+    for (size_t i = 0; i < meta.size.size(); ++i) {
+      fits &= meta.size[i] == 1 || meta.stride[i] == strides[i];
+    }
+  }
+  TORCH_CHECK_TYPE(fits, "compiled graph ", graph.name, ": input ", index, " is a ",
+                   tensor.dtype().name(), " tensor of sizes ", tensor.sizes(), " and strides ",
+                   tensor.strides(), " on ", tensor.device(), "; it was compiled for ",
+                   c10::toString(meta.dtype), " ", c10::IntArrayRef(meta.size), " with strides ",
+                   c10::IntArrayRef(meta.stride), " on cpu");
+  TORCH_CHECK_TYPE(!tensor.key_set().has_any(kSpecialKeys), "compiled graph ", graph.name,
+                   ": input ", index, " is not a plain tensor: ", tensor.key_set());
+}
+
+void bind_inputs(CallState& state, PyObject* const* args) {
+  const Graph& graph = *state.graph;
+  for (size_t i = 0; i < graph.input_slots.size(); ++i) {
+    TORCH_CHECK_TYPE(THPVariable_Check(args[i]), "compiled graph ", graph.name, ": input ", i,
+                     " is not a tensor but a ", Py_TYPE(args[i])->tp_name);
+    const at::Tensor& tensor = THPVariable_Unpack(args[i]);
+    check_input(graph, i, tensor);
+    state.inputs[i] = &tensor;
+    state.data[graph.input_slots[i]] = const_cast<void*>(tensor.const_data_ptr());
+  }
+}
+
+void bind_memory(CallState& state) {
+  const Graph& graph = *state.graph;
+  for (int64_t index : graph.output_slots) {
+    const TensorMeta& meta = graph.slots[index].meta;
+    state.tensors[index] = make_tensor(make_output_storage(meta.span_bytes), meta, 0);
+    state.data[index] = state.tensors[index].mutable_data_ptr();
+  }
+  if (graph.arena_bytes == 0) return;
+  state.arena = take_arena(graph.arena_bytes, state.arena_serial);
+  if (state.arena->serial == state.arena_serial) return;
+  state.arena_serial = state.arena->serial;
+  state.views = &state.arena->views[graph.id];
+  state.views->resize(graph.views.size());
+  for (int64_t index : graph.arena_slots) {
+    state.data[index] = state.arena->base + graph.slots[index].position;
+  }
+}
+
+[[noreturn]] void raise_kernel_error(const Runtime& runtime, const Graph& graph) {
+  TORCH_CHECK_INDEX(runtime.error_code != 1, "index ", runtime.error_value,
+                    " is out of bounds for dimension with size ", runtime.error_bound);
+  TORCH_CHECK_INDEX(runtime.error_code != 2, "index out of range in self");
+  TORCH_CHECK(false, "compiled graph ", graph.name, " failed with code ", runtime.error_code);
+}
+
+void run_graph(CallState& state) {
+  const Graph& graph = *state.graph;
+  auto run = [&]() -> int {
+    if (graph.externs.empty()) return graph.run(&state.runtime);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    return graph.run(&state.runtime);
+  };
+  int failed;
+  if (graph.release_gil) {
+    pybind11::gil_scoped_release released;
+    failed = run();
+  } else {
+    failed = run();
+  }
+  if (failed == 0) return;
+  if (state.error) std::rethrow_exception(std::exchange(state.error, nullptr));
+  raise_kernel_error(state.runtime, graph);
+}
+
+PyObject* wrap_output(CallState& state, const GraphOutput& output, PyObject* const* args) {
+  switch (output.kind) {
+    case GraphOutput::Kind::kView:
+      return THPVariable_Wrap(make_view(state, state.graph->views[output.index]));
+    case GraphOutput::Kind::kInput:
+      return Py_NewRef(args[output.index]);
+    default:
+      return Py_NewRef(output.object);
+  }
+}
+
+PyObject* call_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
+  auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  TORCH_CHECK_TYPE(count == graph.input_slots.size() && names == nullptr, "compiled graph ",
+                   graph.name, " takes ", graph.input_slots.size(), " positional inputs, got ",
+                   count);
+  RunningCall call(graph);
+  bind_inputs(*call.state, args);
+  bind_memory(*call.state);
+  run_graph(*call.state);
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(graph.outputs.size()));
+  if (results == nullptr) throw python_error();
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    PyObject* item = wrap_output(*call.state, graph.outputs[i], args);
+    if (item == nullptr) {
+      Py_DECREF(results);
+      throw python_error();
+    }
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), item);
+  }
+  return results;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* new_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  const char* path = nullptr;
+  PyObject* spec = nullptr;
+  static const char* names[] = {"path", "spec", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!", const_cast<char**>(names), &path,
+                                   &PyDict_Type, &spec)) {
+    return nullptr;
+  }
+  auto graph = std::make_unique<Graph>();
+  graph->id = next_graph_id++;
+  parse_graph(spec, *graph);
+  if (*path != '\0') {
+    // Never closed: frames of a compiled graph may still be on some thread's stack.
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(library != nullptr, "can't load ", path, ": ", dlerror());
+    graph->run = reinterpret_cast<RunFunction>(dlsym(library, "run"));
+    TORCH_CHECK(graph->run != nullptr, path, " has no function `run`");
+  }
+  auto* self = reinterpret_cast<LauncherObject*>(type->tp_alloc(type, 0));
+  if (self == nullptr) throw python_error();
+  self->vectorcall = &call_launcher;
+  self->graph = graph.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+void delete_launcher(PyObject* self) {
+  delete reinterpret_cast<LauncherObject*>(self)->graph;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* show_launcher(PyObject* self) {
+  const Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
+  return PyUnicode_FromFormat("<Launcher %s: %zd inputs, %zd outputs, %zd extern calls>",
+                              graph.name.c_str(), graph.input_slots.size(), graph.outputs.size(),
+                              graph.externs.size());
+}
+
+PyMemberDef launcher_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(LauncherObject, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyTypeObject launcher_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+bool prepare_launcher_type() {
+  launcher_type.tp_name = "inductor.runtime._launch.Launcher";
+  launcher_type.tp_doc = "Launcher(path, spec): a compiled graph; call it with its flat inputs.";
+  launcher_type.tp_basicsize = sizeof(LauncherObject);
+  launcher_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  launcher_type.tp_vectorcall_offset = offsetof(LauncherObject, vectorcall);
+  launcher_type.tp_call = PyVectorcall_Call;
+  launcher_type.tp_new = &new_launcher;
+  launcher_type.tp_dealloc = &delete_launcher;
+  launcher_type.tp_repr = &show_launcher;
+  launcher_type.tp_members = launcher_members;
+  return PyType_Ready(&launcher_type) == 0;
+}
+
+PyObject* py_release_memory(PyObject*, PyObject*) {
+  release_memory();
+  Py_RETURN_NONE;
+}
+
+PyObject* py_report_memory(PyObject*, PyObject*) {
+  MemoryReport report = report_memory();
+  return Py_BuildValue(
+      "{s:n,s:n,s:n,s:n,s:n,s:n,s:n}", "live_bytes", report.live_bytes, "cached_bytes",
+      report.cached_bytes, "peak_live_bytes", report.peak_live_bytes, "reused_blocks",
+      report.reused_blocks, "new_blocks", report.new_blocks, "arenas", report.arenas,
+      "arena_bytes", report.arena_bytes);
+}
+
+PyMethodDef methods[] = {
+    {"release_memory", py_release_memory, METH_NOARGS, "Frees the memory kept between calls."},
+    {"report_memory", py_report_memory, METH_NOARGS, "How much memory is kept between calls."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_launch", "Calls compiled graphs.", -1, methods,
+                      nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace inductor
+
+PyMODINIT_FUNC PyInit__launch() {
+  if (!inductor::prepare_launcher_type()) return nullptr;
+  PyObject* result = PyModule_Create(&inductor::module);
+  if (result == nullptr) return nullptr;
+  Py_INCREF(&inductor::launcher_type);
+  if (PyModule_AddObject(result, "Launcher",
+                         reinterpret_cast<PyObject*>(&inductor::launcher_type)) < 0) {
+    Py_DECREF(&inductor::launcher_type);
+    Py_DECREF(result);
+    return nullptr;
+  }
+  return result;
+}
