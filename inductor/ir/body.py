@@ -1,0 +1,275 @@
+"""`LoopBody`: the inside of a loop nest as a flat list of scalar operations.
+
+In: a Python function of loop indices (see `trace_body`). Out: a frozen record which printers,
+analyses and the interpreter read. Grammar:
+
+    LoopBody := ranges reduction_ranges Op*
+    Op       := name args dtype [buffer] [index] [imm]     args are positions of earlier ops
+
+Loop variables: i0 .. over `ranges`, r0 .. over `reduction_ranges`; a range of 1 has no variable (its
+index is the constant 0). There are no regions: `masked` becomes loads with a mask operand, which
+read nothing where the mask is false, and a `where`. An op that depends on an r variable (through
+its index or its operands) is inside of the reduction loops; the result of a `reduction` op does not
+depend on r variables, and what is computed from it runs after the reduction loops. Equal operations
+occur once (loads too: nothing in one body reads what it writes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from inductor.ir.index import Index, IndexLike, Var, as_index, variable
+from inductor.ir.scalar_ops import BOOL, GIVEN, SCALAR_OPS
+
+
+@dataclass(frozen=True, slots=True)
+class IndirectVar:
+    """Immediate of an `indirect` op: the variable it defines, and how the value is treated."""
+
+    var: Var
+    wrap: bool
+    check: bool
+
+
+Immediate = bool | int | float | complex | str | IndirectVar | None
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One scalar operation; `args` are positions of earlier ops of the same body."""
+
+    name: str
+    args: tuple[int, ...]
+    dtype: torch.dtype
+    buffer: str = ""
+    index: Index | None = None
+    imm: Immediate = None
+
+    def __str__(self) -> str:
+        parts = [f"%{arg}" for arg in self.args]
+        if self.index is not None:
+            parts.insert(0, f"{self.buffer}[{self.index!r}]" if self.buffer else f"{self.index!r}")
+        if isinstance(self.imm, IndirectVar):
+            flags = [name for name in ("wrap", "check") if getattr(self.imm, name)]
+            parts.append(f"{self.imm.var.name} < {self.imm.var.size} {' '.join(flags)}".strip())
+        elif self.imm is not None:
+            parts.append(repr(self.imm))
+        return f"{self.name}({', '.join(parts)}) {short_dtype(self.dtype)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBody:
+    """Loops and the operations inside of them. `str(body)` is readable text."""
+
+    ranges: tuple[int, ...]
+    reduction_ranges: tuple[int, ...]
+    ops: tuple[Op, ...]
+
+    def loads(self) -> Iterator[Op]:
+        return (op for op in self.ops if op.name == "load")
+
+    def stores(self) -> Iterator[Op]:
+        return (op for op in self.ops if op.name == "store")
+
+    def buffers_read(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(op.buffer for op in self.loads()))
+
+    def __str__(self) -> str:
+        loops = [f"i{n} < {size}" for n, size in enumerate(self.ranges)]
+        loops += [f"r{n} < {size}" for n, size in enumerate(self.reduction_ranges)]
+        lines = [f"for {', '.join(loops)}:" if loops else "once:"]
+        for position, op in enumerate(self.ops):
+            lines.append(f"  {op}" if op.name == "store" else f"  %{position} = {op}")
+        return "\n".join(lines)
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A scalar inside of a body that is being traced: position and dtype."""
+
+    position: int
+    dtype: torch.dtype
+
+
+class Ops:
+    """The `ops` that a traced function calls: `ops.load(...)`, `ops.add(a, b)`, ...
+
+    Each method appends an operation, or returns the earlier one that is equal.
+    Every row of SCALAR_OPS with plain operands is reachable through `call`, and as a method.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: list[Op] = []
+        self._known: dict[tuple[object, ...], Value] = {}
+        self._mask: Value | None = None
+        self.indirect_count = 0
+
+    def _append(
+        self,
+        name: str,
+        args: tuple[Value, ...],
+        dtype: torch.dtype,
+        buffer: str = "",
+        index: Index | None = None,
+        imm: Immediate = None,
+    ) -> Value:
+        # repr tells 1 from True and 1.0, and 0.0 from -0.0
+        positions = tuple(arg.position for arg in args)
+        key = (name, positions, dtype, buffer, index, repr(imm))
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        value = Value(len(self.recorded), dtype)
+        self.recorded.append(Op(name, positions, dtype, buffer, index, imm))
+        self._known[key] = value
+        return value
+
+    def call(self, name: str, *args: Value) -> Value:
+        """Any operation with plain operands and a dtype that follows from them."""
+        row = SCALAR_OPS[name]
+        if len(args) != row.arity or row.result == GIVEN:
+            raise ValueError(f"{name} takes {row.arity} operands, got {len(args)}")
+        if row.arity > 1 and args[-1].dtype is not args[-2].dtype:
+            raise ValueError(f"{name}: dtypes differ: {[a.dtype for a in args]}")
+        dtype = torch.bool if row.result == BOOL else args[-1].dtype
+        return self._append(name, args, dtype)
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        if name not in SCALAR_OPS:
+            raise AttributeError(name)
+        return lambda *args: self.call(name, *args)
+
+    def constant(self, value: bool | int | float, dtype: torch.dtype) -> Value:
+        """A number; converted to the kind of the dtype."""
+        number: bool | int | float = value
+        if dtype is torch.bool:
+            number = bool(value)
+        elif dtype.is_floating_point:
+            number = float(value)
+        else:
+            number = int(value)
+        return self._append("constant", (), dtype, imm=number)
+
+    def index_expr(self, index: IndexLike, dtype: torch.dtype = torch.int64) -> Value:
+        """The value of an index."""
+        index = as_index(index)
+        if index.is_constant:
+            return self.constant(index.offset, dtype)
+        return self._append("index_expr", (), dtype, index=index)
+
+    def to_dtype(self, value: Value, dtype: torch.dtype) -> Value:
+        """Conversion as Tensor.to does it."""
+        return value if value.dtype is dtype else self._append("to_dtype", (value,), dtype)
+
+    def bitcast(self, value: Value, dtype: torch.dtype) -> Value:
+        """The same bits as another dtype."""
+        return self._append("bitcast", (value,), dtype)
+
+    def load(self, buffer: str, index: IndexLike, dtype: torch.dtype) -> Value:
+        """An element of a buffer; 0, unread, where the surrounding mask is false."""
+        mask = () if self._mask is None else (self._mask,)
+        return self._append("load", mask, dtype, buffer, as_index(index))
+
+    def store(self, buffer: str, index: IndexLike, value: Value, mode: str = "set") -> None:
+        """Write an element; mode "add" accumulates."""
+        self.recorded.append(
+            Op("store", (value.position,), value.dtype, buffer, as_index(index), mode)
+        )
+
+    def indirect(self, value: Value, size: int, wrap: bool = True, check: bool = True) -> Index:
+        """Use an integer value as an index of a dimension with `size` elements."""
+        mask = () if self._mask is None else (self._mask,)
+        args = (value, *mask)
+        value = args[0]
+        key = ("indirect", tuple(a.position for a in args), size, wrap, check)
+        known = self._known.get(key)
+        if known is not None:
+            imm = self.recorded[known.position].imm
+            assert isinstance(imm, IndirectVar)
+            return as_index(0) + _index_of(imm.var)
+        var = Var(f"t{self.indirect_count}", size)
+        self.indirect_count += 1
+        added = self._append("indirect", args, torch.int64, imm=IndirectVar(var, wrap, check))
+        self._known[key] = added
+        return _index_of(var)
+
+    def masked(self, mask: Value, inside: Callable[[], Value], other: bool | int | float) -> Value:
+        """`inside()` where mask is true, else `other`; memory is only read where it is true."""
+        outer = self._mask
+        self._mask = mask if outer is None else self.call("bitwise_and", outer, mask)
+        try:
+            value = inside()
+        finally:
+            self._mask = outer
+        return self.call("where", mask, value, self.constant(other, value.dtype))
+
+    def reduction(self, kind: str, value: Value, position: Value | None = None) -> Value:
+        """Reduce over all r variables; argmax and argmin give the `position` that was found."""
+        if position is not None:
+            return self._append("reduction", (value, position), torch.int64, imm=kind)
+        return self._append("reduction", (value,), value.dtype, imm=kind)
+
+
+def _index_of(var: Var) -> Index:
+    return variable(var.name, var.size) if var.size != 1 else as_index(0)
+
+
+def loop_variables(ranges: tuple[int, ...], prefix: str = "i") -> tuple[Index, ...]:
+    """The index of each loop: `i0`, `i1`, ... (constant 0 for a range of 1)."""
+    return tuple(variable(f"{prefix}{n}", size) for n, size in enumerate(ranges))
+
+
+def trace_body(
+    ranges: tuple[int, ...],
+    reduction_ranges: tuple[int, ...],
+    function: Callable[[Ops, tuple[Index, ...], tuple[Index, ...]], None],
+) -> LoopBody:
+    """Run `function(ops, indices, reduction_indices)` once and keep what it did.
+
+    >>> def double(ops, i, r):
+    ...     x = ops.load("a", i[0], torch.float32)
+    ...     ops.store("b", i[0], ops.add(x, x))
+    >>> print(trace_body((8,), (), double))
+    for i0 < 8:
+      %0 = load(a[i0]) float32
+      %1 = add(%0, %0) float32
+      store(b[i0], %1, 'set') float32
+    """
+    ops = Ops()
+    function(ops, loop_variables(ranges), loop_variables(reduction_ranges, "r"))
+    return LoopBody(ranges, reduction_ranges, _drop_dead(ops.recorded))
+
+
+def _drop_dead(recorded: list[Op]) -> tuple[Op, ...]:
+    """Keep what a store or an index needs; a checked `indirect` stays (it may raise)."""
+    needed = [False] * len(recorded)
+    used_vars: set[str] = set()
+    for position in range(len(recorded) - 1, -1, -1):
+        op = recorded[position]
+        if op.name == "store" or needed[position]:
+            needed[position] = True
+        elif isinstance(op.imm, IndirectVar) and (op.imm.check or op.imm.var.name in used_vars):
+            needed[position] = True
+        else:
+            continue
+        for arg in op.args:
+            needed[arg] = True
+        if op.index is not None:
+            used_vars.update(var.name for var in op.index.variables())
+    new_position: dict[int, int] = {}
+    kept: list[Op] = []
+    for position, op in enumerate(recorded):
+        if needed[position]:
+            new_position[position] = len(kept)
+            args = tuple(new_position[arg] for arg in op.args)
+            kept.append(op if args == op.args else
+                        Op(op.name, args, op.dtype, op.buffer, op.index, op.imm))
+    return tuple(kept)
