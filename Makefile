@@ -1,0 +1,32 @@
+# `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 picks another interpreter.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
+
+.PHONY: setup test demo lint
+setup: $(VENV)/.built
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
+	@if $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
+	then $(PY) -m pip install -q torch==2.13.0 numpy; \
+	else $(PY) -m pip install -q torch==2.11.0 'numpy<2.4'; fi
+	$(PY) -m pip install -q setuptools wheel sympy networkx bytecode jinja2 pytest hypothesis transformers ruff mypy
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.deps $(SOURCES)
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+test: setup
+	$(PY) -m pytest -q
+
+demo: setup
+	$(PY) -m examples.demo
+
+lint: setup
+	$(VENV)/bin/ruff check dynamo inductor tests examples benchmarks
+	$(VENV)/bin/mypy

@@ -1,0 +1,50 @@
+"""Builds the two C++ extensions against the installed torch; all else is in pyproject.toml.
+
+`dynamo._C` is the frame hook and the guard program (needs c10's headers only);
+`inductor.runtime._launch` calls compiled graphs (needs libtorch_python).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from glob import glob
+
+from setuptools import Extension, setup
+
+
+def fail(sentence: str) -> None:
+    sys.exit(f"dynamo-jit: {sentence}")
+
+
+if not (shutil.which("c++") or shutil.which("g++")):
+    fail("no C++ compiler found; install one (Debian: apt-get install g++) and try again.")
+if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+    fail("Python.h is missing; install Python's headers (Debian: apt-get install python3-dev).")
+try:
+    import torch
+except ImportError:
+    fail("torch must be installed first (pip install torch==2.13.0), then: "
+         "pip install --no-build-isolation -e .")
+
+ROOT = os.path.dirname(torch.__file__)
+INCLUDE = [os.path.join(ROOT, "include"), os.path.join(ROOT, "include/torch/csrc/api/include")]
+LIB = os.path.join(ROOT, "lib")
+CXX = ["-O2", "-std=c++20", "-fvisibility=hidden", "-w",
+       f'-DDYNAMO_TORCH_VERSION="{torch.__version__}"']
+
+
+def extension(name: str, folder: str, libraries: list[str]) -> list[Extension]:
+    sources = sorted(glob(f"{folder}/*.c") + glob(f"{folder}/*.cpp"))
+    if not sources:
+        return []
+    return [Extension(name, sources, include_dirs=INCLUDE, library_dirs=[LIB],
+                      libraries=libraries, runtime_library_dirs=[LIB],
+                      depends=glob(f"{folder}/*.h"), extra_compile_args=CXX)]
+
+
+setup(ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10"])
+      + extension("inductor.runtime._launch", "inductor/runtime/csrc",
+                  ["c10", "torch", "torch_cpu", "torch_python"]))
