@@ -1,0 +1,87 @@
+"""Why a graph ends: one row per reason, with a number, a sentence and what a user can do.
+
+`describe` puts a break into words: the user's line first, then what happened, then what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynamo.base.errors import Break
+
+EAGER = "This part runs as plain Python; nothing is wrong. Move it out of the compiled function to get one graph."
+REPORT = "If this is ordinary code of your model, it is worth a report."
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReason:
+    """number: stable, for looking it up; sentence: what happened; hint: what to do."""
+
+    number: str
+    sentence: str
+    hint: str = EAGER
+
+
+_ROWS: tuple[tuple[str, str, str], ...] = (
+    ("explicit_break", "graph_break() was called", "Remove the call to get one graph."),
+    ("data_dependent_branch", "a branch depends on the values in a tensor",
+     "Use torch.where, or torch.cond for whole blocks."),
+    ("item", "a tensor's value is read into Python",
+     "Keep it a tensor, or set config.capture_scalar_outputs."),
+    ("dynamic_output_shape", "the size of the result depends on the values in a tensor",
+     "Use a masked operation of fixed size."),
+    ("call_of_unknown_function", "a function that is not modelled is called", EAGER),
+    ("call_of_unknown_value", "a value that is not known to be a function is called", EAGER),
+    ("call_disabled", "a function is called that was excluded from compiling", EAGER),
+    ("attribute_unknown", "an attribute is read in a way that is not modelled", REPORT),
+    ("attribute_store_unknown", "an attribute is written in a way that is not modelled", REPORT),
+    ("descriptor_unknown", "an attribute is computed by a descriptor that is not modelled", REPORT),
+    ("value_unknown", "a value of a kind that is not modelled is used", EAGER),
+    ("type_unknown", "the type of a value is not known", REPORT),
+    ("truth_unknown", "the truth of a value is not known", REPORT),
+    ("iteration_unknown", "a value is iterated that is not modelled", EAGER),
+    ("opaque_iterator", "an iterator that came from outside is advanced", EAGER),
+    ("hash_unknown", "a value's hash is needed that is not known", EAGER),
+    ("length_unknown", "a length is not known", REPORT),
+    ("index_unknown", "an index is not known", REPORT),
+    ("set_order", "the order of a set is needed", "Sort the set first."),
+    ("not_a_constant", "a constant is needed, and this value is none", REPORT),
+    ("not_a_graph_argument", "a value can't be an argument of a tensor operation", REPORT),
+    ("identity_of_constant", "`is` between equal constants has no certain answer", "Use ==."),
+    ("operation_without_fake_kernel", "the shape of the result is not known before it runs", EAGER),
+    ("operator_unknown", "an operator between these values is not modelled", REPORT),
+    ("graph_result_unknown", "an operation gives something that is no tensor", EAGER),
+    ("tensor_subclass", "a tensor subclass is used", EAGER),
+    ("tensor_not_modelled", "a tensor of a special kind is used", EAGER),
+    ("lazy_module", "a lazy module still has to make its parameters", "Run the model once first."),
+    ("script_module", "a TorchScript module is called", EAGER),
+    ("module_structure_change", "a module's submodules or parameters are changed", EAGER),
+    ("import_of_new_module", "a module is imported for the first time", "Import it at the top."),
+    ("class_attribute_store", "an attribute of a class is written", EAGER),
+    ("container_changed_in_loop", "a container changes while it is iterated", EAGER),
+    ("argument_mismatch", "a call's arguments do not fit", EAGER),
+    ("traceback_read", "a traceback is read", EAGER),
+    ("generic_alias_of_tensor", "a type is subscripted with a tensor", EAGER),
+    ("escaping_exception", "an exception leaves the compiled part", EAGER),
+    ("escaping_generator", "a suspended generator leaves the compiled part", EAGER),
+    ("opcode_unknown", "a bytecode instruction is not modelled", EAGER),
+    ("class_definition", "a class is defined", "Define the class outside of the function."),
+    ("async_code", "asynchronous code is met", EAGER),
+    ("trace_too_long", "the trace is too long", "Compile a smaller part, or raise config.max_steps."),
+    ("inline_too_deep", "calls are nested too deeply", "Raise config.inline_depth."),
+    ("rebuild_unknown", "a value that is alive here can't be rebuilt", REPORT),
+    ("inner_break", "a break inside of something that can't be resumed", EAGER),
+)
+
+REASONS = {
+    code: BreakReason(f"DB{number:04}", sentence, hint)
+    for number, (code, sentence, hint) in enumerate(_ROWS, 1)
+}
+
+
+def describe(reason: Break, place: str, text: str = "") -> str:
+    """The break for a person: the user's line, what happened, what to do."""
+    row = REASONS[reason.code]
+    what = f"{row.sentence} ({reason.detail})" if reason.detail else row.sentence
+    line = f"\n    {text}" if text else ""
+    return f"{place}{line}\n  Graph break: {what}. [{row.number}]\n  What to do: {row.hint}"

@@ -1,0 +1,130 @@
+"""Configuration: every knob is a row with a default, one sentence and an environment name.
+
+`config.x` reads, `config.x = v` writes for the process, `with config.patch(x=v):` for this thread's
+context only. Values are checked against the type of the default.
+
+    >>> with config.patch(recompile_limit=3):
+    ...     config.recompile_limit
+    3
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting. env: names of environment variables, the first that is set wins."""
+
+    name: str
+    default: Any
+    sentence: str
+    env: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> Any:
+        kind = type(self.default)
+        if kind is bool:
+            return text.strip().lower() not in ("", "0", "false", "no", "off")
+        return text if self.default is None else kind(text)
+
+    def initial(self) -> Any:
+        for name in self.env:
+            if name in os.environ:
+                return self.parse(os.environ[name])
+        return self.default
+
+    def check(self, value: Any) -> None:
+        if self.default is None or value is None or type(value) is type(self.default):
+            return
+        if isinstance(self.default, float) and isinstance(value, int):
+            return
+        raise TypeError(
+            f"config.{self.name} takes {type(self.default).__name__}, not {value!r}: {self.sentence}"
+        )
+
+
+class Config:
+    """A set of knobs. Attribute access reads and writes; an unknown name is an AttributeError."""
+
+    _knobs: dict[str, Knob]
+    _values: dict[str, Any]
+    _overlay: contextvars.ContextVar[Mapping[str, Any]]
+
+    def __init__(self, title: str, knobs: list[Knob]) -> None:
+        object.__setattr__(self, "_knobs", {knob.name: knob for knob in knobs})
+        object.__setattr__(self, "_values", {knob.name: knob.initial() for knob in knobs})
+        object.__setattr__(
+            self, "_overlay", contextvars.ContextVar(title, default=MappingProxyType({}))
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        overlay = self._overlay.get()
+        if name in overlay:
+            return overlay[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no such setting: {name}; there are {sorted(self._knobs)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check(name, value)
+        self._values[name] = value
+
+    def _check(self, name: str, value: Any) -> None:
+        if name not in self._knobs:
+            raise AttributeError(f"no such setting: {name}; there are {sorted(self._knobs)}")
+        self._knobs[name].check(value)
+
+    @contextlib.contextmanager
+    def patch(self, **changes: Any) -> Iterator[None]:
+        """Settings for the duration of a `with` block or a decorated function, in this thread."""
+        for name, value in changes.items():
+            self._check(name, value)
+        token = self._overlay.set(MappingProxyType({**self._overlay.get(), **changes}))
+        try:
+            yield
+        finally:
+            self._overlay.reset(token)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """All values as a frozen mapping."""
+        return MappingProxyType({**self._values, **self._overlay.get()})
+
+    def list_options(self) -> dict[str, str]:
+        """Name of each knob and its sentence."""
+        return {name: knob.sentence for name, knob in self._knobs.items()}
+
+
+config = Config(
+    "dynamo_config",
+    [
+        Knob("disable", False, "Run everything as it is, compile nothing.",
+             ("DYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")),
+        Knob("suppress_errors", True, "A defect of the compiler runs the frame in eager, with one warning.",
+             ("DYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS")),
+        Knob("verbose", False, "Error messages show internal frames too.", ("DYNAMO_VERBOSE",)),
+        Knob("recompile_limit", 8, "Entries per code object and region; later values run eager."),
+        Knob("accumulated_recompile_limit", 256, "Entries per code object over all regions."),
+        Knob("fail_on_recompile_limit_hit", False, "Raise at the recompile limit."),
+        Knob("error_on_recompile", False, "Raise when a frame would be compiled a second time."),
+        Knob("assume_static_by_default", True, "Sizes are constants until a second value is seen."),
+        Knob("automatic_dynamic_shapes", True, "A size or number that changes becomes symbolic."),
+        Knob("specialize_int", False, "Integer inputs stay constants for ever."),
+        Knob("specialize_float", False, "Float inputs stay constants for ever."),
+        Knob("capture_scalar_outputs", False, "`item()` gives an unknown number instead of a break."),
+        Knob("capture_dynamic_output_shape_ops", False, "`nonzero()` stays in the graph."),
+        Knob("guard_nn_modules_using_dict_tags", True, "Skip module subtrees whose dicts are unchanged."),
+        Knob("max_steps", 400_000, "Instructions per trace; a longer trace breaks the graph."),
+        Knob("inline_depth", 120, "Depth of inlined calls; a deeper call breaks the graph."),
+        Knob("cache_dir", os.path.expanduser("~/.cache/dynamo-jit"), "Where compiled code is kept.",
+             ("DYNAMO_CACHE_DIR",)),
+        Knob("debug_dir", "", "Folder for records of each compile; empty for none.", ("DYNAMO_DEBUG_DIR",)),
+    ],
+)

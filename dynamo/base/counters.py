@@ -1,0 +1,45 @@
+"""Numbers for tests and reports: counters by group, and seconds by stage.
+
+    >>> counters["stats"]["frames"] += 1
+    >>> with timed("trace"):
+    ...     pass
+    >>> sorted(compile_times())[:1]
+    ['trace']
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+_seconds: dict[str, float] = defaultdict(float)
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Adds the wall-clock seconds of the block to the stage (nested stages count in both)."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        with _lock:
+            _seconds[stage] += time.perf_counter() - start
+
+
+def compile_times() -> dict[str, float]:
+    """Seconds by stage since the start of the process or the last `reset`."""
+    with _lock:
+        return {stage: round(seconds, 6) for stage, seconds in _seconds.items()}
+
+
+def reset() -> None:
+    """Forget all counts and times."""
+    counters.clear()
+    with _lock:
+        _seconds.clear()

@@ -1,0 +1,91 @@
+"""`DYNAMO_LOGS`: which artifacts are printed, with TORCH_LOGS' grammar.
+
+`DYNAMO_LOGS="graph_breaks,+guards,-bytecode"` turns artifacts on (`+x` the same, with detail) and off (`-x`); `help`
+prints the table. An unknown word is one warning, never a crash. Output goes to stderr or DYNAMO_LOGS_OUT.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+
+ARTIFACTS = {
+    "dynamo": "each step of tracing a frame",
+    "aot": "functional graphs and their specifications",
+    "inductor": "each step of the default backend",
+    "dynamic": "symbolic sizes: where they come from, what fixes them",
+    "bytecode": "the original and the new bytecode of each frame",
+    "graph": "the captured graph as a table",
+    "graph_code": "the captured graph as Python",
+    "graph_breaks": "each graph break: the user's line, the reason, what to do",
+    "guards": "what each compiled entry assumes",
+    "verbose_guards": "guards with the line that caused each",
+    "recompiles": "why a frame is compiled again",
+    "trace_bytecode": "each instruction as it is evaluated",
+    "effects": "changes to objects that are replayed after the graph",
+    "aot_graphs": "functional ATen graphs",
+    "post_grad_graphs": "ATen graphs after the graph passes",
+    "ir_pre_fusion": "loop IR before fusion",
+    "ir_post_fusion": "loop IR after fusion",
+    "schedule": "order of kernels and lifetimes of buffers",
+    "fusion": "which nodes were fused, and why others were not",
+    "output_code": "generated wrapper and kernels",
+    "kernel_code": "generated kernels",
+    "perf_hints": "what keeps a graph from being faster",
+    "cache": "hits and misses of the caches, with the reason",
+    "compile_times": "seconds by stage",
+}
+
+
+class Artifact:
+    """One kind of log output; `enabled` is a plain attribute, so that a disabled one costs nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.enabled, self.verbose = name, False, False
+
+    def emit(self, text: str | Callable[[], str], compile_id: str = "") -> None:
+        """Prints the text (or what the callable returns) when the artifact is on."""
+        if not self.enabled:
+            return
+        body = text if isinstance(text, str) else text()
+        prefix = f"[{compile_id} {self.name}] " if compile_id else f"[{self.name}] "
+        lines = "".join(f"{prefix}{line}\n" for line in body.rstrip("\n").split("\n"))
+        path = os.environ.get("DYNAMO_LOGS_OUT")
+        if path:
+            with open(path, "a") as out:
+                out.write(lines)
+        else:
+            sys.stderr.write(lines)
+
+
+_artifacts = {name: Artifact(name) for name in ARTIFACTS}
+
+
+def log(name: str) -> Artifact:
+    """The artifact of that name (a programming error where there is none)."""
+    return _artifacts[name]
+
+
+def set_logs(words: str = "", **switches: bool) -> None:
+    """Turns artifacts on and off: `set_logs("graph_breaks,-guards")` or `set_logs(guards=True)`."""
+    for word in filter(None, (w.strip() for w in words.split(","))):
+        name = word.lstrip("+-")
+        if name == "help":
+            sys.stderr.write("".join(f"{n:18} {s}\n" for n, s in ARTIFACTS.items()))
+        elif name in _artifacts:
+            _artifacts[name].enabled = not word.startswith("-")
+            _artifacts[name].verbose = word.startswith("+")
+        else:
+            near = difflib.get_close_matches(name, ARTIFACTS, 3)
+            hint = f"did you mean {', '.join(near)}?" if near else "DYNAMO_LOGS=help lists the words"
+            warnings.warn(f"DYNAMO_LOGS: unknown word {word!r}; {hint}", stacklevel=2)
+    for name, on in switches.items():
+        if name not in _artifacts:
+            raise ValueError(f"no such artifact: {name}; there are {', '.join(ARTIFACTS)}")
+        _artifacts[name].enabled = on
+
+
+set_logs(os.environ.get("DYNAMO_LOGS", ""))
