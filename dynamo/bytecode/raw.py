@@ -1,0 +1,361 @@
+"""Code objects as editable lists, and back, without loss.
+
+`disassemble` turns a code object into a `RawCode`: one `Raw` per real instruction (no EXTENDED_ARG,
+no CACHE), jumps and protected regions as references to instructions, places of locals and cells
+as names. `assemble` lays the list out again: local slots, jump distances, EXTENDED_ARG, caches,
+line table and exception table. Everything else (names, constants) keeps its index, new entries
+are appended.
+
+    >>> def f(x):
+    ...     return x + 1
+    >>> assemble(disassemble(f.__code__)) == f.__code__
+    True
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from dynamo.bytecode.versions import VERSION
+
+Position = tuple[int | None, int | None, int | None, int | None]
+NOWHERE: Position = (None, None, None, None)
+
+
+@dataclass(slots=True, eq=False)
+class Raw:
+    """One real instruction.
+
+    arg: the plain argument, where none of the next two replaces it.
+    slots: names of the locals or cells that the argument stands for (two for paired opcodes).
+    target: where a jump goes.
+    """
+
+    name: str
+    arg: int = 0
+    slots: tuple[str, ...] = ()
+    target: Raw | None = None
+    position: Position = NOWHERE
+
+    def __str__(self) -> str:
+        shown = " ".join(self.slots) or (f"-> {self.target.name}" if self.target else str(self.arg))
+        return f"{self.name} {shown}"
+
+
+@dataclass(slots=True, eq=False)
+class Protected:
+    """One entry of the exception table: from `first` to `last`, both included."""
+
+    first: Raw
+    last: Raw
+    handler: Raw
+    depth: int
+    lasti: bool
+
+
+@dataclass(slots=True, eq=False)
+class RawCode:
+    """A code object under construction.
+
+    varnames: fast locals, parameters first; cellvars, freevars: names of cells.
+    """
+
+    instructions: list[Raw]
+    protected: list[Protected]
+    consts: list[Any]
+    names: list[str]
+    varnames: list[str]
+    cellvars: tuple[str, ...]
+    freevars: tuple[str, ...]
+    argcount: int
+    posonlyargcount: int
+    kwonlyargcount: int
+    flags: int
+    stacksize: int
+    filename: str
+    name: str
+    qualname: str
+    firstlineno: int
+    known_consts: dict[int, int] = field(default_factory=dict)
+    known_names: dict[str, int] = field(default_factory=dict)
+
+    def const(self, value: Any) -> int:
+        """Index of a constant: the object itself, found by identity."""
+        if not self.known_consts:
+            for index in range(len(self.consts) - 1, -1, -1):
+                self.known_consts[id(self.consts[index])] = index
+        index = self.known_consts.setdefault(id(value), len(self.consts))
+        if index == len(self.consts):
+            self.consts.append(value)
+        return index
+
+    def use_name(self, name: str) -> int:
+        """Index of an attribute or global name."""
+        if not self.known_names:
+            self.known_names = {known: index for index, known in enumerate(self.names)}
+        index = self.known_names.setdefault(name, len(self.names))
+        if index == len(self.names):
+            self.names.append(name)
+        return index
+
+    def slot_names(self) -> list[str]:
+        """All places for locals and cells, in the order of the frame."""
+        own = set(self.varnames)
+        return [
+            *self.varnames,
+            *(name for name in self.cellvars if name not in own),
+            *self.freevars,
+        ]
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def disassemble(code: CodeType) -> RawCode:
+    """The code object as an editable list."""
+    raw = RawCode(
+        instructions=[],
+        protected=[],
+        consts=list(code.co_consts),
+        names=list(code.co_names),
+        varnames=list(code.co_varnames),
+        cellvars=code.co_cellvars,
+        freevars=code.co_freevars,
+        argcount=code.co_argcount,
+        posonlyargcount=code.co_posonlyargcount,
+        kwonlyargcount=code.co_kwonlyargcount,
+        flags=code.co_flags,
+        stacksize=code.co_stacksize,
+        filename=code.co_filename,
+        name=code.co_name,
+        qualname=code.co_qualname,
+        firstlineno=code.co_firstlineno,
+    )
+    at_unit, jumps = _read_instructions(code, raw)
+    for instruction, unit in jumps:
+        instruction.target = at_unit[unit]
+    for start, length, handler, depth, lasti in read_exception_table(code.co_exceptiontable):
+        inside = [at_unit[unit] for unit in range(start, start + length) if unit in at_unit]
+        if inside:
+            entry = Protected(inside[0], inside[-1], at_unit[handler], depth, lasti)
+            raw.protected.append(entry)
+    return raw
+
+
+def _read_instructions(
+    code: CodeType, raw: RawCode
+) -> tuple[dict[int, Raw], list[tuple[Raw, int]]]:
+    """Fills in the instructions; gives the one at each code unit and the jumps to resolve."""
+    content = code.co_code
+    positions = list(code.co_positions())
+    slots = raw.slot_names()
+    at_unit: dict[int, Raw] = {}
+    jumps: list[tuple[Raw, int]] = []
+    opnames, caches = VERSION.opnames, VERSION.caches
+    unit, arg, start = 0, 0, 0
+    while 2 * unit < len(content):
+        opcode = content[2 * unit]
+        name = opnames[opcode]
+        arg = arg << 8 | content[2 * unit + 1]
+        if name == "EXTENDED_ARG":
+            unit += 1
+            continue
+        instruction = Raw(name, arg, position=positions[unit])
+        at_unit[start] = at_unit[unit] = instruction
+        raw.instructions.append(instruction)
+        after = unit + 1 + caches[opcode]
+        direction = VERSION.jumps.get(name)
+        if direction is not None:
+            jumps.append((instruction, after + direction * arg))
+        elif name in VERSION.slot_ops:
+            instruction.slots = (slots[arg],)
+        elif name in VERSION.slot_pair_ops:
+            instruction.slots = (slots[arg >> 4], slots[arg & 15])
+        unit = start = after
+        arg = 0
+    return at_unit, jumps
+
+
+def read_exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
+    """(start, length, handler, depth, lasti) of each entry, in code units."""
+    stream = iter(table)
+    for byte in stream:
+        start = _read_varint(byte, stream)
+        length = _read_varint(next(stream), stream)
+        handler = _read_varint(next(stream), stream)
+        depth_lasti = _read_varint(next(stream), stream)
+        yield start, length, handler, depth_lasti >> 1, bool(depth_lasti & 1)
+
+
+def _read_varint(byte: int, stream: Iterator[int]) -> int:
+    value = byte & 63
+    while byte & 64:
+        byte = next(stream)
+        value = value << 6 | byte & 63
+    return value
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def assemble(raw: RawCode) -> CodeType:
+    """The code object of an edited list."""
+    slots = {name: index for index, name in enumerate(raw.slot_names())}
+    for instruction in raw.instructions:
+        places = instruction.slots
+        if places:
+            first = slots[places[0]]
+            instruction.arg = first if len(places) == 1 else first << 4 | slots[places[1]]
+    starts, length = _lay_out(raw.instructions)
+    return CodeType(
+        raw.argcount,
+        raw.posonlyargcount,
+        raw.kwonlyargcount,
+        len(raw.varnames),
+        raw.stacksize,
+        raw.flags,
+        _write_instructions(raw.instructions),
+        tuple(raw.consts),
+        tuple(raw.names),
+        tuple(raw.varnames),
+        raw.filename,
+        raw.name,
+        raw.qualname,
+        raw.firstlineno,
+        _write_positions(raw, starts, length),
+        _write_exception_table(raw, starts, length),
+        raw.freevars,
+        raw.cellvars,
+    )
+
+
+def _size(instruction: Raw) -> int:
+    """Code units of an instruction without its caches."""
+    return max(1, (instruction.arg.bit_length() + 7) // 8)
+
+
+def _lay_out(instructions: list[Raw]) -> tuple[dict[int, int], int]:
+    """Sets the distances of all jumps; gives the first code unit of each instruction (by id)
+    and the total length."""
+    caches = VERSION.cache_count
+    jumps = [item for item in instructions if item.target is not None]
+    for instruction in jumps:
+        instruction.arg = 0
+    while True:
+        starts: dict[int, int] = {}
+        unit = 0
+        for instruction in instructions:
+            starts[id(instruction)] = unit
+            unit += _size(instruction) + caches(instruction.name)
+        changed = False
+        for instruction in jumps:
+            before = _size(instruction)
+            after = starts[id(instruction)] + before + caches(instruction.name)
+            distance = starts[id(instruction.target)] - after
+            direction = VERSION.jumps[instruction.name]
+            # FOR_ITER's and others' distances never point the wrong way; sizes only grow.
+            assert distance * direction >= 0, str(instruction)
+            instruction.arg = max(abs(distance), 1 << 8 * (before - 1) if before > 1 else 0)
+            changed |= _size(instruction) != before
+            if instruction.arg != abs(distance):
+                raise AssertionError(f"jump size is not stable: {instruction}")
+        if not changed:
+            return starts, unit
+
+
+def _write_instructions(instructions: list[Raw]) -> bytes:
+    content = bytearray()
+    extended = VERSION.opmap["EXTENDED_ARG"]
+    for instruction in instructions:
+        arg = instruction.arg
+        for shift in range(8 * (_size(instruction) - 1), 0, -8):
+            content += bytes((extended, arg >> shift & 255))
+        content += bytes((VERSION.opmap[instruction.name], arg & 255))
+        content += b"\0\0" * VERSION.cache_count(instruction.name)
+    return bytes(content)
+
+
+def _varint(value: int) -> bytes:
+    """Little-endian groups of six bits, as the line table wants them."""
+    content = bytearray()
+    while value >= 64:
+        content.append(64 | value & 63)
+        value >>= 6
+    content.append(value)
+    return bytes(content)
+
+
+def _signed_varint(value: int) -> bytes:
+    return _varint(-value << 1 | 1 if value < 0 else value << 1)
+
+
+def _write_positions(raw: RawCode, starts: dict[int, int], length: int) -> bytes:
+    content = bytearray()
+    line = raw.firstlineno
+    ends = [starts[id(item)] for item in raw.instructions[1:]] + [length]
+    for instruction, end in zip(raw.instructions, ends, strict=True):
+        start = starts[id(instruction)]
+        lineno, end_lineno, column, end_column = instruction.position
+        while start < end:
+            units = min(8, end - start)
+            start += units
+            if lineno is None:
+                content.append(0x80 | 15 << 3 | units - 1)
+            elif end_lineno is None or column is None or end_column is None:
+                content.append(0x80 | 13 << 3 | units - 1)
+                content += _signed_varint(lineno - line)
+                line = lineno
+            else:
+                content.append(0x80 | 14 << 3 | units - 1)
+                content += _signed_varint(lineno - line)
+                content += _varint(end_lineno - lineno)
+                content += _varint(column + 1) + _varint(end_column + 1)
+                line = lineno
+    return bytes(content)
+
+
+def _big_varint(value: int, first: int = 0) -> bytes:
+    """Big-endian groups of six bits, as the exception table wants them."""
+    groups = [value & 63]
+    while value := value >> 6:
+        groups.append(64 | value & 63)
+    groups[-1] |= first
+    return bytes(reversed(groups))
+
+
+def _write_exception_table(raw: RawCode, starts: dict[int, int], length: int) -> bytes:
+    """Entries must not overlap: where regions are nested, the innermost (listed last) counts."""
+    caches = VERSION.cache_count
+    rows = []
+    for entry in raw.protected:
+        start = starts[id(entry.first)]
+        end = starts[id(entry.last)] + _size(entry.last) + caches(entry.last.name)
+        rows.append((start, end, entry))
+    content = bytearray()
+    for start, end, entry in sorted(rows, key=lambda row: row[0]):
+        content += _big_varint(start, 128)
+        content += _big_varint(end - start)
+        content += _big_varint(starts[id(entry.handler)])
+        content += _big_varint(entry.depth << 1 | int(entry.lasti))
+    return bytes(content)
+
+
+def is_generator_like(code: CodeType) -> bool:
+    """True for the code of generators, coroutines and async generators."""
+    kinds = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    return bool(code.co_flags & kinds)
+
+
+def protected_at(raw: RawCode, instructions: Iterable[Raw]) -> Protected | None:
+    """The region that covers the first of the instructions."""
+    first = next(iter(instructions))
+    index = {id(item): number for number, item in enumerate(raw.instructions)}
+    where = index[id(first)]
+    for entry in raw.protected:
+        if index[id(entry.first)] <= where <= index[id(entry.last)]:
+            return entry
+    return None
