@@ -32,7 +32,9 @@ except ImportError:
 ROOT = os.path.dirname(torch.__file__)
 INCLUDE = [os.path.join(ROOT, "include"), os.path.join(ROOT, "include/torch/csrc/api/include")]
 LIB = os.path.join(ROOT, "lib")
-CXX = ["-O2", "-std=c++20", "-fvisibility=hidden", "-w",
+with open(os.path.join(ROOT, "include/torch/csrc/autograd/python_variable.h")) as header:
+    OWNED = ["-DTENSOR_OWNED"] if "at::Tensor cdata;" in header.read() else []
+CXX = [*OWNED, "-O2", "-std=c++20", "-fvisibility=hidden", "-w",
        f'-DDYNAMO_TORCH_VERSION="{torch.__version__}"']
 
 
