@@ -115,7 +115,7 @@ SHARED_ROWS: dict[str, Row] = {
     "CALL": ("CALL", "call"),
     "NOP": ("NOP", "none"),
     "CACHE": ("NOP", "none"),
-    "RESUME": ("NOP", "none"),
+    "RESUME": ("NOP", "int"),
     "EXTENDED_ARG": ("NOP", "none"),
     "COPY_FREE_VARS": ("NOP", "none"),
 }

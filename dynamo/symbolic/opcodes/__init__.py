@@ -1,0 +1,19 @@
+"""What each normalised opcode does to a symbolic frame: one short function per opcode."""
+
+from __future__ import annotations
+
+from dynamo.symbolic.opcodes import (
+    calls,
+    containers,
+    exceptions,
+    generators,
+    jumps,
+    matching,
+    names,
+    operators,
+)
+from dynamo.symbolic.opcodes.table import HANDLERS
+
+FAMILIES = (calls, containers, exceptions, generators, jumps, matching, names, operators)
+
+__all__ = ["FAMILIES", "HANDLERS"]

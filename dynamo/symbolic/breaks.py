@@ -1,0 +1,69 @@
+"""Where a break ends the trace.
+
+A frame is resumable when each frame above it waits at a plain call. The trace ends at the innermost
+resumable frame: before its current instruction. When that instruction has already changed something
+(a Var, the record of effects), the state before it is gone, and the whole trace starts again with
+the order to break there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from dynamo.base.errors import Break, RestartTrace, Signal
+from dynamo.symbolic.trace_result import BreakExit, FrameState
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+BRANCHING = frozenset(
+    """POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+    JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP FOR_ITER""".split()
+)
+
+
+class EndTrace(Signal):
+    """The trace is over; carries its exit."""
+
+    def __init__(self, exit: BreakExit) -> None:
+        super().__init__(exit)
+        self.exit = exit
+
+
+def end_trace(frame: SymbolicFrame, reason: Break) -> NoReturn:
+    """Ends the trace because of a break in the frame's current instruction."""
+    trace = frame.trace
+    if frame not in trace.frames:
+        raise reason
+    last = innermost_resumable(trace.frames)
+    target = trace.frames[last]
+    instruction = target.current
+    if instruction.part or trace.effects.clock != target.clock_at_start:
+        raise RestartTrace(target.step_at_start - instruction.part, reason)
+    trace.graph.rollback(target.mark_at_start)
+    target.stack[:] = target.stack_at_start
+    states = [state_of(item) for item in reversed(trace.frames[: last + 1])]
+    raise EndTrace(BreakExit(reason, tuple(states), instruction.op in BRANCHING))
+
+
+def innermost_resumable(frames: list[SymbolicFrame]) -> int:
+    """Index of the innermost frame that a continuation can resume."""
+    for index, frame in enumerate(frames):
+        if frame.is_generator:
+            return index - 1
+        if not frame.awaiting:
+            return index
+    return len(frames) - 1
+
+
+def state_of(frame: SymbolicFrame) -> FrameState:
+    """A frame at the end of the trace."""
+    return FrameState(
+        code=frame.code,
+        instruction=frame.current.index,
+        stack=tuple(frame.stack),
+        locals=dict(frame.locals),
+        cells=dict(frame.cells),
+        globals=frame.globals,
+        line=frame.user_line(),
+    )

@@ -1,0 +1,47 @@
+"""`CompileContext`: what the attempts to trace one frame share, and what they have learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Decoded, decode
+from dynamo.bytecode.liveness import Liveness
+
+
+class CodeCache:
+    """Decoded code objects, by identity (equal code objects may have different constants)."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[int, tuple[CodeType, Decoded]] = {}
+        self._liveness: dict[int, tuple[CodeType, Liveness]] = {}
+
+    def decode(self, code: CodeType) -> Decoded:
+        known = self._decoded.get(id(code))
+        if known is None:
+            known = self._decoded[id(code)] = (code, decode(code))
+        return known[1]
+
+    def liveness(self, code: CodeType) -> Liveness:
+        known = self._liveness.get(id(code))
+        if known is None:
+            known = self._liveness[id(code)] = (code, Liveness(self.decode(code)))
+        return known[1]
+
+
+@dataclass
+class CompileContext:
+    """One compile of one frame.
+
+    forced: steps before which the next attempt must break, each with the break that caused it.
+    settings: the region's options and the configuration when the compile began.
+    """
+
+    codes: CodeCache
+    settings: Any = None
+    max_steps: int = 400_000
+    inline_depth: int = 120
+    compile_id: str = ""
+    forced: dict[int, Break] = field(default_factory=dict)

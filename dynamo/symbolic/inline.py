@@ -1,0 +1,213 @@
+"""Calls of Python functions inside of a trace: binding of arguments, child frames, generators."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import dynamo
+from dynamo.base.errors import Break
+from dynamo.symbolic import machine
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.lists import TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.variables.functions import FunctionVar
+
+OWN_FOLDER = os.path.dirname(os.path.abspath(dynamo.__file__)) + os.sep
+DISABLED = "__dynamo_disabled__"
+RESUME_OF_YIELD_FROM = 2
+
+
+def inline_function(
+    tx: SymbolicFrame, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """Runs a function in a child frame; for a generator function gives the generator."""
+    code = function.code
+    refuse(tx, function)
+    names = bind(tx, function, args, kwargs)
+    closure = dict(zip(code.co_freevars, function.closure(tx), strict=True))
+    frame = machine.SymbolicFrame(
+        tx.trace, code, function.globals, names, closure, parent=tx, function=function
+    )
+    if not frame.is_generator:
+        return frame.run()
+    frame.arguments = (args, kwargs)
+    frame.exception = None
+    while frame.decoded.instructions[frame.ip].op != "RETURN_GENERATOR":
+        frame.step()
+    frame.ip += 1
+    return GeneratorVar(frame)
+
+
+def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
+    """Breaks for functions that must not be traced."""
+    code = function.code
+    if code.co_filename.startswith(OWN_FOLDER):
+        if code.co_name == "graph_break":
+            raise Break("explicit_break")
+        raise Break("call_disabled", function.qualname)
+    if function.real is not None and function.real.__dict__.get(DISABLED):
+        raise Break("call_disabled", function.qualname)
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Break("async_code", function.qualname)
+    if len(tx.trace.frames) > tx.trace.context.inline_depth:
+        raise Break("inline_too_deep", function.qualname)
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def bind(
+    tx: SymbolicFrame, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]
+) -> dict[str, Var]:
+    """Parameters by name, as CPython binds them; TypeErrors of the program included."""
+    code = function.code
+    positional = code.co_varnames[: code.co_argcount]
+    only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    names: dict[str, Var] = dict(zip(positional, args, strict=False))
+    where = code.co_argcount + code.co_kwonlyargcount
+    extra = args[len(positional) :]
+    if code.co_flags & inspect.CO_VARARGS:
+        names[code.co_varnames[where]] = TupleVar(extra)
+        where += 1
+    elif extra:
+        _fail(tx, function, _too_many(function, tx, len(args)))
+    rest = _bind_keywords(tx, function, names, kwargs)
+    _fill_defaults(tx, function, names, positional, only)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        names[code.co_varnames[where]] = DictVar.from_names(rest)
+    return names
+
+
+def _bind_keywords(
+    tx: SymbolicFrame, function: FunctionVar, names: dict[str, Var], kwargs: dict[str, Var]
+) -> dict[str, Var]:
+    code = function.code
+    allowed = code.co_varnames[
+        code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount
+    ]
+    rest: dict[str, Var] = {}
+    for name, value in kwargs.items():
+        if name in allowed:
+            if name in names:
+                _fail(tx, function, f"got multiple values for argument '{name}'")
+            names[name] = value
+        elif code.co_flags & inspect.CO_VARKEYWORDS:
+            rest[name] = value
+        elif name in code.co_varnames[: code.co_posonlyargcount]:
+            _fail(
+                tx,
+                function,
+                "got some positional-only arguments passed as keyword arguments: "
+                f"'{name}'",
+            )
+        else:
+            _fail(tx, function, f"got an unexpected keyword argument '{name}'")
+    return rest
+
+
+def _fill_defaults(
+    tx: SymbolicFrame,
+    function: FunctionVar,
+    names: dict[str, Var],
+    positional: tuple[str, ...],
+    only: tuple[str, ...],
+) -> None:
+    missing = [name for name in positional if name not in names]
+    if missing:
+        defaults = function.defaults(tx)
+        known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+        names.update((name, known[name]) for name in missing if name in known)
+        _check_missing(tx, function, [name for name in missing if name not in known], "positional")
+    missing = [name for name in only if name not in names]
+    if missing:
+        known = function.kwdefaults(tx)
+        names.update((name, known[name]) for name in missing if name in known)
+        missing = [name for name in missing if name not in known]
+        _check_missing(tx, function, missing, "keyword-only")
+
+
+def _check_missing(tx: SymbolicFrame, function: FunctionVar, names: list[str], kind: str) -> None:
+    if not names:
+        return
+    shown = [repr(name) for name in names]
+    text = shown[0] if len(shown) == 1 else " and ".join(shown)
+    if len(shown) > 2:
+        text = ", ".join(shown[:-1]) + f", and {shown[-1]}"
+    plural = "" if len(shown) == 1 else "s"
+    _fail(tx, function, f"missing {len(shown)} required {kind} argument{plural}: {text}")
+
+
+def _too_many(function: FunctionVar, tx: SymbolicFrame, given: int) -> str:
+    most = function.code.co_argcount
+    least = most - len(function.defaults(tx))
+    takes = f"{most}" if least == most else f"from {least} to {most}"
+    plural = "" if most == 1 and least == most else "s"
+    was = "was" if given == 1 else "were"
+    return f"takes {takes} positional argument{plural} but {given} {was} given"
+
+
+def _fail(tx: SymbolicFrame, function: FunctionVar, text: str) -> None:
+    tx.trace.raise_exception(TypeError, f"{function.qualname}() {text}")
+
+
+# -- generators --------------------------------------------------------------------------------
+
+
+def resume_generator(
+    frame: SymbolicFrame, tx: SymbolicFrame, value: Var | None, exception: Var | None
+) -> Var:
+    """Runs a suspended generator frame; StopIteration (with its value) at the end."""
+    frame.parent = tx
+    outside, frame.exception = frame.exception, frame.exception or tx.exception
+    started = frame.current.op == "YIELD_VALUE"
+    if exception is not None:
+        if started:
+            delegated = _throw_into_delegate(frame, tx, exception)
+            if delegated is not None:
+                return delegated
+            error = ObservedException(exception)
+            error.step = tx.trace.steps  # type: ignore[attr-defined]
+            tx.trace.frames.append(frame)
+            try:
+                frame.handle(error)
+            finally:
+                tx.trace.frames.pop()
+        else:
+            raise ObservedException(exception)
+    else:
+        frame.push(value if value is not None else ConstVar(None))
+    frame.yielded = False
+    try:
+        result = frame.run()
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            tx.trace.raise_exception(RuntimeError, "generator raised StopIteration")
+        raise
+    finally:
+        if frame.exception is tx.exception:
+            frame.exception = outside
+    if frame.yielded:
+        return result
+    if result.is_constant() and result.as_constant() is None:
+        tx.trace.raise_exception(StopIteration)
+    tx.trace.raise_exception(StopIteration, result)
+
+
+def _throw_into_delegate(frame: SymbolicFrame, tx: SymbolicFrame, exception: Var) -> Var | None:
+    """`yield from` passes an exception on to its iterator; not modelled."""
+    following = frame.decoded.instructions[frame.ip]
+    if following.op == "NOP" and following.arg is not None:
+        if following.arg & 3 == RESUME_OF_YIELD_FROM:
+            raise Break("iteration_unknown", "throw() into `yield from`")
+    return None
+
+

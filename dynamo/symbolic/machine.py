@@ -1,0 +1,220 @@
+"""`SymbolicFrame`: one Python frame, evaluated on Vars.
+
+The frame executes decoded instructions one by one through the handler table of `opcodes/`. A Break
+inside an instruction ends the trace (see `breaks.py`); an `ObservedException` is looked up in the
+exception table, as CPython does.
+"""
+
+from __future__ import annotations
+
+import linecache
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break, RestartTrace
+from dynamo.bytecode.decode import Instruction
+from dynamo.bytecode.raw import is_generator_like
+from dynamo.guards.records import UserLine
+from dynamo.symbolic import breaks, inline
+from dynamo.symbolic.opcodes import HANDLERS
+from dynamo.symbolic.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.trace import Trace
+    from dynamo.symbolic.variables.functions import FunctionVar
+
+
+# Opcodes that push what a call returns and do nothing else with it: a break inside of the call
+# can be resumed behind them.
+TAIL_OPS = frozenset(
+    """CALL CALL_KW CALL_FUNCTION_EX LOAD_ATTR BINARY_SUBSCR BINARY_OP COMPARE_OP UNARY_NEGATIVE
+    UNARY_POSITIVE UNARY_INVERT""".split()
+)
+
+
+class SymbolicFrame:
+    """One frame of the traced program.
+
+    awaiting: the current instruction will push what the child frame returns, nothing else.
+    exception: the exception that is being handled (`sys.exc_info()`).
+    step_at_start, clock_at_start, mark_at_start, stack_at_start: the state before the current
+        instruction.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        code: CodeType,
+        globals: dict[str, Any],
+        locals: dict[str, Var],
+        cells: dict[str, CellVar],
+        parent: SymbolicFrame | None = None,
+        function: FunctionVar | None = None,
+    ) -> None:
+        self.trace = trace
+        self.code = code
+        self.globals = globals
+        self.locals = locals
+        self.cells = cells
+        self.parent = parent
+        self.function = function
+        self.decoded = trace.context.codes.decode(code)
+        self.is_generator = is_generator_like(code)
+        self.stack: list[Var] = []
+        self.ip = 0
+        self.current: Instruction = self.decoded.instructions[0]
+        self.exception: Var | None = parent.exception if parent is not None else None
+        self.awaiting = False
+        self.result: Var | None = None
+        self.yielded = False
+        self.arguments: tuple[list[Var], dict[str, Var]] | None = None
+        self.step_at_start = 0
+        self.clock_at_start = 0
+        self.mark_at_start: Any = None
+        self.stack_at_start: list[Var] = []
+
+    # -- execution --------------------------------------------------------------------------
+
+    def run(self) -> Var:
+        """Executes until the frame returns (or yields); the value it gives."""
+        trace = self.trace
+        trace.frames.append(self)
+        self.result = None
+        try:
+            while self.result is None:
+                self.step()
+            return self.result
+        finally:
+            trace.frames.pop()
+
+    def step(self) -> None:
+        """Executes one instruction."""
+        trace = self.trace
+        instruction = self.current = self.decoded.instructions[self.ip]
+        op = instruction.op
+        trace.steps += 1
+        self.step_at_start = trace.steps
+        self.clock_at_start = trace.effects.clock
+        self.mark_at_start = trace.graph.mark()
+        self.stack_at_start = self.stack.copy()
+        self.ip += 1
+        self.awaiting = op in TAIL_OPS
+        try:
+            if trace.steps in trace.forced_breaks:
+                raise trace.context.forced[trace.steps]
+            if trace.steps > trace.context.max_steps:
+                raise Break("trace_too_long", f"{trace.steps} instructions")
+            HANDLERS[op](self, instruction.arg, instruction)
+        except Break as reason:
+            breaks.end_trace(self, reason)
+        except ObservedException as error:
+            self.awaiting = False
+            self.handle(error)
+
+    def handle(self, error: ObservedException) -> None:
+        """Goes to the handler of an exception that the current instruction raised."""
+        value = error.value
+        if getattr(error, "step", None) is None:
+            error.step = self.trace.steps  # type: ignore[attr-defined]
+            self._set_context(value)
+        handler = self.decoded.handlers[self.current.index]
+        if handler is None:
+            raise error
+        del self.stack[handler.depth :]
+        if handler.lasti:
+            self.push(ConstVar(0))
+        self.push(value)
+        self.trace.raised_at[value] = error.step  # type: ignore[attr-defined]
+        self.ip = handler.target
+
+    def _set_context(self, value: Var) -> None:
+        handled = self.exception
+        context = getattr(value, "context", None)
+        if handled is not None and handled is not value and context is not None:
+            if context.is_constant():
+                value.context = handled  # type: ignore[attr-defined]
+
+    # -- stack and names -------------------------------------------------------------------
+
+    def push(self, value: Var) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Var:
+        return self.stack.pop()
+
+    def pop_many(self, count: int) -> list[Var]:
+        """The topmost values, lowest first."""
+        if not count:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def read(self, var: Var, iterator_is_opaque: bool = False) -> Var:
+        """Looks at a local that has not been read so far."""
+        if not isinstance(var, UnreadVar):
+            return var
+        assert var.source is not None
+        value = var.value
+        if iterator_is_opaque and hasattr(type(value), "__next__"):
+            opaque = OpaqueVar(self.trace, value, var.source, Break("opaque_iterator", ""))
+            self.trace.remember(value, opaque)
+            return opaque
+        try:
+            return self.trace.wrap(value, var.source)
+        except Break as reason:
+            opaque = OpaqueVar(self.trace, value, var.source, reason)
+            self.trace.remember(value, opaque)
+            return opaque
+
+    def load_local(self, name: str) -> Var | None:
+        """A local variable, None where it is unbound."""
+        cell = self.cells.get(name)
+        if cell is not None:
+            return cell.peek(self.trace)
+        var = self.locals.get(name)
+        if type(var) is UnreadVar:
+            var = self.locals[name] = self.read(var, name.startswith("__stack_"))
+        return var
+
+    # -- calls ------------------------------------------------------------------------------
+
+    def call(self, function: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """A call whose result is used further inside of the current instruction."""
+        before, self.awaiting = self.awaiting, False
+        try:
+            return function.call(self, args, kwargs)
+        finally:
+            self.awaiting = before
+
+    def inline(self, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """Runs a Python function as part of this trace."""
+        return inline.inline_function(self, function, args, kwargs)
+
+    def resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
+        """Continues a generator's frame to its next yield."""
+        return inline.resume_generator(self, tx, value, exception)
+
+    def alive(self) -> list[Var]:
+        """What a suspended frame keeps alive."""
+        return [*self.stack, *self.locals.values(), *self.cells.values()]
+
+    # -- places -----------------------------------------------------------------------------
+
+    def user_line(self) -> UserLine:
+        """The line of the current instruction."""
+        lineno = self.current.position[0] or self.code.co_firstlineno
+        return UserLine(self.code.co_filename, lineno, self.code.co_name)
+
+
+def source_text(line: UserLine) -> str:
+    """The text of a user's line, empty when the file can't be read."""
+    return linecache.getline(line.filename, line.lineno).strip()
+
+
+def restart_at(step: int, part: int, cause: Break) -> RestartTrace:
+    """The next attempt breaks before this instruction (before the first piece of it)."""
+    return RestartTrace(step - part, cause)

@@ -1,0 +1,116 @@
+"""Calls and the making of functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Instruction
+from dynamo.bytecode.versions import VERSION
+from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import NullVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.functions import FunctionVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+DEFAULTS, KWDEFAULTS, ANNOTATIONS, CLOSURE = 1, 2, 4, 8
+
+
+def _call(frame: SymbolicFrame, count: int, keywords: tuple[str, ...]) -> None:
+    args = frame.pop_many(count)
+    below, above = frame.pop_many(2)
+    if isinstance(below, NullVar):
+        function = above
+    else:
+        function = below
+        if not isinstance(above, NullVar):
+            args.insert(0, above)
+    positional = len(args) - len(keywords)
+    kwargs = dict(zip(keywords, args[positional:], strict=True))
+    frame.push(function.call(frame, args[:positional], kwargs))
+
+
+@opcode
+def CALL(frame: SymbolicFrame, arg: tuple[int, tuple[str, ...]], instruction: Instruction) -> None:
+    _call(frame, *arg)
+
+
+@opcode
+def CALL_KW(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    _call(frame, arg, frame.pop().as_constant())
+
+
+@opcode
+def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    kwargs = _keywords(frame, frame.pop()) if arg & 1 else {}
+    args = frame.pop().unpack(frame)
+    below, above = frame.pop_many(2)
+    function = above if isinstance(below, NullVar) else below
+    frame.push(function.call(frame, args, kwargs))
+
+
+def _keywords(frame: SymbolicFrame, mapping: Var) -> dict[str, Var]:
+    found: dict[str, Var] = {}
+    for key in mapping.unpack(frame):
+        name = key.as_constant()
+        if not isinstance(name, str):
+            frame.trace.raise_exception(TypeError, "keywords must be strings")
+        found[name] = mapping.get_item(frame, key)
+    return found
+
+
+# -- functions ---------------------------------------------------------------------------------
+
+
+@opcode
+def MAKE_FUNCTION(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    code = frame.pop().as_constant()
+    flags = arg if VERSION.make_function_flags else 0
+    closure = frame.pop() if flags & CLOSURE else None
+    annotations = frame.pop() if flags & ANNOTATIONS else None
+    kwdefaults = frame.pop() if flags & KWDEFAULTS else None
+    defaults = frame.pop() if flags & DEFAULTS else None
+    frame.push(
+        FunctionVar(
+            code=code,
+            globals=frame.globals,
+            defaults=defaults.unpack(frame) if defaults is not None else (),
+            kwdefaults=_keywords(frame, kwdefaults) if kwdefaults is not None else None,
+            closure=_cells(frame, closure) if closure is not None else (),
+            annotations=annotations,
+        )
+    )
+
+
+def _cells(frame: SymbolicFrame, closure: Var) -> list[CellVar]:
+    cells = closure.unpack(frame)
+    return [cell for cell in cells if isinstance(cell, CellVar)]
+
+
+@opcode
+def SET_FUNCTION_ATTRIBUTE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value, function = frame.pop_many(2)
+    if not isinstance(function, FunctionVar) or function.real is not None:
+        raise Break("opcode_unknown", "SET_FUNCTION_ATTRIBUTE of an existing function")
+    parts: dict[str, Any] = {
+        "code": function.code,
+        "globals": function.globals,
+        "defaults": function._defaults or (),
+        "kwdefaults": function._kwdefaults,
+        "closure": function._closure or (),
+        "annotations": function.annotations,
+    }
+    if arg & DEFAULTS:
+        parts["defaults"] = value.unpack(frame)
+    elif arg & KWDEFAULTS:
+        assert isinstance(value, DictVar)
+        parts["kwdefaults"] = _keywords(frame, value)
+    elif arg & ANNOTATIONS:
+        parts["annotations"] = value
+    else:
+        parts["closure"] = _cells(frame, value)
+    frame.push(FunctionVar(**parts))

@@ -1,0 +1,148 @@
+"""Displays, comprehensions' appends, unpacking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@opcode
+def BUILD_TUPLE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    frame.push(TupleVar(frame.pop_many(arg)))
+
+
+@opcode
+def BUILD_LIST(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    frame.push(ListVar(frame.pop_many(arg)))
+
+
+@opcode
+def BUILD_SET(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    frame.push(SetVar.from_items(frame, frame.pop_many(arg)))
+
+
+@opcode
+def BUILD_MAP(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    items = frame.pop_many(2 * arg)
+    frame.push(DictVar.from_pairs(frame, list(zip(items[::2], items[1::2], strict=True))))
+
+
+@opcode
+def BUILD_CONST_KEY_MAP(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    keys = frame.pop().unpack(frame)
+    values = frame.pop_many(arg)
+    frame.push(DictVar.from_pairs(frame, list(zip(keys, values, strict=True))))
+
+
+@opcode
+def LIST_APPEND(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-arg].call_method(frame, "append", [value], {})
+
+
+@opcode
+def SET_ADD(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-arg].call_method(frame, "add", [value], {})
+
+
+@opcode
+def MAP_ADD(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    key, value = frame.pop_many(2)
+    frame.stack[-arg].set_item(frame, key, value)
+
+
+@opcode
+def LIST_EXTEND(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-arg].call_method(frame, "extend", [value], {})
+
+
+@opcode
+def SET_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-arg].call_method(frame, "update", [value], {})
+
+
+@opcode
+def DICT_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    value = frame.pop()
+    frame.stack[-arg].call_method(frame, "update", [value], {})
+
+
+@opcode
+def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    """`f(**a, **b)`: a key given twice is an error."""
+    value = frame.pop()
+    merged = frame.stack[-arg]
+    for key in frame.trace.call(frame, list, value).unpack(frame):
+        if merged.contains(frame, key).truth(frame):
+            name = key.as_constant()
+            message = f"got multiple values for keyword argument '{name}'"
+            frame.trace.raise_exception(TypeError, message)
+    merged.call_method(frame, "update", [value], {})
+
+
+@opcode
+def LIST_TO_TUPLE(frame: SymbolicFrame, arg: int | None, instruction: Instruction) -> None:
+    frame.push(TupleVar(frame.pop().unpack(frame)))
+
+
+# -- unpacking ---------------------------------------------------------------------------------
+
+
+@opcode
+def UNPACK_SEQUENCE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    items = take(frame, frame.pop(), arg, arg)
+    frame.stack.extend(reversed(items))
+
+
+@opcode
+def UNPACK_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    before, after = arg & 255, arg >> 8
+    items = take(frame, frame.pop(), before + after, None)
+    middle = ListVar(items[before : len(items) - after])
+    parts: list[Var] = [*items[:before], middle, *items[len(items) - after :]]
+    if not after:
+        parts = [*items[:before], middle]
+    frame.stack.extend(reversed(parts))
+
+
+def take(frame: SymbolicFrame, value: Var, least: int, most: int | None) -> list[Var]:
+    """Items of an iterable, between `least` and `most` of them."""
+    if most is None or not hasattr(value, "next_item") or not _is_iterator(value):
+        items = value.unpack(frame)
+    else:
+        items = _advance(frame, value, most + 1)
+    if len(items) < least:
+        expected = f"{least}" if most is not None else f"at least {least}"
+        message = f"not enough values to unpack (expected {expected}, got {len(items)})"
+        frame.trace.raise_exception(ValueError, message)
+    if most is not None and len(items) > most:
+        message = f"too many values to unpack (expected {most})"
+        frame.trace.raise_exception(ValueError, message)
+    return items
+
+
+def _is_iterator(value: Var) -> bool:
+    return type(value).next_item is not Var.next_item
+
+
+def _advance(frame: SymbolicFrame, iterator: Var, count: int) -> list[Var]:
+    items: list[Var] = []
+    while len(items) < count:
+        try:
+            items.append(iterator.next_item(frame))
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                break
+            raise
+    return items

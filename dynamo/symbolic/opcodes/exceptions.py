@@ -1,0 +1,102 @@
+"""Exceptions and `with`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.opcodes.table import breaks_with, opcode
+from dynamo.symbolic.stack_values import SavedExceptionVar
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@opcode
+def PUSH_EXC_INFO(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    exception = frame.pop()
+    frame.push(SavedExceptionVar(frame.exception, exception))
+    frame.push(exception)
+    frame.exception = exception
+
+
+@opcode
+def POP_EXCEPT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    saved = frame.pop()
+    assert isinstance(saved, SavedExceptionVar)
+    frame.exception = saved.previous
+
+
+@opcode
+def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    wanted = frame.pop()
+    frame.push(frame.trace.call(frame, isinstance, frame.stack[-1], wanted))
+
+
+@opcode
+def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    exception = frame.pop()
+    again = ObservedException(exception)
+    step = frame.trace.raised_at.get(exception)
+    if step is not None:
+        again.step = step  # type: ignore[attr-defined]
+    raise again
+
+
+@opcode
+def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    if arg == 0:
+        if frame.exception is None:
+            frame.trace.raise_exception(RuntimeError, "No active exception to reraise")
+        raise ObservedException(frame.exception)
+    parts = frame.pop_many(arg)
+    exception = as_instance(frame, parts[0])
+    if arg == 2:
+        cause = parts[1]
+        if not (cause.is_constant() and cause.as_constant() is None):
+            cause = as_instance(frame, cause)
+        exception.set_attr(frame, "__cause__", cause)
+    raise ObservedException(exception)
+
+
+def as_instance(frame: SymbolicFrame, value: Var) -> Var:
+    """The exception that `raise value` raises."""
+    if issubclass(value.python_type(), type):
+        value = frame.call(value, [], {})
+    if not issubclass(value.python_type(), BaseException):
+        frame.trace.raise_exception(TypeError, "exceptions must derive from BaseException")
+    return value
+
+
+# -- with --------------------------------------------------------------------------------------
+
+
+@opcode
+def BEFORE_WITH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    manager = frame.pop()
+    leave = manager.get_attr(frame, "__exit__")
+    entered = frame.trace.enter_context(frame, manager)
+    frame.push(leave)
+    frame.push(entered)
+
+
+@opcode
+def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    exception = frame.stack[-1]
+    leave = frame.stack[-4]
+    kind = frame.trace.wrap(exception.python_type(), None)
+    frame.push(frame.call(leave, [kind, exception, ConstVar(None)], {}))
+
+
+@opcode
+def STOPITERATION_ERROR(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    """A generator's StopIteration becomes a RuntimeError; `resume_generator` does it."""
+    exception = frame.stack[-1]
+    if issubclass(exception.python_type(), StopIteration):
+        raise Break("iteration_unknown", "StopIteration raised inside of a generator")
+
+
+breaks_with("opcode_unknown", "CHECK_EG_MATCH PREP_RERAISE_STAR")

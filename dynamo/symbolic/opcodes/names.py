@@ -1,0 +1,225 @@
+"""Constants, locals, cells, globals, attributes, imports, and shuffling of the stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import ConstVar, NullVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+NULL = NullVar()
+
+
+def push_with_null(frame: SymbolicFrame, value: Var, place: str) -> None:
+    """Pushes a callable, with NULL below it ("first") or above it ("last")."""
+    if place == "first":
+        frame.push(NULL)
+    frame.push(value)
+    if place == "last":
+        frame.push(NULL)
+
+
+@opcode
+def NOP(frame: SymbolicFrame, arg: Any, instruction: Instruction) -> None:
+    pass
+
+
+@opcode
+def POP_TOP(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.pop()
+
+
+@opcode
+def PUSH_NULL(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.push(NULL)
+
+
+@opcode
+def SWAP(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    stack = frame.stack
+    stack[-arg], stack[-1] = stack[-1], stack[-arg]
+
+
+@opcode
+def COPY(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    frame.push(frame.stack[-arg])
+
+
+@opcode
+def LOAD_CONST(frame: SymbolicFrame, arg: Any, instruction: Instruction) -> None:
+    frame.push(frame.trace.constant(arg))
+
+
+# -- locals and cells --------------------------------------------------------------------------
+
+
+@opcode
+def LOAD_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    value = frame.locals.get(arg)
+    if value is None:
+        frame.trace.raise_exception(
+            UnboundLocalError,
+            f"cannot access local variable '{arg}' where it is not associated with a value",
+        )
+    frame.push(frame.load_local(arg) or value)
+
+
+@opcode
+def LOAD_FAST_AND_CLEAR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    if arg in frame.cells:
+        frame.push(frame.cells.pop(arg))
+    else:
+        frame.push(frame.locals.pop(arg, NULL))
+
+
+@opcode
+def STORE_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    value = frame.pop()
+    if value is NULL:
+        frame.locals.pop(arg, None)
+    else:
+        frame.locals[arg] = value
+
+
+@opcode
+def DELETE_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    if arg not in frame.locals:
+        frame.trace.raise_exception(
+            UnboundLocalError,
+            f"cannot access local variable '{arg}' where it is not associated with a value",
+        )
+    del frame.locals[arg]
+
+
+@opcode
+def MAKE_CELL(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    value = frame.locals.pop(arg, None)
+    if value is not None:
+        value = frame.read(value)
+    frame.cells[arg] = CellVar(None, value)
+
+
+@opcode
+def LOAD_CLOSURE(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.push(frame.cells[arg])
+
+
+@opcode
+def STORE_CLOSURE(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    value = frame.pop()
+    if isinstance(value, CellVar):
+        frame.cells[arg] = value
+    else:
+        frame.cells.pop(arg, None)
+
+
+@opcode
+def LOAD_DEREF(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.push(frame.cells[arg].load(frame, arg, free=arg in frame.code.co_freevars))
+
+
+@opcode
+def STORE_DEREF(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.cells[arg].store(frame, frame.pop())
+
+
+@opcode
+def DELETE_DEREF(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    cell = frame.cells[arg]
+    cell.load(frame, arg, free=arg in frame.code.co_freevars)
+    cell.delete(frame)
+
+
+# -- globals -----------------------------------------------------------------------------------
+
+
+@opcode
+def LOAD_GLOBAL(frame: SymbolicFrame, arg: tuple[str, str], instruction: Instruction) -> None:
+    push_with_null(frame, frame.trace.load_global(frame, arg[0]), arg[1])
+
+
+@opcode
+def STORE_GLOBAL(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.trace.store_global(frame, arg, frame.pop())
+
+
+@opcode
+def DELETE_GLOBAL(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.trace.delete_global(frame, arg)
+
+
+@opcode
+def LOAD_ASSERTION_ERROR(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.push(frame.trace.wrap(AssertionError, None))
+
+
+# -- attributes --------------------------------------------------------------------------------
+
+
+@opcode
+def LOAD_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.push(frame.pop().get_attr(frame, arg))
+
+
+@opcode
+def LOAD_METHOD(frame: SymbolicFrame, arg: tuple[str, str], instruction: Instruction) -> None:
+    push_with_null(frame, frame.pop().get_attr(frame, arg[0]), arg[1])
+
+
+@opcode
+def STORE_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    value, target = frame.pop_many(2)
+    target.set_attr(frame, arg, value)
+
+
+@opcode
+def DELETE_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.pop().del_attr(frame, arg)
+
+
+@opcode
+def LOAD_SUPER_ATTR(
+    frame: SymbolicFrame, arg: tuple[str, bool, str], instruction: Instruction
+) -> None:
+    name, _, place = arg
+    function, cls, receiver = frame.pop_many(3)
+    proxy = frame.call(function, [cls, receiver], {})
+    push_with_null(frame, proxy.get_attr(frame, name), place)
+
+
+# -- imports -----------------------------------------------------------------------------------
+
+
+@opcode
+def IMPORT_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    level, names = frame.pop_many(2)
+    found = frame.trace.import_module(frame, arg, names.as_constant(), level.as_constant())
+    frame.push(found)
+
+
+@opcode
+def IMPORT_FROM(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.push(frame.trace.import_from(frame, frame.stack[-1], arg))
+
+
+@opcode_named("RETURN_VALUE")
+def RETURN_VALUE(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.result = frame.pop()
+
+
+breaks_with(
+    "class_definition",
+    """LOAD_BUILD_CLASS LOAD_NAME STORE_NAME DELETE_NAME LOAD_CLASSDEREF LOAD_LOCALS
+    LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS SETUP_ANNOTATIONS""",
+)
+breaks_with(
+    "opcode_unknown",
+    "IMPORT_STAR PRINT_EXPR INSTRUMENTED CALL_INTRINSIC_1 CALL_INTRINSIC_2 RETURN_CONST",
+)
+NONE = ConstVar(None)

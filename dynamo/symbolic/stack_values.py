@@ -1,0 +1,77 @@
+"""Trackers that only the machine makes: values not looked at, values that can't be modelled, and
+what `PUSH_EXC_INFO` leaves on the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class UnreadVar(Var):
+    """A local of the root frame that nothing has read yet; it costs no guard."""
+
+    def __init__(self, value: Any, source: Source) -> None:
+        super().__init__(source)
+        self.value = value
+
+    def describe(self) -> str:
+        return "unread"
+
+
+class OpaqueVar(Var):
+    """A real value of which only the type is known. It can be passed on; all else breaks."""
+
+    def __init__(self, trace: Trace, value: Any, source: Source, reason: Break) -> None:
+        super().__init__(source)
+        self._trace = trace
+        self.value = value
+        self.reason = reason
+
+    def describe(self) -> str:
+        return type(self.value).__qualname__
+
+    def python_type(self) -> type:
+        self._trace.guard("TYPE", self.source, type(self.value))
+        return type(self.value)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        if hasattr(self.python_type(), "__next__"):
+            return self
+        raise self.reason
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        raise self.reason
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is other:
+            return True
+        if other.is_constant() and other.as_constant() is None:
+            self.python_type()
+            return False
+        raise self.reason
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        raise self.reason
+
+
+class SavedExceptionVar(Var):
+    """The slot below a handled exception: `previous` is handled again after POP_EXCEPT.
+
+    current: the exception that is handled while this is on the stack.
+    """
+
+    def __init__(self, previous: Var | None, current: Var) -> None:
+        super().__init__()
+        self.previous = previous
+        self.current = current
+
+    def children(self) -> Iterable[Var]:
+        return (self.current,)
