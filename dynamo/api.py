@@ -1,0 +1,154 @@
+"""The public functions: `compile`, `disable`, `graph_break`, `reset` and their relatives."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from dynamo import hook
+from dynamo.base import counters
+from dynamo.base.config import config
+from dynamo.cache import FramePolicy
+from dynamo.convert import convert_frame
+from dynamo.options import CompileOptions, check_options
+
+F = TypeVar("F")
+
+
+class Regions:
+    """All live regions, for `reset`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
+
+    def make(self, options: CompileOptions) -> FramePolicy:
+        policy = FramePolicy(options, convert_frame)
+        with self.lock:
+            self.policies.add(policy)
+        return policy
+
+    def forget(self) -> None:
+        with self.lock:
+            for policy in list(self.policies):
+                policy.forget()
+
+
+_regions = Regions()
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+    name: str | None = None,
+    recompile_limit: int | None = None,
+) -> Any:
+    """Compiles a function or module; same arguments as torch.compile, same meaning.
+
+    model: a function, method or nn.Module; left out, `compile` is a decorator with arguments.
+    backend: a name (see `list_backends`) or a callable `(graph_module, example_inputs) -> callable`.
+    fullgraph: True raises at the first graph break. dynamic: None learns from the second size.
+    Returns a callable like `model`; a module gives an instance of its class that shares all state
+    with it. Errors: TypeError, ValueError, InvalidBackend.
+
+    >>> @compile(backend="eager")
+    ... def double(x):
+    ...     return x * 2
+    >>> double(torch.ones(2)).tolist()
+    [2.0, 2.0]
+    """
+    settings = check_options(backend, mode, options, fullgraph, dynamic, name, recompile_limit)
+    if model is None:
+        return functools.partial(_compile, settings=settings, disabled=disable)
+    return _compile(model, settings=settings, disabled=disable)
+
+
+def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
+    if not callable(model):
+        raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}")
+    if disabled or config.disable:
+        return model
+    policy = _regions.make(settings)
+    if isinstance(model, torch.nn.Module):
+        return _module_twin(model, policy)
+    function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
+    compiled = hook.Compiled(policy.region, function)
+    compiled.__dict__["_policy"] = policy
+    return compiled
+
+
+def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Module:
+    """An instance of the module's class that shares its `__dict__`: one state, two ways to call it."""
+    cls = type(module)
+    call = hook.Compiled(policy.region, torch.nn.Module._call_impl)
+
+    def reduce(self: torch.nn.Module, protocol: int) -> Any:
+        return _uncompiled, (cls, dict(self.__dict__), policy.options.backend_name)
+
+    twin_class = type(cls.__name__, (cls,), {
+        "__call__": call, "__module__": cls.__module__, "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, "__slots__": (),
+    })
+    twin = object.__new__(twin_class)
+    object.__setattr__(twin, "__dict__", module.__dict__)
+    return twin
+
+
+def _uncompiled(cls: type, state: dict[str, Any], backend: str) -> Any:
+    """What a compiled module is pickled and copied as: the plain module, and how it was compiled."""
+    module = object.__new__(cls)
+    module.__dict__.update(state, _compiled_with=backend)
+    return module
+
+
+def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Module:
+    """Like `nn.Module.compile`: the same object, its class and state_dict keys unchanged."""
+    settings = compile(**arguments).keywords["settings"]
+    policy = _regions.make(settings)
+    call = hook.Compiled(policy.region, module._call_impl)
+    call.__dict__["_policy"] = policy
+    module._compiled_call_impl = call
+    return module
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """The function is never traced; with recursive=True nothing that it calls is either."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if not callable(fn):
+        raise TypeError(f"disable takes a callable, not {fn!r}")
+    function = fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
+    result = hook.Compiled(None, function)
+    result.__dict__["_disabled_because"] = reason or "dynamo.disable"
+    return result
+
+
+def graph_break(msg: str = "") -> None:
+    """Ends the current graph here; does nothing in a program that is not compiled."""
+
+
+def is_compiling() -> bool:
+    """True in code that is being traced, False when it runs as it is."""
+    return False
+
+
+def run(fn: Any) -> Any:
+    """The original function behind a compiled one."""
+    return getattr(fn, "__wrapped__", fn)
+
+
+def reset() -> None:
+    """Forgets all compiled code and all counters of this process."""
+    _regions.forget()
+    counters.reset()

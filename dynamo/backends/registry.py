@@ -1,0 +1,68 @@
+"""Backends by name. A backend takes `(graph_module, example_inputs)` and returns a callable.
+
+Rows are callables or "module:name" strings (imported at first use); packages add theirs through
+the entry point group `dynamo_backends`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynamo.base.errors import InvalidBackend
+
+Backend = Callable[..., Callable[..., Any]]
+
+
+def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Runs the captured graph as it is: for measuring and testing the capture alone."""
+    return module.forward
+
+
+_backends: dict[str, Backend | str] = {
+    "eager": eager,
+    "inductor": "inductor.compile_fx:compile_fx",
+}
+
+
+def register_backend(backend: Backend | None = None, *, name: str | None = None) -> Any:
+    """Makes a backend known by name; a decorator with or without arguments."""
+    if backend is None:
+        return lambda function: register_backend(function, name=name)
+    if not callable(backend):
+        raise TypeError(f"a backend is a callable (graph_module, example_inputs), not {backend!r}")
+    _backends[name or backend.__name__] = backend
+    return backend
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group="dynamo_backends")}
+
+
+def list_backends() -> list[str]:
+    """Names of all backends, sorted."""
+    return sorted({*_backends, *_entry_points()})
+
+
+def lookup_backend(backend: str | Backend) -> Backend:
+    """The backend of that name; a callable is taken as it is. Errors: InvalidBackend."""
+    if callable(backend):
+        return backend
+    if not isinstance(backend, str):
+        raise TypeError(f"backend= takes a name or a callable, not {backend!r}")
+    if backend not in _backends:
+        point = _entry_points().get(backend)
+        if point is None:
+            raise InvalidBackend(
+                f"there is no backend {backend!r}; known are {', '.join(list_backends())}"
+            )
+        _backends[backend] = point.load()
+    found = _backends[backend]
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = _backends[backend] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,120 @@
+"""Cache policy: what happens when no entry of a code object fits a frame.
+
+Existing entries stay valid for ever; at the recompile limit new values run eager, with one warning that
+lists the reasons seen. A recompile is explained against the nearest entry (the fewest failing guards).
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from dynamo import hook
+from dynamo.base import counters, logs
+from dynamo.base.config import config
+from dynamo.base.errors import RecompileError, RecompileLimitExceeded
+from dynamo.guards.explain import failures
+from dynamo.guards.records import Guard
+from dynamo.guards.sources import Scope
+from dynamo.options import CompileOptions
+
+
+@dataclass
+class EntryRecord:
+    """What an entry keeps for people: its guards and its compile id."""
+
+    guards: tuple[Guard, ...]
+    compile_id: str
+    keepalive: Any = None
+
+
+@dataclass
+class CodeRecord:
+    """One code object in one region."""
+
+    number: int
+    reasons: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    warned: bool = False
+
+
+Convert = Callable[[hook.FrameState, CompileOptions, str], Any]
+
+
+class FramePolicy:
+    """The callback of one region: decides whether a frame is compiled, and tells why.
+
+    A lock makes threads that miss at the same time compile one after the other.
+    """
+
+    def __init__(self, options: CompileOptions, convert: Convert) -> None:
+        self.options, self.convert = options, convert
+        self.lock = threading.RLock()
+        self.records: dict[CodeType, CodeRecord] = {}
+        self.region = hook.Region(self.on_miss)
+
+    def on_miss(self, frame: hook.FrameState) -> Any:
+        """No entry fits: compile, or run the frame as it is."""
+        if config.disable:
+            return None
+        with self.lock:
+            known = hook.entries(frame.code, self.region)
+            record = self.records.setdefault(frame.code, CodeRecord(len(self.records)))
+            if known:
+                reason = nearest_difference([entry.keepalive for entry in known], frame)
+                if reason is None:
+                    return next(iter(known))  # another thread has just compiled it
+                if not self.may_recompile(frame, record, len(known), reason):
+                    return None
+            compile_id = f"{record.number}/{record.attempts}"
+            record.attempts += 1
+            return self.convert(frame, self.options, compile_id)
+
+    def may_recompile(
+        self, frame: hook.FrameState, record: CodeRecord, count: int, reason: str
+    ) -> bool:
+        record.reasons[reason] += 1
+        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
+        logs.log("recompiles").emit(
+            lambda: f"{place}: compiled again because {reason}", f"{record.number}/{record.attempts}"
+        )
+        counters.counters["recompiles"][reason] += 1
+        if config.error_on_recompile:
+            raise RecompileError(f"{place}: would be compiled again because {reason}")
+        limit = self.options.recompile_limit or config.recompile_limit
+        if count < limit:
+            return True
+        text = (
+            f"{place}: reached the recompile limit of {limit}; new values run eager, compiled ones stay. "
+            f"Reasons seen: {'; '.join(record.reasons)}. What to do: make the value that changes a "
+            "tensor, mark the size dynamic, or raise config.recompile_limit."
+        )
+        if config.fail_on_recompile_limit_hit:
+            raise RecompileLimitExceeded(text)
+        if not record.warned:
+            record.warned = True
+            warnings.warn(text, stacklevel=2)
+        return False
+
+    def forget(self) -> None:
+        """Drops everything compiled in this region."""
+        for code in self.records:
+            hook.forget(code)
+        self.records.clear()
+
+
+def nearest_difference(records: Iterable[EntryRecord], frame: hook.FrameState) -> str | None:
+    """The first difference to the entry with the fewest; None where an entry has none in this frame."""
+    scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
+    found: list[list[str]] = []
+    for record in records:
+        differences = failures(record.guards, scope)
+        if not differences and not any(g.kind == "GLOBAL_STATE" for g in record.guards):
+            return None
+        found.append(differences or ["torch's global state (grad mode, autocast, dtype) changed"])
+    return min(found, key=len)[0]
