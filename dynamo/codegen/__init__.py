@@ -1,0 +1,1 @@
+"""New bytecode out of a trace: call the graph, replay effects, rebuild values, go on."""

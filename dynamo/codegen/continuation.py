@@ -1,0 +1,144 @@
+"""Continuations: functions that go on in the middle of a code object.
+
+A continuation holds the whole original bytecode behind a prefix, which takes stack items and live
+locals from arguments, puts the stack back, and jumps. It is made once per place, form and layout, so
+that a loop with a break inside compiles a constant number of graphs.
+
+Forms: "at" and "after" go on at an instruction; "raise" raises the exception given as last argument at
+a place that the same handler covers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from dynamo.bytecode.decode import Decoded
+from dynamo.bytecode.emit import Emitter
+from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
+
+STACK = "__stack_"
+EXCEPTION = "__exception"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a continuation is given.
+
+    stack: "value", "null" or "saved" (an exception that is being handled) per slot.
+    locals, cells: names that are passed; cells as closure.
+    """
+
+    stack: tuple[str, ...]
+    locals: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A continuation's code, and where it came from.
+
+    original: the code object of the program; offset: index of its instruction 0 in `code`.
+    """
+
+    code: CodeType
+    original: CodeType
+    offset: int
+    layout: Layout
+
+
+class Continuations:
+    """All continuations of one region, by place and layout."""
+
+    def __init__(self, decode: Callable[[CodeType], Decoded]) -> None:
+        self._decode = decode
+        self._made: dict[Any, Continuation] = {}
+        self._by_code: dict[int, Continuation] = {}
+        self._kept: list[CodeType] = []
+
+    def origin(self, code: CodeType, instruction: int) -> tuple[CodeType, int]:
+        """The program's own code and instruction for a place in a code object; a place in a
+        continuation's prefix stays where it is."""
+        known = self._by_code.get(id(code))
+        if known is None or instruction < known.offset:
+            return code, instruction
+        return known.original, instruction - known.offset
+
+    def is_continuation(self, code: CodeType) -> bool:
+        return id(code) in self._by_code
+
+    def get(self, code: CodeType, instruction: int, layout: Layout, form: str) -> Continuation:
+        """The continuation that goes on at the instruction of a program's code object."""
+        key = (id(code), instruction, layout, form)
+        known = self._made.get(key)
+        if known is None:
+            self._kept.append(code)
+            known = self._made[key] = build(self._decode(code), instruction, layout, form)
+            self._by_code[id(known.code)] = known
+        return known
+
+
+def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Continuation:
+    """Makes the code of one continuation."""
+    raw = disassemble(decoded.code)
+    old = raw.instructions
+    place = decoded.instructions[instruction]
+    line = place.position[0] or raw.firstlineno
+    raw.instructions = []
+    _set_parameters(raw, layout, form == "raise")
+    raw.name = f"__resume_{line}_{raw.name}"
+    raw.qualname = raw.name
+    emitter = Emitter(raw, place.position)
+    if raw.freevars:
+        emitter.emit("COPY_FREE_VARS", len(raw.freevars))
+    emitter.emit("RESUME", 0)
+    _restore_stack(emitter, layout)
+    if form == "raise":
+        emitter.load_fast(EXCEPTION)
+        emitter.delete_fast(EXCEPTION)
+        _raise_covered(raw, emitter, decoded, instruction, old)
+    else:
+        emitter.jump(old[place.start])
+    prefix = len(raw.instructions)
+    raw.instructions += old
+    raw.stacksize = max(raw.stacksize, len(layout.stack)) + 3
+    code = assemble(raw)
+    return Continuation(code, decoded.code, prefix, layout)
+
+
+def _set_parameters(raw: RawCode, layout: Layout, raises: bool) -> None:
+    stack = [f"{STACK}{slot}" for slot, kind in enumerate(layout.stack) if kind != "null"]
+    parameters = [*layout.locals, *stack, *([EXCEPTION] if raises else [])]
+    known = {*parameters, *layout.cells}
+    raw.varnames = [*parameters, *(name for name in raw.varnames if name not in known)]
+    raw.cellvars = tuple(name for name in raw.cellvars if name not in layout.cells)
+    raw.freevars = layout.cells + tuple(n for n in raw.freevars if n not in layout.cells)
+    raw.argcount, raw.posonlyargcount, raw.kwonlyargcount = len(parameters), 0, 0
+    raw.flags &= ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+
+
+def _restore_stack(emitter: Emitter, layout: Layout) -> None:
+    for slot, kind in enumerate(layout.stack):
+        name = f"{STACK}{slot}"
+        if kind == "null":
+            emitter.emit("PUSH_NULL")
+            continue
+        emitter.load_fast(name)
+        emitter.delete_fast(name)
+        if kind == "saved":
+            emitter.emit("PUSH_EXC_INFO")
+            emitter.emit("POP_TOP")
+
+
+def _raise_covered(
+    raw: RawCode, emitter: Emitter, decoded: Decoded, instruction: int, old: list[Raw]
+) -> None:
+    """RERAISE under a copy of the entry that covers the instruction."""
+    raiser = emitter.emit("RERAISE", 0)
+    handler = decoded.handlers[instruction]
+    assert handler is not None
+    target = old[decoded.instructions[handler.target].start]
+    raw.protected.append(Protected(raiser, raiser, target, handler.depth, handler.lasti))

@@ -1,0 +1,164 @@
+"""Replays the effects of a trace on the real objects, in program order: one row per kind."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.codegen.rebuild import Rebuilder, advance, is_fetched, store_method
+from dynamo.symbolic import trace_result as tr
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar
+from dynamo.symbolic.variables.objects import ObjectVar
+
+
+def replay(rebuilder: Rebuilder, effect: tr.Effect) -> None:
+    """Emits one effect."""
+    ROWS[type(effect)](rebuilder, effect)
+
+
+def _drop(rebuilder: Rebuilder) -> None:
+    rebuilder.emitter.emit("POP_TOP")
+
+
+def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
+    emitter = rebuilder.emitter
+    if not effect.raw:
+        if effect.value is not None:
+            rebuilder.load(effect.value)
+            rebuilder.load(effect.target)
+            emitter.store_attr(effect.name)
+        else:
+            rebuilder.load(effect.target)
+            emitter.delete_attr(effect.name)
+        return
+    if effect.value is None:
+        rebuilder.call_const(object.__delattr__, effect.target, effect.name)
+    else:
+        rebuilder.call_const(raw_store(effect.target), effect.target, effect.name, effect.value)
+    _drop(rebuilder)
+
+
+def raw_store(target: Any) -> Any:
+    """The built-in `__setattr__` below all overrides."""
+    kind = target.python_type()
+    return BaseException.__setattr__ if issubclass(kind, BaseException) else object.__setattr__
+
+
+def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:
+    target: Any = effect.target
+    holder = target
+    if isinstance(target, ObjectVar) and target.content is not None:
+        holder = target.content
+    for kind, row in CONTENTS:
+        if isinstance(holder, kind):
+            row(rebuilder, target, holder)
+            return
+    raise Break("rebuild_unknown", f"contents of {target!r}")
+
+
+def _list(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+    emitter = rebuilder.emitter
+    emitter.start_call_const(list.__setitem__)
+    rebuilder.load(target)
+    emitter.load_const(slice(None))
+    rebuilder.build("BUILD_LIST", holder.items)
+    emitter.call(3)
+    _drop(rebuilder)
+
+
+def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+    rebuilder.call_const(collections.deque.clear, target)
+    _drop(rebuilder)
+    emitter = rebuilder.emitter
+    emitter.start_call_const(collections.deque.extend)
+    rebuilder.load(target)
+    rebuilder.build("BUILD_LIST", holder.items)
+    emitter.call(2)
+    _drop(rebuilder)
+
+
+def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+    kind = target.python_type()
+    ordered = issubclass(kind, collections.OrderedDict)
+    emitter = rebuilder.emitter
+    # Build the new items first: they may be fetched from the dict itself.
+    pairs = [part for pair in holder.entries.values() for part in pair]
+    rebuilder.build("BUILD_TUPLE", pairs)
+    kept = emitter.store_fresh("items")
+    rebuilder.call_const(collections.OrderedDict.clear if ordered else dict.clear, target)
+    _drop(rebuilder)
+    for index in range(0, len(pairs), 2):
+        emitter.start_call_const(store_method(kind))
+        rebuilder.load(target)
+        for offset in (0, 1):
+            emitter.load_fast(kept)
+            emitter.load_const(index + offset)
+            emitter.emit("BINARY_SUBSCR")
+        emitter.call(3)
+        _drop(rebuilder)
+
+
+def _set(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
+    emitter = rebuilder.emitter
+    rebuilder.build("BUILD_LIST", list(holder.entries.values()))
+    kept = emitter.store_fresh("items")
+    rebuilder.call_const(set.clear, target)
+    _drop(rebuilder)
+    emitter.start_call_const(set.update)
+    rebuilder.load(target)
+    emitter.load_fast(kept)
+    emitter.call(2)
+    _drop(rebuilder)
+
+
+CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
+    (DequeVar, _deque),
+    (ListVar, _list),
+    (DictVar, _dict),
+    (SetVar, _set),
+)
+
+
+def store_global(rebuilder: Rebuilder, effect: tr.StoreGlobalEffect) -> None:
+    emitter = rebuilder.emitter
+    if effect.value is not None:
+        rebuilder.load(effect.value)
+    emitter.load_const(effect.module_globals)
+    emitter.load_const(effect.name)
+    emitter.emit("STORE_SUBSCR" if effect.value is not None else "DELETE_SUBSCR")
+
+
+def store_cell(rebuilder: Rebuilder, effect: tr.StoreCellEffect) -> None:
+    if not is_fetched(effect.cell):
+        return  # a cell made in the trace is built with its contents
+    if effect.value is not None:
+        rebuilder.load(effect.value)
+        rebuilder.load(effect.cell)
+        rebuilder.emitter.store_attr("cell_contents")
+    else:
+        rebuilder.load(effect.cell)
+        rebuilder.emitter.delete_attr("cell_contents")
+
+
+def consume(rebuilder: Rebuilder, effect: tr.ConsumeEffect) -> None:
+    rebuilder.call_const(advance, effect.iterator, effect.count)
+    _drop(rebuilder)
+
+
+def call(rebuilder: Rebuilder, effect: tr.CallEffect) -> None:
+    rebuilder.call_const(effect.function, *map(ConstVar, effect.args))
+    _drop(rebuilder)
+
+
+ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
+    tr.StoreAttrEffect: store_attr,
+    tr.ContentsEffect: contents,
+    tr.StoreGlobalEffect: store_global,
+    tr.StoreCellEffect: store_cell,
+    tr.ConsumeEffect: consume,
+    tr.CallEffect: call,
+}

@@ -1,0 +1,478 @@
+"""The new code object of a traced frame.
+
+    fetch what effects may overwrite; call the graph; replay effects; then return the value, or at a
+    break: run the instruction that could not be traced and go on in continuations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Decoded, Instruction
+from dynamo.bytecode.emit import Emitter
+from dynamo.bytecode.raw import Raw, RawCode, assemble
+from dynamo.bytecode.versions import VERSION
+from dynamo.codegen import effects as effect_rows
+from dynamo.codegen.continuation import Continuations, Layout
+from dynamo.codegen.fetch import Fetcher
+from dynamo.codegen.operands import operands, real_effect
+from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
+from dynamo.symbolic.context import CodeCache
+from dynamo.symbolic.stack_values import SavedExceptionVar
+from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import NullVar
+
+GRAPH_INPUTS = "__graph_inputs"
+# Reading these names of the frame in the new code would not find what the program would.
+NAME_OPS = {
+    "LOAD_FAST": "cannot access local variable '{}' where it is not associated with a value",
+    "DELETE_FAST": "cannot access local variable '{}' where it is not associated with a value",
+    "LOAD_DEREF": "cannot access local variable '{}' where it is not associated with a value",
+    "DELETE_DEREF": "cannot access local variable '{}' where it is not associated with a value",
+}
+FREE_TEXT = "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
+ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the new code has to do.
+
+    outputs: Vars of the graph's results, in order; function: the compiled graph, None for none.
+    builtins: the builtins dict of the frame.
+    """
+
+    code: CodeType
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+    exit: ReturnExit | BreakExit
+    effects: tuple[Effect, ...]
+    outputs: tuple[Var, ...]
+    function: Callable[..., Any] | None
+
+
+def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
+    """The exit without locals and cells that nothing can read any more."""
+    frames = []
+    for state in exit.frames:
+        live = codes.liveness(state.code).at(state.instruction)
+        if state is not exit.frames[0]:
+            live = codes.liveness(state.code).at(state.instruction + 1) | _handler_names(
+                state, codes
+            )
+        keep_all = exit.reason.code == "frame_introspection"
+        first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
+        frames.append(
+            FrameState(
+                code=state.code,
+                instruction=state.instruction,
+                stack=state.stack,
+                locals={
+                    name: var
+                    for name, var in state.locals.items()
+                    if keep_all or name in live or name in first
+                },
+                cells={
+                    name: var
+                    for name, var in state.cells.items()
+                    if keep_all or name in live or name == "__class__"
+                },
+                globals=state.globals,
+                line=state.line,
+            )
+        )
+    return BreakExit(exit.reason, tuple(frames), exit.branches)
+
+
+def _handler_names(state: FrameState, codes: CodeCache) -> frozenset[str]:
+    handler = codes.decode(state.code).handlers[state.instruction]
+    if handler is None:
+        return frozenset()
+    return codes.liveness(state.code).at(handler.target)
+
+
+def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
+    """What leaves the trace."""
+    if isinstance(exit, ReturnExit):
+        return [exit.value]
+    roots: list[Var] = []
+    for state in exit.frames:
+        roots += [var for var in state.stack if not isinstance(var, NullVar)]
+        roots += [*state.locals.values(), *state.cells.values()]
+    return roots
+
+
+def generate(plan: Plan, codes: CodeCache, continuations: Continuations) -> CodeType:
+    """The new code."""
+    return Generator(plan, codes, continuations).run()
+
+
+class Generator:
+    """Makes one code object."""
+
+    def __init__(self, plan: Plan, codes: CodeCache, continuations: Continuations) -> None:
+        self.plan = plan
+        self.codes = codes
+        self.continuations = continuations
+        self.raw = _empty_like(plan.code)
+        self.emitter = Emitter(self.raw, (plan.code.co_firstlineno, None, None, None))
+        fetcher = Fetcher(self.emitter, plan.globals, plan.builtins)
+        counts = needed(exit_roots(plan.exit), plan.effects)
+        self.rebuilder = Rebuilder(self.emitter, fetcher, counts)
+        self.depth = 0
+
+    def run(self) -> CodeType:
+        emitter = self.emitter
+        if self.raw.freevars:
+            emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
+        emitter.emit("RESUME", 0)
+        if self.plan.effects:
+            for var in self.rebuilder.counts:
+                if is_fetched(var):
+                    assert var.source is not None
+                    self.rebuilder.fetcher.store(var.source)
+        if self.plan.function is not None:
+            self._call_graph(self.plan.function)
+        for effect in self.plan.effects:
+            effect_rows.replay(self.rebuilder, effect)
+        if isinstance(self.plan.exit, ReturnExit):
+            self.rebuilder.load(self.plan.exit.value)
+            emitter.emit("RETURN_VALUE")
+        else:
+            self._break(self.plan.exit)
+        self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
+        return assemble(self.raw)
+
+    def _call_graph(self, function: Callable[..., Any]) -> None:
+        emitter = self.emitter
+        self.raw.varnames.append(GRAPH_INPUTS)
+        emitter.start_call_const(function)
+        emitter.load_fast(GRAPH_INPUTS)
+        emitter.delete_fast(GRAPH_INPUTS)
+        emitter.emit("CALL_FUNCTION_EX", 0)
+        outputs = self.plan.outputs
+        if not outputs:
+            emitter.emit("POP_TOP")
+            return
+        emitter.emit("UNPACK_SEQUENCE", len(outputs))
+        for var in outputs:
+            self.rebuilder.places[var] = emitter.store_fresh("graph_out")
+
+    # -- breaks -----------------------------------------------------------------------------
+
+    def _break(self, exit: BreakExit) -> None:
+        levels = [_Level(self, state) for state in exit.frames]
+        line = exit.frames[-1].line.lineno
+        self.emitter.position = (line, None, None, None)
+        for level in levels:
+            level.keep_values()
+        if len(levels) == 1:
+            self._run_here(levels[0], exit)
+            return
+        self._nested(levels, len(levels) - 1)
+        self.emitter.emit("RETURN_VALUE")
+
+    def _nested(self, levels: list[_Level], number: int) -> None:
+        """Leaves the return value of the frame `number` on the stack (0 is the innermost)."""
+        level = levels[number]
+        if number == 0:
+            level.call_continuation("at", level.state.instruction, level.state.stack, ())
+            return
+
+        def after() -> None:
+            name = self.emitter.store_fresh("result")
+            level.leave_handled()
+            stack = level.state.stack
+            level.call_continuation("after", level.state.instruction + 1, stack, (name,))
+
+        self._guarded(level, lambda: self._nested(levels, number - 1), after)
+
+    def _guarded(
+        self, level: _Level, action: Callable[[], None], after: Callable[[], None]
+    ) -> None:
+        """Runs `action` where an exception goes to the handler of the frame's instruction; then
+        `after`. Both ways leave the frame's return value on the stack."""
+        emitter = self.emitter
+        level.enter_handled()
+        start = emitter.label()
+        emitter.place(start)
+        action()
+        last = self.raw.instructions[-1]
+        after()
+        if level.handler is None:
+            return
+        depth = self.depth + level.handled
+        join = emitter.label()
+        emitter.jump(join)
+        handler = emitter.emit("PUSH_EXC_INFO")
+        name = emitter.store_fresh("exception")
+        emitter.emit("POP_EXCEPT")
+        level.leave_handled()
+        level.call_continuation("raise", level.state.instruction, level.state.stack, (name,))
+        emitter.place(join)
+        emitter.protect(start, last, handler, depth)
+
+    # -- the instruction itself ------------------------------------------------------------------
+
+    def _run_here(self, level: _Level, exit: BreakExit) -> None:
+        """Runs the root frame's own instruction in the new code."""
+        instruction = level.instruction
+        if instruction.op in NAME_OPS:
+            self._raise_unbound(level, instruction)
+            return
+        if exit.branches:
+            self._branch(level, instruction)
+            return
+        used, popped = operands(instruction)
+        used_stack = level.state.stack[len(level.state.stack) - used :]
+        net = _net_effect(level.decoded, instruction)
+
+        def action() -> None:
+            for var in used_stack:
+                self.rebuilder.load(var)
+            self._copy(level.decoded, instruction)
+
+        def after() -> None:
+            if instruction.op in ENDS:
+                return
+            names = [self.emitter.store_fresh("result") for _ in range(net + popped)][::-1]
+            for _ in range(used - popped):
+                self.emitter.emit("POP_TOP")
+            level.leave_handled()
+            rest = level.state.stack[: len(level.state.stack) - popped]
+            level.call_continuation("after", instruction.index + 1, rest, tuple(names))
+            self.emitter.emit("RETURN_VALUE")
+
+        self._guarded(level, action, after)
+        self.emitter.emit("RETURN_VALUE")
+
+    def _copy(self, decoded: Decoded, instruction: Instruction) -> None:
+        """Appends the real instructions, with indices of this code."""
+        source = decoded.raw
+        for item in source.instructions[instruction.start : instruction.end]:
+            copy = Raw(item.name, item.arg, item.slots, None, item.position)
+            kind = VERSION.rows[item.name][1]
+            translate = TRANSLATE.get(kind)
+            if item.name == "KW_NAMES":
+                translate = TRANSLATE["const"]
+            if translate is not None:
+                copy.arg = translate(source, self.raw, item.arg)
+            self.emitter.append(copy)
+
+    def _raise_unbound(self, level: _Level, instruction: Instruction) -> None:
+        name = instruction.arg
+        free = name in level.state.code.co_freevars
+        text = (FREE_TEXT if free else NAME_OPS[instruction.op]).format(name)
+
+        def action() -> None:
+            kind = NameError if free else UnboundLocalError
+            self.rebuilder.call_const(kind, text)
+            self.emitter.emit("RAISE_VARARGS", 1)
+
+        self._guarded(level, action, lambda: None)
+        self.emitter.emit("RETURN_VALUE")
+
+    def _branch(self, level: _Level, instruction: Instruction) -> None:
+        emitter = self.emitter
+        stack = level.state.stack
+        top, rest = stack[-1], stack[:-1]
+        other = emitter.label()
+        loop = instruction.op == "FOR_ITER"
+        or_pop = instruction.op.endswith("_OR_POP")
+
+        def action() -> None:
+            self.rebuilder.load(top)
+            if loop:
+                emitter.emit("FOR_ITER", target=other)
+                return
+            if or_pop:
+                emitter.emit("COPY", 1)
+            test = "TRUE" if "TRUE" in instruction.op else "FALSE"
+            op = f"POP_JUMP_IF_{test}" if or_pop else instruction.op
+            emitter.jump_if(op, other)
+
+        def after() -> None:
+            names: list[str] = []
+            if loop:
+                names = [emitter.store_fresh("item")]
+            if loop or or_pop:
+                emitter.emit("POP_TOP")
+            level.leave_handled()
+            kept = stack if loop else rest
+            level.call_continuation("after", instruction.index + 1, kept, tuple(names))
+            emitter.emit("RETURN_VALUE")
+            if loop:
+                for name in ("END_FOR", "POP_TOP")[: VERSION.exhausted_skip]:
+                    if name == "END_FOR":
+                        other.name = "END_FOR"
+                        emitter.place(other)
+                    else:
+                        emitter.emit(name)
+                if not VERSION.exhausted_skip:
+                    emitter.place(other)
+            else:
+                emitter.place(other)
+            if or_pop:
+                emitter.emit("POP_TOP")
+            level.leave_handled()
+            kept = stack if or_pop else rest
+            level.call_continuation("after", instruction.target, kept, ())
+            emitter.emit("RETURN_VALUE")
+
+        self._guarded(level, action, after)
+        self.emitter.emit("RETURN_VALUE")
+
+
+class _Level:
+    """One frame of a break while its code is made."""
+
+    def __init__(self, generator: Generator, state: FrameState) -> None:
+        self.generator = generator
+        code, instruction = generator.continuations.origin(state.code, state.instruction)
+        self.state = FrameState(
+            code=code,
+            instruction=instruction,
+            stack=state.stack,
+            locals=state.locals,
+            cells=state.cells,
+            globals=state.globals,
+            line=state.line,
+        )
+        self.decoded = generator.codes.decode(code)
+        self.instruction = self.decoded.instructions[instruction]
+        self.handler = self.decoded.handlers[instruction]
+        self.saved = [var for var in state.stack if isinstance(var, SavedExceptionVar)]
+        self.handled = len(self.saved)
+
+    def keep_values(self) -> None:
+        """Rebuilds what the continuations need, once for all of them."""
+        rebuilder = self.generator.rebuilder
+        for var in exit_roots(BreakExit(Break("inner_break"), (self.state,), False)):
+            if isinstance(var, SavedExceptionVar):
+                var = var.current
+            if is_fetched(var):
+                assert var.source is not None
+                rebuilder.fetcher.store(var.source)
+                continue
+            if var in rebuilder.places or not _is_built(var):
+                continue
+            rebuilder.load(var)
+            if var in rebuilder.places:
+                rebuilder.emitter.emit("POP_TOP")
+            else:
+                rebuilder.places[var] = rebuilder.emitter.store_fresh("kept")
+
+    def enter_handled(self) -> None:
+        """Makes the exceptions that the frame is handling the current ones."""
+        emitter = self.generator.emitter
+        for saved in self.saved:
+            self.generator.rebuilder.load(saved.current)
+            emitter.emit("PUSH_EXC_INFO")
+            emitter.emit("POP_TOP")
+
+    def leave_handled(self) -> None:
+        for _ in self.saved:
+            self.generator.emitter.emit("POP_EXCEPT")
+
+    def call_continuation(
+        self, form: str, instruction: int, stack: tuple[Var, ...], names: tuple[str, ...]
+    ) -> None:
+        """Calls the continuation with stack, locals, and values that lie in locals `names`."""
+        generator, state, emitter = self.generator, self.state, self.generator.emitter
+        locals_ = self._ordered_locals(form, instruction)
+        cells = tuple(name for name in state.cells)
+        kinds = [_kind(var) for var in stack]
+        if form != "raise":
+            kinds += ["value"] * len(names)
+        layout = Layout(tuple(kinds), tuple(locals_), cells)
+        code = generator.continuations.get(state.code, instruction, layout, form).code
+        emitter.start_call(lambda: self._load_function(code, cells))
+        for name in locals_:
+            generator.rebuilder.load(state.locals[name])
+        count = len(locals_)
+        for var in stack:
+            if not isinstance(var, NullVar):
+                generator.rebuilder.load(var)
+                count += 1
+        for name in names:
+            emitter.load_fast(name)
+            emitter.delete_fast(name)
+        emitter.call(count + len(names))
+
+    def _ordered_locals(self, form: str, instruction: int) -> list[str]:
+        names = list(self.state.locals)
+        order = {name: index for index, name in enumerate(self.state.code.co_varnames)}
+        return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+    def _load_function(self, code: CodeType, cells: tuple[str, ...]) -> None:
+        emitter = self.generator.emitter
+        if not code.co_freevars:
+            emitter.load_const(FunctionType(code, self.state.globals, code.co_name))
+            return
+        emitter.start_call_const(FunctionType)
+        emitter.load_const(code)
+        emitter.load_const(self.state.globals)
+        emitter.load_const(code.co_name)
+        emitter.load_const(None)
+        for name in code.co_freevars:
+            self.generator.rebuilder.load(self.state.cells.get(name) or CellVar())
+        emitter.emit("BUILD_TUPLE", len(code.co_freevars))
+        emitter.call(5)
+
+
+def _is_built(var: Var) -> bool:
+    """True for values that are more than a load of a constant."""
+    return not var.is_constant() or bool(tuple(var.children()))
+
+
+def _kind(var: Var) -> str:
+    if isinstance(var, NullVar):
+        return "null"
+    return "saved" if isinstance(var, SavedExceptionVar) else "value"
+
+
+def _net_effect(decoded: Decoded, instruction: Instruction) -> int:
+    return sum(
+        real_effect(item)
+        for item in decoded.raw.instructions[instruction.start : instruction.end]
+    )
+
+
+# Kind of argument -> its translation into another code object's tables.
+TRANSLATE: dict[str, Callable[[RawCode, RawCode, int], int]] = {
+    "const": lambda old, new, arg: new.const(old.consts[arg]),
+    "name": lambda old, new, arg: new.use_name(old.names[arg]),
+    "method": lambda old, new, arg: new.use_name(old.names[arg]),
+    "global": lambda old, new, arg: new.use_name(old.names[arg >> 1]) << 1 | arg & 1,
+    "attr": lambda old, new, arg: new.use_name(old.names[arg >> 1]) << 1 | arg & 1,
+    "super_attr": lambda old, new, arg: new.use_name(old.names[arg >> 2]) << 2 | arg & 3,
+}
+
+
+def _empty_like(code: CodeType) -> RawCode:
+    """A code object with the same arguments and free variables, and nothing in it yet."""
+    return RawCode(
+        instructions=[],
+        protected=[],
+        consts=[code.co_consts[0] if code.co_consts else None],
+        names=[],
+        varnames=list(code.co_varnames),
+        cellvars=(),
+        freevars=code.co_freevars,
+        argcount=code.co_argcount,
+        posonlyargcount=code.co_posonlyargcount,
+        kwonlyargcount=code.co_kwonlyargcount,
+        flags=code.co_flags & ~inspect.CO_GENERATOR,
+        stacksize=0,
+        filename=code.co_filename,
+        name=code.co_name,
+        qualname=code.co_qualname,
+        firstlineno=code.co_firstlineno,
+    )

@@ -1,0 +1,506 @@
+"""How the new bytecode makes the real object of a Var: one row per class of Var.
+
+Sourced values are fetched, graph results lie in locals, constants are loaded, the rest is built. An
+object that is needed twice is built once and kept in a local; containers and objects are kept before
+they are filled, so that cycles close.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.emit import Emitter
+from dynamo.codegen.fetch import Fetcher
+from dynamo.symbolic import stack_values
+from dynamo.symbolic.trace_result import ContentsEffect, Effect
+from dynamo.symbolic.variables import classes, exceptions, functions, generators, iterators, lists
+from dynamo.symbolic.variables import objects as object_vars
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.constant import ConstVar, NullVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+V = TypeVar("V", bound=Var)
+Row = Callable[["Rebuilder", Any], None]
+ROWS: dict[type[Var], Row] = {}
+
+
+def rebuilds(*kinds: type[Var]) -> Callable[[Row], Row]:
+    """Registers how Vars of these classes are made."""
+
+    def register(row: Row) -> Row:
+        for kind in kinds:
+            ROWS[kind] = row
+        return row
+
+    return register
+
+
+def is_fetched(var: Var) -> bool:
+    """True for values that the new bytecode takes from where they are."""
+    if isinstance(var, ConstVar):
+        return var.source is not None and var._trace is not None
+    return var.source is not None
+
+
+def needed(roots: Iterable[Var], effects: Iterable[Effect]) -> Counter[Var]:
+    """The Vars that must exist as real objects, with the number of places that need them."""
+    changed = {effect.target for effect in effects if isinstance(effect, ContentsEffect)}
+    counts: Counter[Var] = Counter()
+    work = [*roots, *_effect_values(effects)]
+    while work:
+        var = work.pop()
+        counts[var] += 1
+        if counts[var] == 1 and (not is_fetched(var) or var in changed):
+            work.extend(var.children())
+    return counts
+
+
+def _effect_values(effects: Iterable[Effect]) -> list[Var]:
+    values: list[Var] = []
+    for effect in effects:
+        for name in ("target", "cell", "iterator", "value"):
+            value = getattr(effect, name, None)
+            if isinstance(value, Var):
+                values.append(value)
+    return values
+
+
+class Rebuilder:
+    """Pushes real values in one frame.
+
+    places: locals that hold values already (graph results, shared objects).
+    """
+
+    def __init__(self, emitter: Emitter, fetcher: Fetcher, counts: Counter[Var]) -> None:
+        self.emitter = emitter
+        self.fetcher = fetcher
+        self.counts = counts
+        self.places: dict[Var, str] = {}
+
+    def load(self, var: Var) -> None:
+        """Pushes the real object of the Var."""
+        place = self.places.get(var)
+        if place is not None:
+            self.emitter.load_fast(place)
+        elif is_fetched(var):
+            assert var.source is not None
+            self.fetcher.load(var.source)
+        elif isinstance(var, ConstVar):
+            self.emitter.load_const(var.value)
+        else:
+            row = find_row(type(var))
+            if row is None:
+                raise Break("rebuild_unknown", repr(var))
+            row(self, var)
+            if var not in self.places and self.counts[var] > 1 and not isinstance(var, NullVar):
+                self.keep(var)
+
+    def keep(self, var: Var) -> None:
+        """Keeps the value on the top of the stack in a local; it stays on the stack."""
+        self.emitter.emit("COPY", 1)
+        self.places[var] = self.emitter.store_fresh("kept")
+
+    def load_all(self, values: Iterable[Var]) -> int:
+        count = 0
+        for count, value in enumerate(values, 1):  # noqa: B007
+            self.load(value)
+        return count
+
+    def build(self, op: str, values: Iterable[Var]) -> None:
+        """A display: BUILD_LIST and the like."""
+        self.emitter.emit(op, self.load_all(values))
+
+    def call_const(self, function: Any, *args: Any) -> None:
+        """Calls a real callable with Vars and constants."""
+        self.emitter.start_call_const(function)
+        for arg in args:
+            if isinstance(arg, Var):
+                self.load(arg)
+            else:
+                self.emitter.load_const(arg)
+        self.emitter.call(len(args))
+
+    def fill(self, var: Var, function: Any, items: list[Var]) -> None:
+        """`function(object, [items])` for the object on the top of the stack, kept."""
+        self.keep(var)
+        self.emitter.start_call_const(function)
+        self.load(var)
+        self.build("BUILD_LIST", items)
+        self.emitter.call(2)
+        self.emitter.emit("POP_TOP")
+
+
+def find_row(kind: type[Var]) -> Row | None:
+    """The row of the nearest base class."""
+    for base in kind.__mro__:
+        row = ROWS.get(base)
+        if row is not None:
+            return row
+    return None
+
+
+# -- stack and cells ---------------------------------------------------------------------------
+
+
+@rebuilds(NullVar)
+def null(rebuilder: Rebuilder, var: NullVar) -> None:
+    rebuilder.emitter.emit("PUSH_NULL")
+
+
+@rebuilds(TensorVar)
+def tensor(rebuilder: Rebuilder, var: TensorVar) -> None:
+    raise Break("rebuild_unknown", f"{var!r} is no graph output")
+
+
+@rebuilds(stack_values.SavedExceptionVar)
+def saved_exception(rebuilder: Rebuilder, var: stack_values.SavedExceptionVar) -> None:
+    rebuilder.load(var.current)
+
+
+@rebuilds(CellVar)
+def cell(rebuilder: Rebuilder, var: CellVar) -> None:
+    rebuilder.call_const(types.CellType)
+    rebuilder.keep(var)
+    for contents in var.children():
+        rebuilder.load(contents)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("cell_contents")
+
+
+# -- containers --------------------------------------------------------------------------------
+
+
+@rebuilds(lists.TupleVar)
+def tuple_(rebuilder: Rebuilder, var: lists.TupleVar) -> None:
+    rebuilder.build("BUILD_TUPLE", var.items)
+
+
+@rebuilds(lists.SizeVar)
+def size(rebuilder: Rebuilder, var: lists.SizeVar) -> None:
+    rebuilder.emitter.start_call_const(var.kind)
+    rebuilder.build("BUILD_TUPLE", var.items)
+    rebuilder.emitter.call(1)
+
+
+@rebuilds(lists.NamedTupleVar)
+def named_tuple(rebuilder: Rebuilder, var: lists.NamedTupleVar) -> None:
+    if lists.is_structseq(var.cls):
+        rebuilder.emitter.start_call_const(var.cls)
+        rebuilder.build("BUILD_TUPLE", var.items)
+        rebuilder.emitter.call(1)
+        return
+    rebuilder.emitter.start_call_const(tuple.__new__)
+    rebuilder.emitter.load_const(var.cls)
+    rebuilder.build("BUILD_TUPLE", var.items)
+    rebuilder.emitter.call(2)
+
+
+@rebuilds(lists.ListVar)
+def list_(rebuilder: Rebuilder, var: lists.ListVar) -> None:
+    if rebuilder.counts[var] > 1:
+        rebuilder.build("BUILD_LIST", [])
+        rebuilder.fill(var, list.extend, var.items)
+    else:
+        rebuilder.build("BUILD_LIST", var.items)
+
+
+@rebuilds(lists.DequeVar)
+def deque(rebuilder: Rebuilder, var: lists.DequeVar) -> None:
+    rebuilder.emitter.start_call_const(collections.deque)
+    rebuilder.build("BUILD_TUPLE", [])
+    rebuilder.emitter.load_const(var.limit)
+    rebuilder.emitter.call(2)
+    rebuilder.fill(var, collections.deque.extend, var.items)
+
+
+@rebuilds(DictVar)
+def dict_(rebuilder: Rebuilder, var: DictVar) -> None:
+    kind = var.python_type()
+    items: list[Var] = [part for pair in var.entries.values() for part in pair]
+    if kind is dict:
+        rebuilder.emitter.emit("BUILD_MAP", 0)
+    elif kind is collections.defaultdict:
+        rebuilder.call_const(kind, var.factory if var.factory is not None else ConstVar(None))
+    else:
+        rebuilder.call_const(kind)
+    if kind is dict and rebuilder.counts[var] <= 1:
+        for index in range(0, len(items), 2):
+            rebuilder.load(items[index])
+            rebuilder.load(items[index + 1])
+            rebuilder.emitter.emit("MAP_ADD", 1)
+        return
+    rebuilder.keep(var)
+    for index in range(0, len(items), 2):
+        rebuilder.emitter.start_call_const(store_method(kind))
+        rebuilder.load(var)
+        rebuilder.load(items[index])
+        rebuilder.load(items[index + 1])
+        rebuilder.emitter.call(3)
+        rebuilder.emitter.emit("POP_TOP")
+
+
+def store_method(kind: type) -> Any:
+    """How a key is stored without running overrides."""
+    ordered = issubclass(kind, collections.OrderedDict)
+    return collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
+
+
+@rebuilds(DictViewVar)
+def dict_view(rebuilder: Rebuilder, var: DictViewVar) -> None:
+    def load() -> None:
+        rebuilder.load(var.mapping)
+        rebuilder.emitter.load_attr(var.part)
+
+    rebuilder.emitter.start_call(load)
+    rebuilder.emitter.call(0)
+
+
+@rebuilds(SetVar)
+def set_(rebuilder: Rebuilder, var: SetVar) -> None:
+    kind = var.python_type()
+    rebuilder.emitter.start_call_const(kind)
+    rebuilder.build("BUILD_LIST", list(var.entries.values()))
+    rebuilder.emitter.call(1)
+
+
+@rebuilds(lists.RangeVar)
+def range_(rebuilder: Rebuilder, var: lists.RangeVar) -> None:
+    rebuilder.emitter.load_const(var.value)
+
+
+@rebuilds(lists.SliceVar)
+def slice_(rebuilder: Rebuilder, var: lists.SliceVar) -> None:
+    rebuilder.call_const(slice, var.start, var.stop, var.step)
+
+
+# -- callables ---------------------------------------------------------------------------------
+
+
+@rebuilds(functions.FunctionVar)
+def function(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
+    emitter = rebuilder.emitter
+    emitter.start_call_const(types.FunctionType)
+    emitter.load_const(var.code)
+    emitter.load_const(var.globals)
+    emitter.load_const(var.name)
+    if var._defaults:
+        rebuilder.build("BUILD_TUPLE", var._defaults)
+    else:
+        emitter.load_const(None)
+    # Cells may refer to the function itself: it must be kept before their contents are stored.
+    cells = list(var._closure or ())
+    late = [cell for cell in cells if not is_fetched(cell) and cell not in rebuilder.places]
+    for item in late:
+        rebuilder.call_const(types.CellType)
+        rebuilder.places[item] = emitter.store_fresh("cell")
+    if cells:
+        rebuilder.build("BUILD_TUPLE", cells)
+    else:
+        emitter.load_const(None)
+    emitter.call(5)
+    rebuilder.keep(var)
+    if var._kwdefaults:
+        emitter.emit("BUILD_MAP", 0)
+        for name, value in var._kwdefaults.items():
+            emitter.load_const(name)
+            rebuilder.load(value)
+            emitter.emit("MAP_ADD", 1)
+        rebuilder.load(var)
+        emitter.store_attr("__kwdefaults__")
+    for item in late:
+        for contents in item.children():
+            rebuilder.load(contents)
+            rebuilder.load(item)
+            emitter.store_attr("cell_contents")
+    if var.qualname != var.name:
+        emitter.load_const(var.qualname)
+        rebuilder.load(var)
+        emitter.store_attr("__qualname__")
+    if var.annotations is not None:
+        _annotations(rebuilder, var)
+
+
+def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
+    assert var.annotations is not None
+    pairs = getattr(var.annotations, "items", None)
+    if isinstance(pairs, list):
+        rebuilder.build("BUILD_MAP" if not pairs else "BUILD_TUPLE", pairs)
+        if pairs:
+            rebuilder.emitter.raw.instructions[-1].name = "BUILD_MAP"
+            rebuilder.emitter.raw.instructions[-1].arg = len(pairs) // 2
+    else:
+        rebuilder.load(var.annotations)
+    rebuilder.load(var)
+    rebuilder.emitter.store_attr("__annotations__")
+
+
+@rebuilds(functions.MethodVar)
+def method(rebuilder: Rebuilder, var: functions.MethodVar) -> None:
+    if isinstance(var.function, functions.FunctionVar):
+        rebuilder.call_const(types.MethodType, var.function, var.receiver)
+        return
+    rebuilder.load(var.receiver)
+    rebuilder.emitter.load_attr(var.function.value.__name__)
+
+
+@rebuilds(functions.BuiltinVar)
+def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
+    rebuilder.emitter.load_const(var.value)
+
+
+@rebuilds(functions.PartialVar)
+def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
+    emitter = rebuilder.emitter
+    emitter.start_call_const(var.python_type())
+    rebuilder.build("BUILD_TUPLE", [var.function, *var.args])
+    emitter.emit("BUILD_MAP", 0)
+    for name, value in var.keywords.items():
+        emitter.load_const(name)
+        rebuilder.load(value)
+        emitter.emit("MAP_ADD", 1)
+    emitter.emit("CALL_FUNCTION_EX", 1)
+
+
+@rebuilds(classes.ClassVar)
+def class_(rebuilder: Rebuilder, var: classes.ClassVar) -> None:
+    rebuilder.emitter.load_const(var.cls)
+
+
+# -- objects -----------------------------------------------------------------------------------
+
+# Built-in base -> how an instance of a subclass is filled from its built-in part.
+FILLED = {list: list.extend, dict: dict.update, set: set.update}
+OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
+
+
+@rebuilds(object_vars.ObjectVar)
+def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
+    cls, content = var.cls, var.content
+    base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
+    if base in OWN_NEW and content is not None:
+        rebuilder.call_const(base.__new__, cls, content)
+        return
+    new = collections.OrderedDict.__new__ if issubclass(cls, collections.OrderedDict) else None
+    rebuilder.call_const(new or base.__new__, cls)
+    rebuilder.keep(var)
+    if content is not None and base in FILLED:
+        rebuilder.emitter.start_call_const(FILLED[base])
+        rebuilder.load(var)
+        rebuilder.load(content)
+        rebuilder.emitter.call(2)
+        rebuilder.emitter.emit("POP_TOP")
+
+
+@rebuilds(exceptions.ExceptionVar)
+def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
+    plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
+    if plain_init:
+        rebuilder.call_const(var.cls, *var.args)
+    else:
+        rebuilder.call_const(var.cls.__new__, var.cls, *var.args)
+    rebuilder.keep(var)
+    for name, value in (("__cause__", var.cause), ("__context__", var.context)):
+        if not (value.is_constant() and value.as_constant() is None):
+            rebuilder.load(value)
+            rebuilder.load(var)
+            rebuilder.emitter.store_attr(name)
+    if var.suppress_context.as_constant():
+        rebuilder.emitter.load_const(True)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("__suppress_context__")
+
+
+@rebuilds(object_vars.InstanceDictVar)
+def instance_dict(rebuilder: Rebuilder, var: object_vars.InstanceDictVar) -> None:
+    rebuilder.load(var.owner)
+    rebuilder.emitter.load_attr("__dict__")
+
+
+@rebuilds(object_vars.SuperVar)
+def super_(rebuilder: Rebuilder, var: object_vars.SuperVar) -> None:
+    rebuilder.call_const(super, var.start, var.receiver)
+
+
+# -- iterators ---------------------------------------------------------------------------------
+
+
+def advance(iterator: Any, count: int) -> Any:
+    """The iterator after `count` items were taken."""
+    collections.deque(itertools.islice(iterator, count), maxlen=0)
+    return iterator
+
+
+@rebuilds(iterators.SequenceIteratorVar)
+def sequence_iterator(rebuilder: Rebuilder, var: iterators.SequenceIteratorVar) -> None:
+    if var.position is None:
+        rebuilder.call_const(iter, ())
+        return
+    rebuilder.emitter.start_call_const(advance)
+    rebuilder.call_const(iter, var.sequence)
+    rebuilder.emitter.load_const(var.position)
+    rebuilder.emitter.call(2)
+
+
+@rebuilds(iterators.RangeIteratorVar)
+def range_iterator(rebuilder: Rebuilder, var: iterators.RangeIteratorVar) -> None:
+    rebuilder.call_const(iter, var.rest)
+
+
+@rebuilds(iterators.LiveIteratorVar)
+def live_iterator(rebuilder: Rebuilder, var: iterators.LiveIteratorVar) -> None:
+    rebuilder.emitter.start_call_const(iter)
+    rebuilder.build("BUILD_LIST", var.remaining())
+    rebuilder.emitter.call(1)
+
+
+@rebuilds(iterators.EnumerateVar)
+def enumerate_(rebuilder: Rebuilder, var: iterators.EnumerateVar) -> None:
+    rebuilder.call_const(enumerate, var.iterator, var.count)
+
+
+@rebuilds(iterators.ZipVar)
+def zip_(rebuilder: Rebuilder, var: iterators.ZipVar) -> None:
+    if var.strict:
+        raise Break("rebuild_unknown", "zip(strict=True) half-way")
+    rebuilder.call_const(zip, *var.iterators)
+
+
+@rebuilds(iterators.MapVar)
+def map_(rebuilder: Rebuilder, var: iterators.MapVar) -> None:
+    rebuilder.call_const(map, var.function, *var.iterators)
+
+
+@rebuilds(iterators.FilterVar)
+def filter_(rebuilder: Rebuilder, var: iterators.FilterVar) -> None:
+    rebuilder.call_const(filter, var.function or ConstVar(None), var.iterator)
+
+
+@rebuilds(iterators.CountVar)
+def count_(rebuilder: Rebuilder, var: iterators.CountVar) -> None:
+    rebuilder.call_const(itertools.count, var.item, var.step)
+
+
+@rebuilds(generators.GeneratorVar)
+def generator(rebuilder: Rebuilder, var: generators.GeneratorVar) -> None:
+    """A generator that has not started is made again by calling its function."""
+    frame = var.frame
+    if var.started or frame.arguments is None or frame.function is None:
+        raise Break("escaping_generator", repr(var))
+    args, kwargs = frame.arguments
+    emitter = rebuilder.emitter
+    emitter.start_call(lambda: rebuilder.load(frame.function))
+    rebuilder.build("BUILD_TUPLE", args)
+    emitter.emit("BUILD_MAP", 0)
+    for name, value in kwargs.items():
+        emitter.load_const(name)
+        rebuilder.load(value)
+        emitter.emit("MAP_ADD", 1)
+    emitter.emit("CALL_FUNCTION_EX", 1)
