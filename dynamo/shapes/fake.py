@@ -349,7 +349,9 @@ class FakeWorld:
         fakes: list[Fake] = []
         plain_args, plain_kwargs = op.bind(_map_tensors(args, self.from_real, fakes), kwargs)
         plain_kwargs = _map_tensors(plain_kwargs, self.from_real, fakes)
-        outcome = op.rule(self.cache, plain_args, plain_kwargs) if op.rule is not None else None
+        outcome = None
+        if op.rule is not None:
+            outcome = op.rule(self.cache, op.func, plain_args, plain_kwargs)
         if outcome is not None:
             if key is not None:
                 self.cache.outcomes[key] = outcome

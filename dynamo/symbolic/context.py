@@ -9,6 +9,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
+from dynamo.symbolic.variables.base import Var
 
 
 class CodeCache:
@@ -36,6 +37,7 @@ class CompileContext:
     """One compile of one frame.
 
     forced: steps before which the next attempt must break, each with the break that caused it.
+    raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
     """
 
@@ -45,3 +47,4 @@ class CompileContext:
     inline_depth: int = 120
     compile_id: str = ""
     forced: dict[int, Break] = field(default_factory=dict)
+    raised_at: dict[Var, int] = field(default_factory=dict)

@@ -40,6 +40,7 @@ def inline_function(
     if not frame.is_generator:
         return frame.run()
     frame.arguments = (args, kwargs)
+    frame.created_at = tx.step_at_start
     frame.exception = None
     while frame.decoded.instructions[frame.ip].op != "RETURN_GENERATOR":
         frame.step()

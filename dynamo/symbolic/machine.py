@@ -71,6 +71,7 @@ class SymbolicFrame:
         self.result: Var | None = None
         self.yielded = False
         self.arguments: tuple[list[Var], dict[str, Var]] | None = None
+        self.created_at = 0
         self.step_at_start = 0
         self.clock_at_start = 0
         self.mark_at_start: Any = None
@@ -127,7 +128,7 @@ class SymbolicFrame:
         if handler.lasti:
             self.push(ConstVar(0))
         self.push(value)
-        self.trace.raised_at[value] = error.step  # type: ignore[attr-defined]
+        self.trace.context.raised_at[value] = error.step  # type: ignore[attr-defined]
         self.ip = handler.target
 
     def _set_context(self, value: Var) -> None:

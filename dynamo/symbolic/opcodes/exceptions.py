@@ -40,7 +40,7 @@ def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -
 def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     exception = frame.pop()
     again = ObservedException(exception)
-    step = frame.trace.raised_at.get(exception)
+    step = frame.trace.context.raised_at.get(exception)
     if step is not None:
         again.step = step  # type: ignore[attr-defined]
     raise again

@@ -44,3 +44,17 @@ def absolute_name(name: str, package: str | None, level: int) -> str:
     base = (package or "").split(".")
     base = base[: len(base) - (level - 1)]
     return ".".join([*base, name] if name else base)
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """The instance dict, None for instances without one. Runs no user code.
+
+    >>> instance_dict(types.SimpleNamespace(a=1))
+    {'a': 1}
+    """
+    for owner in type.__dict__["__mro__"].__get__(type(value)):
+        descriptor = type.__dict__["__dict__"].__get__(owner).get("__dict__")
+        if isinstance(descriptor, types.GetSetDescriptorType):
+            return descriptor.__get__(value)  # type: ignore[no-any-return]
+    found = getattr(value, "__dict__", None)
+    return found if type(found) is dict else None

@@ -1,0 +1,408 @@
+"""Attribute access as `object.__getattribute__`, `type.__getattribute__` and `super` do it.
+
+`BINDERS` says, per type of a raw class attribute, what it becomes when it is read through an instance
+or a class; a descriptor class written in Python is called as Python would.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class RawAttribute:
+    """An attribute as it stands in a class dict.
+
+    owner: the class that has it; instance: None when it is read through the class `cls`.
+    """
+
+    value: Any
+    owner: type
+    name: str
+    cls: type
+    instance: Var | None
+
+    def source(self) -> Source:
+        owner = ObjectSource(self.owner, self.owner.__qualname__)
+        return ItemSource(DictSource(owner), self.name)
+
+
+Binder = Callable[["SymbolicFrame", RawAttribute], Var]
+BINDERS: dict[type, Binder] = {}
+
+
+def binds(*kinds: type) -> Callable[[Binder], Binder]:
+    """Registers how raw class attributes of these types are bound."""
+
+    def register(binder: Binder) -> Binder:
+        BINDERS.update(dict.fromkeys(kinds, binder))
+        return binder
+
+    return register
+
+
+@binds(types.FunctionType)
+def bind_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method written in Python."""
+    function = tx.trace.wrap(raw.value, raw.source())
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(types.MethodDescriptorType, types.WrapperDescriptorType)
+def bind_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method of a built-in base class."""
+    function = tx.trace.wrap(raw.value, None)
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(types.ClassMethodDescriptorType)
+def bind_class_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A class method of a built-in base class (`dict.fromkeys`)."""
+    return MethodVar(BuiltinVar(raw.value), tx.trace.wrap(raw.cls, None))
+
+
+@binds(staticmethod)
+def bind_static(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A static method."""
+    return tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+
+
+@binds(classmethod)
+def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A class method."""
+    function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+    if isinstance(raw.value.__func__, property):
+        raise Break("descriptor_unknown", raw.name)
+    return MethodVar(function, tx.trace.wrap(raw.cls, None))
+
+
+def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """Runs the getter of a property."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if raw.value.fget is None:
+        tx.trace.raise_exception(
+            AttributeError, f"property {raw.name!r} of {raw.cls.__qualname__!r} object has no getter"
+        )
+    getter = tx.trace.wrap(raw.value.fget, AttrSource(raw.source(), "fget"))
+    return getter.call(tx, [raw.instance], {})
+
+
+BINDERS[property] = property_value
+
+
+@binds(enum.property, types.DynamicClassAttribute)
+def enum_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """`name`, `value` and properties of enum members."""
+    if raw.instance is None:
+        found = getattr(raw.cls, raw.name)
+        return tx.trace.wrap(found, None)
+    if raw.name in ("name", "value") and isinstance(raw.instance, ObjectVar):
+        own = raw.instance.read_own(tx, f"_{raw.name}_")
+        if own is not None:
+            return own
+    return property_value(tx, raw)
+
+
+@binds(functools.cached_property)
+def bind_cached_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """Computes the value once and keeps it in the instance dict."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    function = tx.trace.wrap(raw.value.func, AttrSource(raw.source(), "func"))
+    value = tx.call(function, [raw.instance], {})
+    assert isinstance(raw.instance, ObjectVar)
+    raw.instance.write_own(tx, raw.value.attrname, value)
+    return value
+
+
+@binds(types.MemberDescriptorType)
+def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A slot."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if not isinstance(raw.instance, ObjectVar):
+        raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+    found = raw.instance.read_slot(tx, raw.name, raw.value)
+    if found is None:
+        message = f"'{raw.cls.__name__}' object has no attribute '{raw.name}'"
+        tx.trace.raise_exception(AttributeError, message)
+    return found
+
+
+@binds(types.GetSetDescriptorType)
+def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """An attribute that C code computes."""
+    if raw.name == "__dict__" and isinstance(raw.instance, ObjectVar):
+        return InstanceDictVar(raw.instance)
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if raw.instance.is_constant():
+        return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
+    raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+
+
+@binds(functools._lru_cache_wrapper)
+def bind_cached_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method behind lru_cache."""
+    function = tx.trace.wrap(raw.value, raw.source())
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+def is_data_descriptor(value: Any) -> bool:
+    """True where a class attribute wins over the instance dict."""
+    cls = type(value)
+    return cls is not types.FunctionType and (
+        find_in_mro(cls, "__set__") is not None or find_in_mro(cls, "__delete__") is not None
+    )
+
+
+class Attributes:
+    """The attribute protocol for one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def get(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var:
+        """`var.name`."""
+        cls = var.python_type()
+        custom = find_in_mro(cls, "__getattribute__")
+        if isinstance(custom, types.FunctionType):
+            getter = self.bind(tx, var, cls, "__getattribute__")
+            return tx.call(getter, [ConstVar(name)], {})
+        found = self.get_plain(tx, var, name)
+        if found is not None:
+            return found
+        return self.missing(tx, var, name)
+
+    def missing(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        """What happens when the plain lookup finds nothing."""
+        cls = var.python_type()
+        if find_in_mro(cls, "__getattr__") is not None:
+            getter = self.bind(tx, var, cls, "__getattr__")
+            return getter.call(tx, [ConstVar(name)], {})
+        self.trace.raise_exception(
+            AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+        )
+
+    def get_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
+        """`object.__getattribute__(var, name)`, None where it finds nothing."""
+        cls = var.python_type()
+        if name == "__class__":
+            return self.trace.wrap(cls, None)
+        if name == "__dict__":
+            return InstanceDictVar(var)
+        found = find_owner(cls, name)
+        if found is not None and is_data_descriptor(found[1]):
+            return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
+        own = var.read_own(tx, name)
+        if own is not None:
+            return own
+        if found is None:
+            return None
+        return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
+
+    def bind(self, tx: SymbolicFrame, var: Var | None, cls: type, name: str) -> Var:
+        """A class attribute that is known to exist, bound to the instance."""
+        found = find_owner(cls, name)
+        assert found is not None, name
+        return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
+
+    def bind_raw(self, tx: SymbolicFrame, raw: RawAttribute) -> Var:
+        binder = BINDERS.get(type(raw.value))
+        if binder is not None:
+            return binder(tx, raw)
+        if isinstance(raw.value, property):
+            return property_value(tx, raw)
+        getter = find_in_mro(type(raw.value), "__get__")
+        if getter is None or isinstance(raw.value, type):
+            return self.trace.wrap(raw.value, raw.source())
+        if not isinstance(getter, types.FunctionType):
+            raise Break("descriptor_unknown", f"{type(raw.value).__qualname__} {raw.name}")
+        instance = raw.instance if raw.instance is not None else ConstVar(None)
+        descriptor = self.trace.wrap(raw.value, raw.source())
+        owner = self.trace.wrap(raw.cls, None)
+        return descriptor.call_method(tx, "__get__", [instance, owner], {})
+
+    def get_class_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        """`var.name` for instances that hold no attributes of their own here."""
+        cls = var.python_type()
+        if name == "__class__":
+            return self.trace.wrap(cls, None)
+        found = find_owner(cls, name)
+        if found is None:
+            return self.missing(tx, var, name)
+        return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
+
+    def get_builtin_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        """`var.name` where the type is built in."""
+        cls = var.python_type()
+        if name == "__class__":
+            return self.trace.wrap(cls, None)
+        found = find_owner(cls, name)
+        if found is None:
+            self.trace.raise_exception(
+                AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+            )
+        raw = found[1]
+        if not callable(raw) and var.is_constant() and not isinstance(raw, classmethod):
+            return self.trace.constant(getattr(var.as_constant(), name))
+        return self.bind_raw(tx, RawAttribute(raw, found[0], name, cls, var))
+
+    def get_from_class(self, tx: SymbolicFrame, var: ClassVar, name: str) -> Var:
+        """`cls.name`."""
+        cls = var.cls
+        special = CLASS_PARTS.get(name)
+        if special is not None:
+            return special(tx, cls)
+        meta_found = find_owner(type(cls), name)
+        if meta_found is not None and is_data_descriptor(meta_found[1]):
+            return self._from_metaclass(tx, var, meta_found, name)
+        found = find_owner(cls, name)
+        if found is not None:
+            if issubclass(cls, enum.Enum) and name in cls.__members__:
+                return self.trace.wrap(cls.__members__[name], None)
+            return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, None))
+        if meta_found is not None:
+            return self._from_metaclass(tx, var, meta_found, name)
+        if isinstance(find_in_mro(type(cls), "__getattr__"), types.FunctionType):
+            return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
+        self.trace.raise_exception(
+            AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'"
+        )
+
+    def _from_metaclass(
+        self, tx: SymbolicFrame, var: ClassVar, found: tuple[type, Any], name: str
+    ) -> Var:
+        raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
+        if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
+            value = getattr(var.cls, name)
+            return self.trace.constant(value)
+        return self.bind_raw(tx, raw)
+
+    def get_super(self, tx: SymbolicFrame, var: SuperVar, name: str) -> Var:
+        """`super().name`."""
+        mro = list(type.__dict__["__mro__"].__get__(var.cls))
+        instance = None if isinstance(var.receiver, ClassVar) else var.receiver
+        for owner in mro[mro.index(var.start) + 1 :]:
+            attributes = type.__dict__["__dict__"].__get__(owner)
+            if name in attributes:
+                raw = RawAttribute(attributes[name], owner, name, var.cls, instance)
+                if name == "__new__" and not isinstance(raw.value, staticmethod):
+                    return self.trace.wrap(getattr(owner, "__new__"), None)  # noqa: B009
+                return self.bind_raw(tx, raw)
+        self.trace.raise_exception(
+            AttributeError, f"'super' object has no attribute '{name}'"
+        )
+
+    # -- writing ----------------------------------------------------------------------------
+
+    def set(self, tx: SymbolicFrame, var: ObjectVar, name: str, value: Var) -> None:
+        """`var.name = value`."""
+        cls = var.python_type()
+        custom = find_in_mro(cls, "__setattr__")
+        if isinstance(custom, types.FunctionType):
+            setter = self.bind(tx, var, cls, "__setattr__")
+            tx.call(setter, [ConstVar(name), value], {})
+            return
+        self.set_plain(tx, var, name, value)
+
+    def set_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str, value: Var) -> None:
+        """`object.__setattr__(var, name, value)`."""
+        cls = var.python_type()
+        if name in ("__class__", "__dict__"):
+            raise Break("attribute_store_unknown", f"{name} of {var!r}")
+        found = find_owner(cls, name)
+        raw = None if found is None else found[1]
+        if isinstance(raw, property):
+            if raw.fset is None:
+                message = f"property {name!r} of {cls.__qualname__!r} object has no setter"
+                self.trace.raise_exception(AttributeError, message)
+            assert found is not None
+            source = RawAttribute(raw, found[0], name, cls, var).source()
+            setter = self.trace.wrap(raw.fset, AttrSource(source, "fset"))
+            tx.call(setter, [var, value], {})
+        elif raw is None or isinstance(raw, types.MemberDescriptorType) or not is_data_descriptor(
+            raw
+        ):
+            if raw is None and not has_instance_dict(cls):
+                message = f"'{cls.__name__}' object has no attribute '{name}'"
+                self.trace.raise_exception(AttributeError, message)
+            var.write_own(tx, name, value)
+        elif isinstance(find_in_mro(type(raw), "__set__"), types.FunctionType):
+            assert found is not None
+            source = RawAttribute(raw, found[0], name, cls, var).source()
+            descriptor = self.trace.wrap(raw, source)
+            descriptor.call_method(tx, "__set__", [var, value], {})
+        else:
+            raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+    def delete(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
+        """`del var.name`."""
+        cls = var.python_type()
+        if isinstance(find_in_mro(cls, "__delattr__"), types.FunctionType):
+            tx.call(self.bind(tx, var, cls, "__delattr__"), [ConstVar(name)], {})
+            return
+        self.delete_plain(tx, var, name)
+
+    def delete_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
+        """`object.__delattr__(var, name)`."""
+        cls = var.python_type()
+        raw = find_in_mro(cls, name)
+        if isinstance(raw, types.MemberDescriptorType):
+            present = var.read_slot(tx, name, raw)
+        elif raw is not None and is_data_descriptor(raw):
+            if isinstance(raw, property) and raw.fdel is not None:
+                tx.call(self.trace.wrap(raw.fdel, None), [var], {})
+                return
+            raise Break("attribute_store_unknown", f"del {name} of {var!r}")
+        else:
+            present = var.read_own(tx, name)
+        if present is None:
+            message = f"'{cls.__name__}' object has no attribute '{name}'"
+            self.trace.raise_exception(AttributeError, message)
+        var.write_own(tx, name, None)
+
+
+def has_instance_dict(cls: type) -> bool:
+    """True where instances can take any attribute."""
+    return bool(cls.__dictoffset__)
+
+
+def _class_name(tx: SymbolicFrame, cls: type) -> Var:
+    return ConstVar(cls.__name__)
+
+
+CLASS_PARTS: dict[str, Callable[[SymbolicFrame, type], Var]] = {
+    "__name__": _class_name,
+    "__qualname__": lambda tx, cls: ConstVar(cls.__qualname__),
+    "__module__": lambda tx, cls: tx.trace.constant(cls.__module__),
+    "__doc__": lambda tx, cls: tx.trace.constant(cls.__doc__),
+    "__mro__": lambda tx, cls: tx.trace.constant(cls.__mro__),
+    "__bases__": lambda tx, cls: tx.trace.constant(cls.__bases__),
+    "__base__": lambda tx, cls: tx.trace.constant(cls.__base__),
+    "__class__": lambda tx, cls: tx.trace.wrap(type(cls), None),
+    "__dict__": lambda tx, cls: tx.trace.wrap(
+        cls.__dict__, DictSource(ObjectSource(cls, cls.__qualname__))
+    ),
+}

@@ -1,0 +1,104 @@
+"""Classes as values, and what calling one does."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.wrapping import wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class ClassVar(Var):
+    """An existing class."""
+
+    def __init__(self, cls: type, source: Source | None, trace: Trace | None) -> None:
+        super().__init__(source)
+        self._cls = cls
+        self._trace = trace
+
+    @property
+    def cls(self) -> type:
+        """The class; reading it guards that it is this one."""
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            if self.source is not None and not trace.is_fixed_place(self.source):
+                trace.guard("ID", self.source, self._cls)
+        return self._cls
+
+    def describe(self) -> str:
+        return self._cls.__qualname__
+
+    def python_type(self) -> type:
+        return type(self.cls)
+
+    def children(self) -> Iterable[Var]:
+        return ()
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        if issubclass(self.cls, enum.Enum) or type(self.cls) is type:
+            return True
+        return bool(self.cls)
+
+    def as_proxy(self) -> Any:
+        if self.cls in (bool, int, float, complex):
+            return self.cls
+        return super().as_proxy()
+
+    def as_fake(self) -> Any:
+        return self.as_proxy()
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.attributes.get_from_class(tx, self, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return tx.trace.construct(tx, self, args, kwargs)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        if issubclass(self.cls, enum.Enum):
+            return tx.trace.iterator([tx.trace.wrap(member, None) for member in self.cls])
+        raise Break("iteration_unknown", repr(self))
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        if issubclass(self.cls, enum.Enum):
+            return tx.trace.constant(len(self.cls))
+        raise Break("length_unknown", repr(self))
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        if issubclass(self.cls, enum.Enum) and item.is_constant():
+            return tx.trace.constant(item.as_constant() in self.cls)
+        raise Break("iteration_unknown", repr(self))
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        if issubclass(self.cls, enum.Enum):
+            try:
+                return tx.trace.wrap(self.cls[key.as_constant()], None)
+            except KeyError as error:
+                tx.trace.raise_exception(KeyError, *error.args)
+        if issubclass(self.cls, torch.Tensor):
+            raise Break("generic_alias_of_tensor", repr(self))
+        return tx.trace.generic_alias(tx, self, key)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.cls)
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        return self is other or (isinstance(other, ClassVar) and other.cls is self.cls)
+
+
+@wraps_if(0, lambda value: isinstance(value, type))
+def wrap_class(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A class."""
+    return ClassVar(value, source, trace)

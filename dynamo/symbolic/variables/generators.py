@@ -1,0 +1,101 @@
+"""Generators made in the trace: a suspended symbolic frame with Python's generator protocol."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.iterators import IteratorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+class GeneratorVar(IteratorVar):
+    """A generator object.
+
+    frame: the suspended frame; `frame.resume(tx, value, exception)` runs it to its next yield and
+    raises ObservedException(StopIteration) at its end.
+    """
+
+    kind = types.GeneratorType
+
+    def __init__(self, frame: Any) -> None:
+        super().__init__()
+        self.frame = frame
+        self.started = False
+        self.finished = False
+        self.running = False
+
+    def describe(self) -> str:
+        return str(self.frame.code.co_qualname)
+
+    def children(self) -> Iterable[Var]:
+        return self.frame.alive() if hasattr(self.frame, "alive") else ()
+
+    def _resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
+        if self.running:
+            tx.trace.raise_exception(ValueError, "generator already executing")
+        if self.finished:
+            if exception is not None:
+                raise ObservedException(exception)
+            tx.trace.raise_exception(StopIteration)
+        tx.trace.effects.tick()
+        self.started = self.running = True
+        try:
+            result: Var = self.frame.resume(tx, value, exception)
+        except ObservedException as error:
+            self.finished = True
+            raise error
+        finally:
+            self.running = False
+        return result
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        return self._resume(tx, None, None)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name == "send" and len(args) == 1:
+            none = args[0].is_constant() and args[0].as_constant() is None
+            if not self.started and not none:
+                message = "can't send non-None value to a just-started generator"
+                tx.trace.raise_exception(TypeError, message)
+            return self._resume(tx, args[0], None)
+        if name == "throw" and 1 <= len(args) <= 3:
+            return self._throw(tx, args)
+        if name == "close" and not args:
+            return self._close(tx)
+        return super().call_method(tx, name, args, kwargs)
+
+    def _throw(self, tx: SymbolicFrame, args: list[Var]) -> Var:
+        exception = tx.trace.as_exception(tx, args)
+        if not self.started:
+            self.finished = True
+        return self._resume(tx, None, exception)
+
+    def _close(self, tx: SymbolicFrame) -> Var:
+        if self.finished or not self.started:
+            tx.trace.effects.tick()
+            self.finished = True
+            return ConstVar(None)
+        try:
+            self._resume(tx, None, tx.trace.make_exception(GeneratorExit))
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), GeneratorExit | StopIteration):
+                return ConstVar(None)
+            raise
+        tx.trace.raise_exception(RuntimeError, "generator ignored GeneratorExit")
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in ("gi_frame", "gi_code", "gi_running", "gi_yieldfrom"):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        return super().get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)

@@ -1,0 +1,162 @@
+"""`torch.nn.Module` instances: objects whose attributes also live in `_parameters`, `_buffers` and
+`_modules`, and whose call goes straight to `forward` when there are no hooks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import (
+    DictSource,
+    ItemSource,
+    ModuleSource,
+    Source,
+)
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.lists import SequenceVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.wrapping import wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+MODULE = torch.nn.Module
+MODULE_GETATTR = MODULE.__getattr__
+MODULE_SETATTR = MODULE.__setattr__
+MODULE_CALL = MODULE.__dict__["__call__"]
+REGISTRIES = ("_parameters", "_buffers", "_modules")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+HOOK_MODULE = torch.nn.modules.module
+
+
+class ModuleVar(ObjectVar):
+    """An existing nn.Module."""
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        cls = self.python_type()
+        if find_in_mro(cls, "__getattr__") is not MODULE_GETATTR:
+            return super().get_attr(tx, name)
+        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+            return super().get_attr(tx, name)
+        found = tx.trace.attributes.get_plain(tx, self, name)
+        if found is None:
+            found = self.registered(tx, name)
+        if found is None:
+            message = f"'{cls.__name__}' object has no attribute '{name}'"
+            tx.trace.raise_exception(AttributeError, message)
+        return found
+
+    def registry(self, tx: SymbolicFrame, part: str) -> DictVar | None:
+        """`_parameters`, `_buffers` or `_modules`."""
+        own = self.read_own(tx, part)
+        return own if isinstance(own, DictVar) else None
+
+    def registered(self, tx: SymbolicFrame, name: str) -> Var | None:
+        """A parameter, buffer or submodule, as `Module.__getattr__` finds it."""
+        key = ConstVar(name)
+        for part in REGISTRIES:
+            registry = self.registry(tx, part)
+            found = None if registry is None else registry.lookup(tx, key)
+            if found is not None:
+                return found
+        return None
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if find_in_mro(self.python_type(), "__setattr__") is not MODULE_SETATTR:
+            super().set_attr(tx, name, value)
+        else:
+            self.set_registered(tx, name, value)
+
+    def set_registered(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        """`Module.__setattr__`."""
+        key = ConstVar(name)
+        parts = {part: self.registry(tx, part) for part in REGISTRIES}
+        kept = {p: r is not None and r.lookup(tx, key) is not None for p, r in parts.items()}
+        is_parameter = isinstance(value, TensorVar) and issubclass(
+            value.python_type(), torch.nn.Parameter
+        )
+        if is_parameter or isinstance(value, ModuleVar) or kept["_parameters"] or kept["_modules"]:
+            raise Break("module_structure_change", f"{name} of {self!r}")
+        if kept["_buffers"] and isinstance(value, TensorVar | ConstVar):
+            buffers = parts["_buffers"]
+            assert buffers is not None
+            buffers.set_item(tx, key, value)
+            return
+        tx.trace.attributes.set_plain(tx, self, name, value)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        cls = self.python_type()
+        if find_in_mro(cls, "__call__") is not MODULE_CALL:
+            return super().call(tx, args, kwargs)
+        if self.has_hooks(tx):
+            implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
+            return implementation.call(tx, args, kwargs)
+        return self.get_attr(tx, "forward").call(tx, args, kwargs)
+
+    def has_hooks(self, tx: SymbolicFrame) -> bool:
+        """True when any hook must run around forward; the answer is guarded."""
+        for name in HOOKS:
+            hooks = self.read_own(tx, name)
+            if hooks is not None and hooks.truth(tx):
+                return True
+        for name in GLOBAL_HOOKS:
+            registry = getattr(HOOK_MODULE, name)
+            source = ItemSource(DictSource(ModuleSource(HOOK_MODULE.__name__)), name)
+            tx.trace.guard("LENGTH", source, len(registry))
+            if registry:
+                return True
+        return False
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        if find_in_mro(self.python_type(), "__len__") is None:
+            return True
+        return super().truth(tx)
+
+
+class ModuleSliceVar(SequenceVar):
+    """`module_list[a:b]`: a ModuleList made in the trace, as far as it is only iterated."""
+
+    kind = torch.nn.ModuleList
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        raise Break("attribute_unknown", f"{name} of a slice of a ModuleList")
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name == "__len__":
+            return self.length(tx)
+        if name == "__iter__":
+            return self.iterate(tx)
+        raise Break("attribute_unknown", f"{name} of a slice of a ModuleList")
+
+    def children(self) -> Iterable[Var]:
+        return self.items
+
+
+@wraps_if(5, lambda value: isinstance(value, MODULE))
+def wrap_nn_module(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing module."""
+    if isinstance(value, torch.jit.ScriptModule):
+        raise Break("script_module", type(value).__qualname__)
+    if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin) and value.has_uninitialized_params():
+        raise Break("lazy_module", type(value).__qualname__)
+    return ModuleVar(type(value), source, real=value, trace=trace)

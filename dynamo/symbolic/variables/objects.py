@@ -1,0 +1,389 @@
+"""Instances of classes written in Python, with Python's whole attribute protocol.
+
+An object from a source reads its real instance dict and slots at trace time and guards what it
+read; writes stay in `written` (and become effects). A new object has only `written`. Instances of
+subclasses of built-in containers keep their container part in `content`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+PythonFunction = (types.FunctionType,)
+
+
+class ObjectVar(Var):
+    """An instance of a user's class.
+
+    cls: its exact type; real: the existing instance, None for one made in the trace.
+    written: attributes set in the trace (None: deleted); content: the built-in part, if any.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        source: Source | None = None,
+        *,
+        real: Any = None,
+        trace: Trace | None = None,
+        content: Var | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.real = real
+        self._trace = trace
+        self.content = content
+        self.written: dict[str, Var | None] = {}
+
+    def describe(self) -> str:
+        return self.cls.__qualname__
+
+    def python_type(self) -> type:
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("TYPE", self.source, self.cls)
+        return self.cls
+
+    def children(self) -> Iterable[Var]:
+        yield from (value for value in self.written.values() if value is not None)
+        if self.content is not None:
+            yield self.content
+
+    # -- storage of this instance -------------------------------------------------------------
+
+    def own_names(self, tx: SymbolicFrame) -> list[str]:
+        """Names in the instance dict, in order."""
+        names: dict[str, None] = {}
+        real_dict = None if self.real is None else instance_dict(self.real)
+        if real_dict is not None:
+            assert self.source is not None
+            tx.trace.guard("DICT_KEYS", DictSource(self.source), tuple(real_dict))
+            names.update(dict.fromkeys(real_dict))
+        for name, value in self.written.items():
+            if find_in_mro(self.cls, name).__class__ is types.MemberDescriptorType:
+                continue
+            if value is None:
+                names.pop(name, None)
+            else:
+                names[name] = None
+        return list(names)
+
+    def read_own(self, tx: SymbolicFrame, name: str) -> Var | None:
+        """An entry of the instance dict, None when absent (which is guarded)."""
+        if name in self.written:
+            return self.written[name]
+        if self.real is None:
+            return None
+        real_dict = instance_dict(self.real)
+        if real_dict is None:
+            return None
+        self.python_type()
+        assert self.source is not None
+        source = DictSource(self.source)
+        if name in real_dict:
+            return tx.trace.wrap(real_dict[name], ItemSource(source, name))
+        tx.trace.guard("DICT_LACKS", source, name)
+        return None
+
+    def read_slot(self, tx: SymbolicFrame, name: str, descriptor: Any) -> Var | None:
+        """The value of a slot, None when empty."""
+        if name in self.written:
+            return self.written[name]
+        if self.real is None:
+            return None
+        self.python_type()
+        assert self.source is not None
+        try:
+            value = descriptor.__get__(self.real, self.cls)
+        except AttributeError:
+            tx.trace.guard("LACKS_ATTR", self.source, name)
+            return None
+        return tx.trace.wrap(value, AttrSource(self.source, name))
+
+    def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
+        self.python_type()
+        tx.trace.effects.store_attr(self, name, value)
+        self.written.pop(name, None)
+        self.written[name] = value
+
+    # -- protocol ---------------------------------------------------------------------------
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.attributes.get(tx, self, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        tx.trace.attributes.set(tx, self, name, value)
+
+    def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        tx.trace.attributes.delete(tx, self, name)
+
+    def has_attr(self, tx: SymbolicFrame, name: str) -> bool:
+        if self.real is not None and name not in self.written:
+            real_dict = instance_dict(self.real)
+            if real_dict is not None and name in real_dict:
+                assert self.source is not None
+                self.python_type()
+                tx.trace.guard("DICT_HAS", DictSource(self.source), name)
+        return super().has_attr(tx, name)
+
+    def special(self, tx: SymbolicFrame, name: str) -> Var | None:
+        """The special method as the interpreter looks it up: on the type only."""
+        raw = find_in_mro(self.python_type(), name)
+        if raw is None:
+            return None
+        return tx.trace.attributes.bind(tx, self, self.cls, name)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        method = self.special(tx, "__call__")
+        if method is None:
+            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return method.call(tx, args, kwargs)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name.startswith("__") and name.endswith("__"):
+            method = self.special(tx, name)
+            if method is not None:
+                return method.call(tx, args, kwargs)
+        return self.get_attr(tx, name).call(tx, args, kwargs)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        for name in ("__bool__", "__len__"):
+            if find_in_mro(self.python_type(), name) is not None:
+                return self.call_special(tx, name).truth(tx)
+        return True
+
+    def call_special(self, tx: SymbolicFrame, name: str, *args: Var) -> Var:
+        """Calls a special method that is known to exist."""
+        method = self.special(tx, name)
+        assert method is not None
+        return tx.call(method, list(args), {})
+
+    def _item_method(self, tx: SymbolicFrame, name: str, why: str, *args: Var) -> Var:
+        method = self.special(tx, name)
+        if method is None:
+            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object {why}")
+        return method.call(tx, list(args), {})
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        return self._item_method(tx, "__getitem__", "is not subscriptable", key)
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        self._item_method(tx, "__setitem__", "does not support item assignment", key, value)
+
+    def del_item(self, tx: SymbolicFrame, key: Var) -> None:
+        self._item_method(tx, "__delitem__", "does not support item deletion", key)
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        if find_in_mro(self.cls, "__len__") is None:
+            tx.trace.raise_exception(
+                TypeError, f"object of type '{self.cls.__name__}' has no len()"
+            )
+        return self._item_method(tx, "__len__", "")
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        if find_in_mro(self.python_type(), "__contains__") is not None:
+            return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
+        iterator = self.iterate(tx)
+        found = any(tx.trace.is_or_equals(tx, other, item) for other in iterator.unpack(tx))
+        return ConstVar(found)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        if find_in_mro(self.python_type(), "__iter__") is not None:
+            return self.call_special(tx, "__iter__")
+        if find_in_mro(self.cls, "__getitem__") is not None:
+            return tx.trace.index_iterator(self)
+        tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not iterable")
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if find_in_mro(self.python_type(), "__next__") is None:
+            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not an iterator")
+        return self.call_special(tx, "__next__")
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        cls = self.python_type()
+        hasher = find_in_mro(cls, "__hash__")
+        if hasher is object.__hash__ and find_in_mro(cls, "__eq__") is object.__eq__:
+            return ("identity", self)
+        if hasher is None:
+            tx.trace.raise_exception(TypeError, f"unhashable type: '{cls.__name__}'")
+        if self.content is not None and find_in_mro(type(self), "__hash__") is not None:
+            if isinstance(hasher, types.WrapperDescriptorType) and hasher is not object.__hash__:
+                return self.content.hash_key(tx)
+        if is_frozen_dataclass(cls):
+            fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+            parts = [self.get_attr(tx, n).hash_key(tx) for n, f in fields.items() if f.compare]
+            return ("dataclass", cls, *parts)
+        raise Break("hash_unknown", repr(self))
+
+
+def is_frozen_dataclass(cls: type) -> bool:
+    """True where a dataclass has the generated `__hash__` and `__eq__`."""
+    parameters = cls.__dict__.get("__dataclass_params__")
+    return bool(parameters is not None and parameters.eq and parameters.frozen)
+
+
+class EnumVar(ObjectVar):
+    """An enum member: a constant, compared by identity, with attributes."""
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        self._guard()
+        return self.real
+
+    def _guard(self) -> None:
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("ID", self.source, self.real)
+
+    def python_type(self) -> type:
+        self._guard()
+        return self.cls
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.as_constant())
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.as_constant())
+
+    def read_own(self, tx: SymbolicFrame, name: str) -> Var | None:
+        self._guard()
+        if name in self.written:
+            return self.written[name]
+        value = self.real.__dict__.get(name, self)
+        if value is self:
+            return None
+        assert self.source is not None
+        return tx.trace.constant(value) if name in ("_value_", "_name_") else tx.trace.wrap(
+            value, ItemSource(DictSource(self.source), name)
+        )
+
+
+class InstanceDictVar(Var):
+    """`obj.__dict__`: reads and writes go to the object."""
+
+    def __init__(self, owner: ObjectVar) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return dict
+
+    def children(self) -> Iterable[Var]:
+        return (self.owner,)
+
+    def snapshot(self, tx: SymbolicFrame) -> DictVar:
+        """A new dict with the same entries."""
+        found: dict[str, Var] = {}
+        for name in self.owner.own_names(tx):
+            value = self.owner.read_own(tx, name)
+            assert value is not None
+            found[name] = value
+        return DictVar.from_names(found)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.owner.own_names(tx))
+
+    def length(self, tx: SymbolicFrame) -> Var:
+        return ConstVar(len(self.owner.own_names(tx)))
+
+    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        return ConstVar(self._find(tx, item) is not None)
+
+    def _find(self, tx: SymbolicFrame, key: Var) -> Var | None:
+        name = key.as_constant()
+        owner = self.owner
+        if isinstance(name, str):
+            owner.has_attr(tx, name)
+            return owner.read_own(tx, name)
+        return None
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        found = self._find(tx, key)
+        if found is None:
+            tx.trace.raise_exception(KeyError, key)
+        return found
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        self.owner.write_own(tx, key.as_constant(), value)
+
+    def del_item(self, tx: SymbolicFrame, key: Var) -> None:
+        self.get_item(tx, key)
+        self.owner.write_own(tx, key.as_constant(), None)
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        return tx.trace.iterator([ConstVar(name) for name in self.owner.own_names(tx)])
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        if name in ("get", "pop", "setdefault") and 1 <= len(args) <= 2 and not kwargs:
+            found = self._find(tx, args[0])
+            if found is None:
+                if name == "pop" and len(args) == 1:
+                    tx.trace.raise_exception(KeyError, args[0])
+                default = args[1] if len(args) == 2 else ConstVar(None)
+                if name == "setdefault":
+                    self.set_item(tx, args[0], default)
+                return default
+            if name == "pop":
+                self.del_item(tx, args[0])
+            return found
+        if name == "update":
+            merged = DictVar()
+            tx.trace.call(tx, dict.update, merged, *args, **kwargs)
+            for key, value in merged.entries.values():
+                self.set_item(tx, key, value)
+            return ConstVar(None)
+        if name == "clear":
+            for own in self.owner.own_names(tx):
+                self.owner.write_own(tx, own, None)
+            return ConstVar(None)
+        if name in ("keys", "values", "items", "copy", "__iter__", "__len__", "__contains__"):
+            return self.snapshot(tx).call_method(tx, name, args, kwargs)
+        return super().call_method(tx, name, args, kwargs)
+
+
+class SuperVar(Var):
+    """`super(start, receiver)`: attributes from the classes after `start`."""
+
+    def __init__(self, start: type, receiver: Var, cls: type) -> None:
+        super().__init__()
+        self.start, self.receiver, self.cls = start, receiver, cls
+
+    def describe(self) -> str:
+        return f"{self.start.__name__}, {self.receiver!r}"
+
+    def python_type(self) -> type:
+        return super
+
+    def children(self) -> Iterable[Var]:
+        return (self.receiver,)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.attributes.get_super(tx, self, name)
+
+    def call_method(
+        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return self.get_attr(tx, name).call(tx, args, kwargs)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        raise Break("attribute_store_unknown", f"{name} of super()")

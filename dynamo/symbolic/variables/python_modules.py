@@ -1,0 +1,88 @@
+"""Python modules as values: `torch`, `math`, the user's own."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.wrapping import wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+# Modules whose functions and classes are taken as fixed: nobody rebinds `torch.add` between two
+# calls. Their plain values are guarded like any other.
+FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
+
+
+class PythonModuleVar(Var):
+    """An imported module."""
+
+    def __init__(
+        self, module: types.ModuleType, source: Source | None, trace: Trace | None
+    ) -> None:
+        super().__init__(source)
+        self._module = module
+        self._trace = trace
+        self.written: dict[str, Var | None] = {}
+
+    @property
+    def module(self) -> types.ModuleType:
+        """The module; reading it guards that it is this one."""
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("ID", self.source, self._module)
+        return self._module
+
+    def describe(self) -> str:
+        return self._module.__name__
+
+    def python_type(self) -> type:
+        return type(self.module)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        module = self.module
+        attributes = module.__dict__
+        written, pending = tx.trace.effects.written_global(attributes, name)
+        if written and pending is not None:
+            return pending
+        if written or name not in attributes:
+            return self._computed(tx, name)
+        value = attributes[name]
+        root = module.__name__.partition(".")[0]
+        if root in FIXED_ROOTS and (callable(value) or isinstance(value, types.ModuleType)):
+            return tx.trace.wrap(value, ObjectSource(value, f"{module.__name__}.{name}"))
+        assert self.source is not None
+        return tx.trace.wrap(value, ItemSource(DictSource(self.source), name))
+
+    def _computed(self, tx: SymbolicFrame, name: str) -> Var:
+        """`__class__` and the like, and what a module-level `__getattr__` gives."""
+        try:
+            value = getattr(self._module, name)
+        except AttributeError as error:
+            tx.trace.raise_exception(AttributeError, *error.args)
+        assert self.source is not None
+        return tx.trace.wrap(value, AttrSource(self.source, name))
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        tx.trace.effects.store_global(self.module.__dict__, name, value)
+
+    def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        self.get_attr(tx, name)
+        tx.trace.effects.store_global(self.module.__dict__, name, None)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+
+@wraps_if(1, lambda value: isinstance(value, types.ModuleType))
+def wrap_module(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An imported module."""
+    return PythonModuleVar(value, source, trace)
