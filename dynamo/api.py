@@ -14,7 +14,7 @@ from dynamo import hook
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.cache import FramePolicy
-from dynamo.convert import convert_frame
+from dynamo.convert import Converter
 from dynamo.options import CompileOptions, check_options
 
 F = TypeVar("F")
@@ -28,7 +28,7 @@ class Regions:
         self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
 
     def make(self, options: CompileOptions) -> FramePolicy:
-        policy = FramePolicy(options, convert_frame)
+        policy = FramePolicy(options, Converter())
         with self.lock:
             self.policies.add(policy)
         return policy

@@ -1,0 +1,60 @@
+"""Removes graph nodes that nothing needs, and never one whose running can be noticed."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+IN_PLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in """setitem delitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift
+    irshift iand ior ixor""".split()
+)
+# Parts of names of operations that draw random numbers, change their arguments, or check something.
+NOTICED = (
+    "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
+    "batch_norm", "instance_norm", "rrelu", "assert", "check", "print", "set_", "seed", "sample",
+    "backward", "record_hook",
+)  # fmt: skip
+
+
+def is_noticed(node: fx.Node) -> bool:
+    """True where leaving the node out could be noticed."""
+    target: Any = node.target
+    if node.op in ("placeholder", "output", "call_module"):
+        return True
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable)
+    if target in IN_PLACE_OPERATORS:
+        return True
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not name or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__":
+        return True
+    if name.startswith("__i") and name != "__invert__" and name not in ("__index__", "__int__"):
+        return True
+    if "out" in node.kwargs or node.kwargs.get("inplace") or _has_true(node, name):
+        return True
+    module = getattr(target, "__module__", None) or ""
+    known = isinstance(target, str) or module.split(".")[0] in (
+        "torch", "_operator", "builtins", "math", "",
+    )  # fmt: skip
+    return not known or any(part in name.lower() for part in NOTICED)
+
+
+def _has_true(node: fx.Node, name: str) -> bool:
+    """`relu(x, True)` and the like: a flag that may mean in-place."""
+    functional = getattr(torch.nn.functional, name, None) is node.target
+    return functional and any(arg is True for arg in node.args)
+
+
+def prune(graph: fx.Graph) -> int:
+    """Erases unused nodes, last first; the number of erased ones."""
+    count = 0
+    for node in reversed(list(graph.nodes)):
+        if not node.users and not is_noticed(node):
+            graph.erase_node(node)
+            count += 1
+    return count

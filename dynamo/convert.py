@@ -1,0 +1,308 @@
+"""The story of one frame: from the hook's question to an entry.
+
+decode -> trace (again with what was learned, where needed) -> choose outputs -> prune the graph ->
+compile it by the backend -> generate bytecode -> build guards -> entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynamo import hook
+from dynamo.base import counters, logs
+from dynamo.base.breaks import describe
+from dynamo.base.config import config
+from dynamo.base.counters import timed
+from dynamo.base.errors import (
+    BackendError,
+    Break,
+    DynamoError,
+    InternalError,
+    RestartTrace,
+    SkipFrame,
+    Unsupported,
+)
+from dynamo.cache import EntryRecord
+from dynamo.codegen.continuation import Continuations
+from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
+from dynamo.codegen.prune import prune
+from dynamo.codegen.rebuild import is_fetched, needed
+from dynamo.guards.build import build_program
+from dynamo.guards.records import UserLine
+from dynamo.guards.sources import CellSource, LocalSource, Scope
+from dynamo.options import CompileOptions
+from dynamo.symbolic.breaks import EndTrace
+from dynamo.symbolic.context import CodeCache, CompileContext
+from dynamo.symbolic.inline import OWN_FOLDER
+from dynamo.symbolic.machine import SymbolicFrame, source_text
+from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.trace import Trace
+from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+RESTARTS = 100
+TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
+STDLIB = sysconfig.get_path("stdlib") + os.sep
+SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+
+
+class Converter:
+    """Turns the frames of one region into entries; keeps what they share."""
+
+    def __init__(self) -> None:
+        self.codes = CodeCache()
+        self.continuations = Continuations(self.codes.decode)
+        self.numbers = itertools.count()
+        self.warned: set[int] = set()
+
+    def __call__(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
+        """The hook's answer: an entry, None (run it as it is this time) or SKIP."""
+        reason = self.skip_reason(frame.code)
+        if reason is not None:
+            logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+            return hook.SKIP
+        try:
+            with timed("convert"):
+                return self.convert(frame, options, compile_id)
+        except SkipFrame as skip:
+            logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
+            counters.counters["skips"][skip.reason] += 1
+            return hook.SKIP if skip.forever else None
+        except DynamoError:
+            raise
+        except Exception as error:
+            return self.internal_error(frame, error)
+
+    def internal_error(self, frame: hook.FrameState, error: Exception) -> Any:
+        """A defect of the compiler: eager with one warning, or an error."""
+        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
+        text = f"{place}: the compiler failed ({type(error).__name__}: {error})"
+        if not config.suppress_errors:
+            raise InternalError(text) from error
+        counters.counters["internal_errors"][f"{type(error).__name__}: {error}"] += 1
+        if id(frame.code) not in self.warned:
+            self.warned.add(id(frame.code))
+            warnings.warn(
+                f"{text}; this function runs in eager. DYNAMO_SUPPRESS_ERRORS=0 shows the error.",
+                stacklevel=2,
+            )
+        return hook.SKIP
+
+    def skip_reason(self, code: CodeType) -> str | None:
+        """Why frames of this code are run as they are, None where they are traced."""
+        name = code.co_filename
+        if self.continuations.is_continuation(code):
+            return None
+        if name.startswith(OWN_FOLDER):
+            return "the compiler's own code"
+        if name.startswith("<frozen"):
+            return "Python's import system"
+        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH):
+            return "torch's own code"
+        if name.startswith(STDLIB) and not name.startswith(SITE):
+            return "the standard library"
+        return None
+
+    # -- the stages -------------------------------------------------------------------------
+
+    def convert(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
+        context = CompileContext(
+            self.codes, options, config.max_steps, config.inline_depth, compile_id
+        )
+        log_code(frame, self.codes, compile_id)
+        with timed("trace"):
+            result = self.trace(frame, context)
+        exit = result.exit
+        if isinstance(exit, BreakExit):
+            self.report_break(exit, result, options, compile_id)
+        self.check_worth(frame, result)
+        with timed("outputs"):
+            outputs = choose_outputs(exit, result.effects)
+            graph = close_graph(result.graph, outputs)
+        function = None
+        if graph is not None:
+            with timed("backend"):
+                function = self.compile_graph(graph, frame, options, compile_id)
+        plan = Plan(
+            frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function
+        )
+        with timed("codegen"):
+            code = generate(plan, self.codes, self.continuations)
+        logs.log("bytecode").emit(
+            lambda: f"new code of {frame.code.co_qualname}\n{self.codes.decode(code).listing()}",
+            compile_id,
+        )
+        with timed("guards"):
+            collect = [item.source for item in graph.inputs] if graph is not None else []
+            program = build_program(result.guards, collect, frame.code)
+        logs.log("guards").emit(lambda: "\n".join(map(str, result.guards)), compile_id)
+        counters.counters["stats"]["frames"] += 1
+        return hook.Entry(
+            code, program, EntryRecord(tuple(result.guards), compile_id, frame.code)
+        )
+
+    def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
+        """Attempts to trace the frame until one ends without a new lesson."""
+        for _ in range(RESTARTS):
+            context.raised_at.clear()
+            trace = Trace(context)
+            trace.forced_breaks = frozenset(context.forced)
+            try:
+                return self.attempt(frame, trace)
+            except ObservedException as error:
+                step = error.step  # type: ignore[attr-defined]
+                cause = Break("escaping_exception", error.value.python_type().__name__)
+            except RestartTrace as restart:
+                assert restart.step is not None
+                step, cause = restart.step, restart.cause or Break("inner_break")
+            assert step not in context.forced, (step, cause)
+            context.forced[step] = cause
+        raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
+
+    def attempt(self, frame: hook.FrameState, trace: Trace) -> TraceResult:
+        """One attempt: runs the root frame on Vars."""
+        locals_: dict[str, Var] = {
+            name: UnreadVar(value, LocalSource(name)) for name, value in frame.locals.items()
+        }
+        root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
+        trace.frames.append(root)
+        for name, cell in frame.cells.items():
+            root.cells[name] = trace.wrap(cell, CellSource(name))  # type: ignore[assignment]
+        trace.frames.pop()
+        exit: ReturnExit | BreakExit
+        try:
+            exit = ReturnExit(root.run())
+        except EndTrace as end:
+            exit = live_frames(end.exit, self.codes)
+        roots = exit_roots(exit)
+        effects = trace.effects.records(roots)
+        for var in needed(roots, effects):
+            if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
+                raise RestartTrace(var.frame.created_at, Break("escaping_generator", repr(var)))
+        graph = trace.graph.finish()
+        return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
+
+    def report_break(
+        self, exit: BreakExit, result: TraceResult, options: CompileOptions, compile_id: str
+    ) -> None:
+        """Says why the graph ends; an error where the whole function must be one graph."""
+        line = exit.frames[0].line
+        text = describe(exit.reason, place_of(line), source_text(line))
+        counters.counters["graph_break"][str(exit.reason)] += 1
+        logs.log("graph_breaks").emit(text, compile_id)
+        if options.fullgraph and exit.reason.code != "escaping_exception":
+            raise Unsupported(f"{text}\n  fullgraph=True allows no graph break.")
+
+    def check_worth(self, frame: hook.FrameState, result: TraceResult) -> None:
+        """A frame that breaks before any tensor was met gains nothing from being replaced."""
+        if result.graph is not None or isinstance(result.exit, ReturnExit):
+            return
+        if self.continuations.is_continuation(frame.code):
+            return
+        if any(guard.kind == "TENSOR" for guard in result.guards):
+            return
+        if any(map(holds_tensor, frame.locals.values())):
+            return
+        names = map(frame.globals.get, frame.code.co_names)
+        cells = [cell.cell_contents for cell in frame.cells.values() if _is_bound(cell)]
+        if any(value is torch or holds_tensor(value) for value in (*names, *cells)):
+            return
+        raise SkipFrame("no tensor before the first break", forever=False)
+
+    def compile_graph(
+        self,
+        graph: GraphRecord,
+        frame: hook.FrameState,
+        options: CompileOptions,
+        compile_id: str,
+    ) -> Callable[..., Any]:
+        """The backend's function for the graph, callable without the hook."""
+        module = graph.module
+        logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
+        scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
+        inputs = [item.source.fetch(scope) for item in graph.inputs]
+        counters.counters["stats"]["graphs"] += 1
+        try:
+            compiled = options.compile_graph(module, inputs)
+        except DynamoError:
+            raise
+        except Exception as error:
+            failure = BackendError(
+                f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}\n"
+                f"  The backend {options.backend_name!r} failed: {type(error).__name__}: {error}\n"
+                f"  The graph that it was compiling:\n{module.code}"
+            )
+            failure.graph_module = module
+            raise failure from error
+        function = hook.Compiled(None, compiled)
+        function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
+        return function
+
+
+# -- parts of the stages -------------------------------------------------------------------------
+
+
+def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
+    """Tensors made in the trace that the exit or an effect needs."""
+    counts: Counter[Var] = needed(exit_roots(exit), effects)
+    return tuple(var for var in counts if isinstance(var, TensorVar) and not is_fetched(var))
+
+
+def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:
+    """The graph with its output node, without nodes that nobody needs; None where none is left."""
+    if record is None:
+        return None
+    graph = record.module.graph
+    graph.output(tuple(var.as_proxy() for var in outputs))
+    prune(graph)
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and not node.users:
+            graph.erase_node(node)
+    left = {node.target for node in graph.nodes if node.op == "placeholder"}
+    operations = sum(node.op.startswith("call_") for node in graph.nodes)
+    if not operations and not outputs:
+        return None
+    record.module.recompile()
+    inputs = tuple(item for item in record.inputs if item.name in left)
+    return replace(record, inputs=inputs, operations=operations)
+
+
+def holds_tensor(value: Any) -> bool:
+    """True for tensors, modules, and plain containers of these."""
+    if isinstance(value, list | tuple):
+        return any(isinstance(item, torch.Tensor | torch.nn.Module) for item in value)
+    if isinstance(value, dict):
+        return any(isinstance(item, torch.Tensor | torch.nn.Module) for item in value.values())
+    return isinstance(value, torch.Tensor | torch.nn.Module)
+
+
+def _is_bound(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def place_of(line: UserLine) -> str:
+    return str(line)
+
+
+def log_code(frame: hook.FrameState, codes: CodeCache, compile_id: str) -> None:
+    logs.log("bytecode").emit(
+        lambda: f"code of {frame.code.co_qualname}\n{codes.decode(frame.code).listing()}",
+        compile_id,
+    )
