@@ -203,12 +203,14 @@ class Generator:
         level.enter_handled()
         start = emitter.label()
         emitter.place(start)
+        self.depth += level.handled
+        depth = self.depth
         action()
+        self.depth -= level.handled
         last = self.raw.instructions[-1]
         after()
         if level.handler is None:
             return
-        depth = self.depth + level.handled
         join = emitter.label()
         emitter.jump(join)
         handler = emitter.emit("PUSH_EXC_INFO")

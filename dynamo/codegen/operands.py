@@ -29,7 +29,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
     "DICT_UPDATE": lambda arg: (arg + 1, 1),
     "DICT_MERGE": lambda arg: (arg + 3, 1),
     "RAISE_VARARGS": lambda arg: (arg, arg),
-    "RERAISE": lambda arg: (1, 1),
+    "RERAISE": lambda arg: (arg + 1, 1),
     "MATCH_CLASS": lambda arg: (3, 3),
     **{name: lambda arg: (arg, arg) for name in ("BUILD_TUPLE", "BUILD_LIST", "BUILD_SET",
                                                  "BUILD_STRING")},

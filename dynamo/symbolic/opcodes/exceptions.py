@@ -41,7 +41,8 @@ def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     exception = frame.pop()
     again = ObservedException(exception)
     step = frame.trace.context.raised_at.get(exception)
-    if step is not None:
+    # A real exception that came in can only be raised again here.
+    if step is not None and exception.source is None:
         again.step = step  # type: ignore[attr-defined]
     raise again
 
