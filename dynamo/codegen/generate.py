@@ -232,6 +232,7 @@ class Generator:
         if exit.branches:
             self._branch(level, instruction)
             return
+        null = _null_place(instruction)
         used, popped = operands(instruction)
         used_stack = level.state.stack[len(level.state.stack) - used :]
         net = _net_effect(level.decoded, instruction)
@@ -239,24 +240,35 @@ class Generator:
         def action() -> None:
             for var in used_stack:
                 self.rebuilder.load(var)
-            self._copy(level.decoded, instruction)
+            self._copy(level.decoded, instruction, without_null=bool(null))
 
         def after() -> None:
             if instruction.op in ENDS:
                 return
-            names = [self.emitter.store_fresh("result") for _ in range(net + popped)][::-1]
+            count = net + popped - bool(null)
+            names = [self.emitter.store_fresh("result") for _ in range(count)][::-1]
             for _ in range(used - popped):
                 self.emitter.emit("POP_TOP")
             level.leave_handled()
             rest = level.state.stack[: len(level.state.stack) - popped]
-            level.call_continuation("after", instruction.index + 1, rest, tuple(names))
+            if null == "first":
+                rest = (*rest, NullVar())
+            level.call_continuation(
+                "after", instruction.index + 1, rest, tuple(names), null_last=null == "last"
+            )
             self.emitter.emit("RETURN_VALUE")
 
         self._guarded(level, action, after)
         self.emitter.emit("RETURN_VALUE")
 
-    def _copy(self, decoded: Decoded, instruction: Instruction) -> None:
-        """Appends the real instructions, with indices of this code."""
+    def _copy(self, decoded: Decoded, instruction: Instruction, without_null: bool) -> None:
+        """Appends the real instructions, with indices of this code.
+
+        without_null: a load that makes room for NULL is turned into a plain one.
+        """
+        if instruction.op == "LOAD_METHOD":
+            self.emitter.load_attr(instruction.arg[0])
+            return
         source = decoded.raw
         for item in source.instructions[instruction.start : instruction.end]:
             copy = Raw(item.name, item.arg, item.slots, None, item.position)
@@ -266,6 +278,8 @@ class Generator:
                 translate = TRANSLATE["const"]
             if translate is not None:
                 copy.arg = translate(source, self.raw, item.arg)
+            if without_null:
+                copy.arg &= ~1
             self.emitter.append(copy)
 
     def _raise_unbound(self, level: _Level, instruction: Instruction) -> None:
@@ -350,7 +364,9 @@ class _Level:
         self.decoded = generator.codes.decode(code)
         self.instruction = self.decoded.instructions[instruction]
         self.handler = self.decoded.handlers[instruction]
-        self.saved = [var for var in state.stack if isinstance(var, SavedExceptionVar)]
+        self.saved = [
+            var for var in state.stack if isinstance(var, SavedExceptionVar) and var.active
+        ]
         self.handled = len(self.saved)
 
     def keep_values(self) -> None:
@@ -358,6 +374,8 @@ class _Level:
         rebuilder = self.generator.rebuilder
         for var in exit_roots(BreakExit(Break("inner_break"), (self.state,), False)):
             if isinstance(var, SavedExceptionVar):
+                if not var.active:
+                    continue
                 var = var.current
             if is_fetched(var):
                 assert var.source is not None
@@ -384,7 +402,12 @@ class _Level:
             self.generator.emitter.emit("POP_EXCEPT")
 
     def call_continuation(
-        self, form: str, instruction: int, stack: tuple[Var, ...], names: tuple[str, ...]
+        self,
+        form: str,
+        instruction: int,
+        stack: tuple[Var, ...],
+        names: tuple[str, ...],
+        null_last: bool = False,
     ) -> None:
         """Calls the continuation with stack, locals, and values that lie in locals `names`."""
         generator, state, emitter = self.generator, self.state, self.generator.emitter
@@ -393,6 +416,8 @@ class _Level:
         kinds = [_kind(var) for var in stack]
         if form != "raise":
             kinds += ["value"] * len(names)
+        if null_last:
+            kinds.append("null")
         layout = Layout(tuple(kinds), tuple(locals_), cells)
         code = generator.continuations.get(state.code, instruction, layout, form).code
         emitter.start_call(lambda: self._load_function(code, cells))
@@ -429,6 +454,13 @@ class _Level:
         emitter.call(5)
 
 
+def _null_place(instruction: Instruction) -> str:
+    """Where the instruction leaves a NULL beside its result: "first", "last" or ""."""
+    if instruction.op in ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+        return str(instruction.arg[-1])
+    return ""
+
+
 def _is_built(var: Var) -> bool:
     """True for values that are more than a load of a constant."""
     return not var.is_constant() or bool(tuple(var.children()))
@@ -437,7 +469,7 @@ def _is_built(var: Var) -> bool:
 def _kind(var: Var) -> str:
     if isinstance(var, NullVar):
         return "null"
-    return "saved" if isinstance(var, SavedExceptionVar) else "value"
+    return "saved" if isinstance(var, SavedExceptionVar) and var.active else "value"
 
 
 def _net_effect(decoded: Decoded, instruction: Instruction) -> int:

@@ -162,7 +162,7 @@ def tensor(rebuilder: Rebuilder, var: TensorVar) -> None:
 
 @rebuilds(stack_values.SavedExceptionVar)
 def saved_exception(rebuilder: Rebuilder, var: stack_values.SavedExceptionVar) -> None:
-    rebuilder.load(var.current)
+    rebuilder.load(var.current if var.active else ConstVar(None))
 
 
 @rebuilds(CellVar)

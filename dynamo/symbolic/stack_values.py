@@ -65,13 +65,15 @@ class OpaqueVar(Var):
 class SavedExceptionVar(Var):
     """The slot below a handled exception: `previous` is handled again after POP_EXCEPT.
 
-    current: the exception that is handled while this is on the stack.
+    current: the exception that is handled meanwhile. active: False once POP_EXCEPT has taken it
+    (copies of the slot may still lie on the stack).
     """
 
     def __init__(self, previous: Var | None, current: Var) -> None:
         super().__init__()
         self.previous = previous
         self.current = current
+        self.active = True
 
     def children(self) -> Iterable[Var]:
-        return (self.current,)
+        return (self.current,) if self.active else ()

@@ -27,6 +27,7 @@ def PUSH_EXC_INFO(frame: SymbolicFrame, arg: None, instruction: Instruction) -> 
 def POP_EXCEPT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
     saved = frame.pop()
     assert isinstance(saved, SavedExceptionVar)
+    saved.active = False
     frame.exception = saved.previous
 
 
