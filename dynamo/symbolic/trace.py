@@ -29,6 +29,7 @@ from dynamo.shapes.fake import FakeWorld
 from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
+from dynamo.symbolic.protocol import ObjectProtocol
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -40,13 +41,10 @@ from dynamo.symbolic.variables.wrapping import wrap_value
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
-# Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
-FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
-
 assert modelled.COMPLETE
 
 
-class Trace:
+class Trace(ObjectProtocol):
     """One attempt.
 
     context: the compile context (config, lessons of earlier attempts).
@@ -56,6 +54,7 @@ class Trace:
     """
 
     def __init__(self, context: Any = None) -> None:
+        super().__init__()
         self.context = context
         self.frames: list[SymbolicFrame] = []
         self.steps = 0
@@ -67,7 +66,6 @@ class Trace:
         self._known: dict[int, tuple[Any, Var]] = {}
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None
-        self.mutated_inputs: dict[Var, None] = {}
         self.grad_mode_at_start = torch.is_grad_enabled()
         self.guard("GLOBAL_STATE", None, None)
 
@@ -112,6 +110,8 @@ class Trace:
 
     def constant(self, value: Any) -> Var:
         """A Var for a value computed while tracing; containers become new containers."""
+        if type(value) is slice:
+            return self.wrap(value, None)
         if type(value) is torch.Size:
             return SizeVar([ConstVar(item) for item in value])
         if type(value) is tuple:
@@ -217,10 +217,6 @@ class Trace:
         if not isinstance(raw, METHOD_DESCRIPTORS):
             return var.get_attr(tx, name).call(tx, args, kwargs)
         return self.call_real(tx, raw, [var, *args], kwargs)
-
-    def get_builtin_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
-        """`var.name` where the type of var is built in and instances have no dict."""
-        return modelled.get_builtin_attr(tx, var, name)
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raises an exception of the traced program; args are Vars or constants."""

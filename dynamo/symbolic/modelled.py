@@ -1,0 +1,33 @@
+"""Everything that fills the tables: importing this module makes the evaluator's knowledge complete."""
+
+from __future__ import annotations
+
+from dynamo.symbolic.rules import builtins, containers, operators, table, tensors, torch_functions
+from dynamo.symbolic.variables import (
+    attributes,
+    cells,
+    classes,
+    constant,
+    dicts,
+    exceptions,
+    functions,
+    generators,
+    iterators,
+    lists,
+    modules,
+    objects,
+    python_modules,
+    tensor,
+)
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
+from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_module
+
+CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
+PARTS = (
+    attributes, builtins, cells, classes, constant, containers, dicts, exceptions, functions,
+    generators, iterators, lists, modules, objects, operators, python_modules, table, tensor,
+    tensors, torch_functions,
+)
+COMPLETE = all(part.__name__ for part in PARTS)
+
+__all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module"]

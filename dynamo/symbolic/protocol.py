@@ -1,0 +1,317 @@
+"""What trackers and rules ask of a trace about objects: equality, indices, iteration, construction.
+
+A base of `Trace`; it holds no state of its own besides `attributes`.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.kinds import TensorFacts
+from dynamo.guards.sources import (
+    AttrSource,
+    BuiltinSource,
+    GlobalSource,
+    ModuleSource,
+    ObjectSource,
+    Source,
+)
+from dynamo.symbolic.rules import table, tensors, torch_functions
+from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
+from dynamo.symbolic.variables.iterators import (
+    IndexIteratorVar,
+    RangeIteratorVar,
+    SequenceIteratorVar,
+)
+from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
+FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
+                         "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
+CONTENT_TYPES: dict[type, Callable[[], Var]] = {
+    list: ListVar, dict: DictVar, set: SetVar,
+}
+WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
+
+
+class ObjectProtocol:
+    """Python's object protocol over Vars, for one trace."""
+
+    def __init__(self) -> None:
+        self.attributes = Attributes(self)  # type: ignore[arg-type]
+        self.tensor_inputs: list[TensorVar] = []
+        self.mutated: dict[TensorVar, None] = {}
+
+    # -- knowledge ----------------------------------------------------------------------------
+
+    def is_modelled(self, function: Any) -> bool:
+        """True where a call of the function is a row of the rule table or one graph node."""
+        return table.has_rule(function) or torch_functions.is_graph_function(function)
+
+    def is_fixed_place(self, source: Source) -> bool:
+        """True where nobody rebinds what is found at the source."""
+        root = source.root()
+        if isinstance(root, BuiltinSource | ObjectSource):
+            return True
+        if isinstance(root, ModuleSource):
+            return root is not source and root.name.partition(".")[0] in FIXED_ROOTS
+        if isinstance(root, GlobalSource) and root is not source:
+            value = self.frames[0].globals.get(root.name)  # type: ignore[attr-defined]
+            name = getattr(value, "__name__", "") if isinstance(value, types.ModuleType) else ""
+            return name.partition(".")[0] in FIXED_ROOTS
+        return False
+
+    # -- equality and order ---------------------------------------------------------------------
+
+    def equals(self, tx: SymbolicFrame, a: Var, b: Var) -> bool:
+        """`bool(a == b)`."""
+        return tx.trace.call(tx, operator.eq, a, b).truth(tx)
+
+    def is_or_equals(self, tx: SymbolicFrame, a: Var, b: Var) -> bool:
+        """`a is b or a == b`, as containers compare their items."""
+        return a is b or self.equals(tx, a, b)
+
+    def hash_of(self, var: Var) -> Any:
+        return var.hash_key(self.frames[-1])  # type: ignore[attr-defined]
+
+    def as_index(self, tx: SymbolicFrame, key: Var) -> int | None:
+        """`operator.index(key)`, None where it has none."""
+        if key.is_constant():
+            value = key.as_constant()
+            return int(value) if isinstance(value, int) else None
+        if isinstance(key, ObjectVar) and find_in_mro(key.cls, "__index__") is not None:
+            return int(key.call_special(tx, "__index__").as_constant())
+        if isinstance(key, TensorVar):
+            raise Break("item", repr(key))
+        return None
+
+    # -- iteration ------------------------------------------------------------------------------
+
+    def iterate_sequence(self, var: Var) -> Var:
+        assert isinstance(var, SequenceVar)
+        return SequenceIteratorVar(var)
+
+    def iterate_range(self, value: range) -> Var:
+        return RangeIteratorVar(value)
+
+    def index_iterator(self, var: Var) -> Var:
+        return IndexIteratorVar(var)
+
+    # -- making values --------------------------------------------------------------------------
+
+    def make_tuple(self, items: list[Var]) -> Var:
+        return TupleVar(items)
+
+    def make_dict(self, items: dict[str, Var]) -> Var:
+        return DictVar.from_names(items)
+
+    def make_exception(self, cls: type[BaseException], *args: Any) -> Var:
+        return ExceptionVar(cls, [self.constant(arg) for arg in args])  # type: ignore[attr-defined]
+
+    def as_exception(self, tx: SymbolicFrame, args: list[Var]) -> Var:
+        """The exception that `throw(*args)` or `raise args[0]` means."""
+        first = args[0]
+        if isinstance(first, ClassVar) and issubclass(first.cls, BaseException):
+            return self.construct(tx, first, [], {})
+        if issubclass(first.python_type(), BaseException):
+            return first
+        tx.trace.raise_exception(TypeError, "exceptions must derive from BaseException")
+
+    def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
+        """`list[int]` and the like."""
+        parts = key.unpack(tx) if isinstance(key, TupleVar) else [key]
+        values = tuple(p.cls if isinstance(p, ClassVar) else p.as_constant() for p in parts)
+        alias = cls.cls[values if isinstance(key, TupleVar) else values[0]]  # type: ignore[index]
+        return tx.trace.wrap(alias, None)
+
+    def run_real(self, function: Callable[[], Any]) -> Any:
+        """The result of a real call; its exception is the traced program's."""
+        try:
+            return function()
+        except Exception as error:
+            self.raise_exception(type(error), *error.args)  # type: ignore[attr-defined]
+
+    def construct(
+        self, tx: SymbolicFrame, var: ClassVar, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        """`cls(*args, **kwargs)`."""
+        cls = var.cls
+        result = table.apply(tx, cls, args, kwargs)
+        if result is not None:
+            return result
+        found = find_owner(type(cls), "__call__")
+        if found is not None and isinstance(found[1], types.FunctionType):
+            if not issubclass(cls, enum.Enum):
+                raw = RawAttribute(found[1], found[0], "__call__", type(cls), var)
+                return self.attributes.bind_raw(tx, raw).call(tx, args, kwargs)
+        return self.construct_plain(tx, var, args, kwargs)
+
+    def construct_plain(
+        self, tx: SymbolicFrame, var: ClassVar, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        """`type.__call__(cls, ...)`: `__new__`, then `__init__`."""
+        cls = var.cls
+        if issubclass(cls, enum.Enum):
+            values = [arg.as_constant() for arg in args]
+            return tx.trace.wrap(self.run_real(lambda: cls(*values)), None)
+        if issubclass(cls, torch.Tensor | torch.nn.Module):
+            raise Break("module_structure_change", cls.__qualname__)
+        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+            return self._named_tuple(tx, cls, args, kwargs)
+        new = find_in_mro(cls, "__new__")
+        new = new.__func__ if isinstance(new, staticmethod) else new
+        if isinstance(new, types.FunctionType):
+            maker = tx.trace.wrap(new, ObjectSource(new, new.__qualname__))
+            made = tx.call(maker, [var, *args], kwargs)
+            if not issubclass(made.python_type(), cls):
+                return made
+        else:
+            made = self.new_object(tx, cls, args)
+        init = find_owner(cls, "__init__")
+        if init is not None and isinstance(init[1], types.FunctionType):
+            raw = RawAttribute(init[1], init[0], "__init__", cls, made)
+            tx.call(self.attributes.bind_raw(tx, raw), args, kwargs)
+        elif isinstance(made, ObjectVar) and made.content is not None:
+            made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
+        elif kwargs or (args and not isinstance(made, ExceptionVar) and new is object.__new__):
+            tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
+        return made
+
+    def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
+        """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
+        if issubclass(cls, BaseException):
+            if issubclass(cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError):
+                raise Break("call_of_unknown_function", cls.__qualname__)
+            return ExceptionVar(cls, list(args))
+        if not cls.__flags__ & (1 << 9):  # a static (C) type
+            raise Break("call_of_unknown_function", cls.__qualname__)
+        base = base_of(cls)
+        if base is object:
+            abstract = getattr(cls, "__abstractmethods__", None)
+            if abstract:
+                self.run_real(lambda: object.__new__(cls))
+            return ObjectVar(cls)
+        if base not in CONTENT_TYPES:
+            raise Break("call_of_unknown_function", cls.__qualname__)
+        return ObjectVar(cls, content=CONTENT_TYPES[base]())
+
+    def _named_tuple(
+        self, tx: SymbolicFrame, cls: Any, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        items = dict(zip(cls._fields, args, strict=False))
+        if len(args) > len(cls._fields) or any(n in items or n not in cls._fields for n in kwargs):
+            raise Break("argument_mismatch", cls.__qualname__)
+        items.update(kwargs)
+        for name, value in getattr(cls, "_field_defaults", {}).items():
+            if name not in items:
+                items[name] = tx.trace.constant(value)
+        missing = [name for name in cls._fields if name not in items]
+        if missing:
+            raise Break("argument_mismatch", f"{cls.__qualname__}: {missing}")
+        return NamedTupleVar(cls, [items[name] for name in cls._fields])
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def get_class_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        return self.attributes.get_class_attr(tx, var, name)
+
+    def get_builtin_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
+        return self.attributes.get_builtin_attr(tx, var, name)
+
+    def get_function_attr(self, tx: SymbolicFrame, var: FunctionVar, name: str) -> Var:
+        """`function.name`."""
+        if name in var.written:
+            value = var.written[name]
+            if value is not None:
+                return value
+            tx.trace.raise_exception(
+                AttributeError, f"'function' object has no attribute '{name}'")
+        if var.real is not None and var.source is not None:
+            if name == "__class__":
+                return tx.trace.wrap(types.FunctionType, None)
+            if name == "__get__":
+                return MethodVar(tx.trace.wrap(types.FunctionType.__get__, None), var)
+            value = self.run_real(lambda: getattr(var.real, name))
+            var.guard_identity(tx.trace)
+            if isinstance(value, types.MethodWrapperType):
+                return MethodVar(tx.trace.wrap(getattr(types.FunctionType, name), None), var)
+            return tx.trace.wrap(value, AttrSource(var.source, name))
+        if name in ("__name__", "__qualname__"):
+            code_name = "co_name" if name == "__name__" else "co_qualname"
+            return ConstVar(getattr(var.code, code_name))
+        if name == "__module__":
+            return ConstVar(var.globals.get("__name__"))
+        if name == "__doc__":
+            consts = var.code.co_consts
+            return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
+        if name == "__dict__":
+            return DictVar.from_names({k: v for k, v in var.written.items() if v is not None})
+        if not hasattr(types.FunctionType, name):
+            tx.trace.raise_exception(
+                AttributeError, f"'function' object has no attribute '{name}'")
+        raise Break("attribute_unknown", f"{name} of {var!r}")
+
+    # -- tensors ------------------------------------------------------------------------------------
+
+    def guard_tensor(self, var: TensorVar) -> None:
+        """Guards the metadata of a tensor from outside."""
+        self.guard("TENSOR", var.source, TensorFacts.of(var.real))  # type: ignore[attr-defined]
+
+    def add_input(self, var: TensorVar) -> None:
+        """A tensor became a graph input: it must stay another one than the mutated ones."""
+        for other in self.mutated:
+            self.guard("NOT_SAME", other.source, var.source)  # type: ignore[attr-defined]
+        self.tensor_inputs.append(var)
+
+    def note_mutation(self, var: TensorVar) -> None:
+        """A graph operation wrote into the tensor."""
+        self.effects.tick()  # type: ignore[attr-defined]
+        if var.source is None or var in self.mutated:
+            return
+        self.mutated[var] = None
+        for other in self.tensor_inputs:
+            if other is not var:
+                self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
+
+    def get_tensor_attr(self, tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
+        return tensors.get_attr(tx, var, name)
+
+    def set_tensor_attr(self, tx: SymbolicFrame, var: TensorVar, name: str, value: Var) -> None:
+        raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+    def call_tensor_method(
+        self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        return tensors.call_method(tx, var, name, args, kwargs)
+
+
+def base_of(cls: type) -> type:
+    """The built-in class that a class written in Python stands on (`object` for most)."""
+    for base in cls.__mro__:
+        if base in CONTENT_TYPES or base in (tuple, int, float, str, frozenset, bytes):
+            return base
+        if base is not object and not base.__flags__ & (1 << 9):
+            return base
+    return object
+
+
+__all__ = ["FrozensetVar", "ObjectProtocol", "ObservedException"]

@@ -1,0 +1,571 @@
+"""Built-in functions and the constructors of built-in types."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules import table
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.functions import (
+    BuiltinVar,
+    FunctionVar,
+    MethodVar,
+    PartialVar,
+)
+from dynamo.symbolic.variables.iterators import (
+    CallIteratorVar,
+    EnumerateVar,
+    FilterVar,
+    MapVar,
+    RangeIteratorVar,
+    SequenceIteratorVar,
+    ZipVar,
+)
+from dynamo.symbolic.variables.lists import ListVar, RangeVar, SequenceVar, SizeVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+NONE = ConstVar(None)
+
+
+@rule([len])
+def len_(tx: SymbolicFrame, var: Var) -> Var:
+    if var.is_constant() and not isinstance(var, SequenceVar | RangeVar | SetVar):
+        return tx.trace.constant(tx.trace.run_real(lambda: len(var.as_constant())))
+    return var.length(tx)
+
+
+@rule([bool])
+def bool_(tx: SymbolicFrame, var: Var = ConstVar(False)) -> Var:  # noqa: B008
+    return ConstVar(var.truth(tx))
+
+
+@rule([int, float, complex])
+def number(tx: SymbolicFrame, *args: Var) -> Var | None:
+    if any(isinstance(arg, TensorVar) for arg in args):
+        raise Break("item", repr(args[0]))
+    return None
+
+
+@rule([int])
+def int_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
+    return special_number(tx, args, ("__int__", "__index__"))
+
+
+@rule([float])
+def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
+    return special_number(tx, args, ("__float__", "__index__"))
+
+
+def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:
+    if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
+        for name in names:
+            if find_in_mro(args[0].python_type(), name) is not None:
+                return args[0].call_special(tx, name)
+    return None
+
+
+@rule([str, repr, format])
+def text(tx: SymbolicFrame, var: Var = ConstVar(""), *rest: Var) -> Var | None:  # noqa: B008
+    if isinstance(var, TensorVar):
+        raise Break("item", repr(var))
+    return None
+
+
+@rule([str])
+def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
+    if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
+        for name in ("__str__", "__repr__"):
+            found = find_in_mro(args[0].python_type(), name)
+            if isinstance(found, types.FunctionType):
+                return args[0].call_special(tx, name)
+    if len(args) == 1 and isinstance(args[0], ExceptionVar):
+        var = args[0]
+        custom = find_in_mro(var.cls, "__str__")
+        if isinstance(custom, types.FunctionType):
+            return var.call_method(tx, "__str__", [], {})
+        if custom is BaseException.__str__:
+            if not var.args:
+                return ConstVar("")
+            return tx.trace.call(tx, str, var.args[0] if len(var.args) == 1 else TupleVar(var.args))
+        if custom is KeyError.__str__ and len(var.args) == 1:
+            return tx.trace.call(tx, repr, var.args[0])
+    return None
+
+
+@rule([repr])
+def repr_(tx: SymbolicFrame, var: Var) -> Var | None:
+    if isinstance(var, ObjectVar) and not var.is_constant():
+        if isinstance(find_in_mro(var.python_type(), "__repr__"), types.FunctionType):
+            return var.call_special(tx, "__repr__")
+    if isinstance(var, ClassVar) and type(var.cls) is type:
+        return ConstVar(repr(var.cls))
+    return None
+
+
+@rule([format])
+def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
+    if not var.is_constant():
+        if isinstance(var, ObjectVar) and isinstance(
+            find_in_mro(var.python_type(), "__format__"), types.FunctionType
+        ):
+            return var.call_special(tx, "__format__", spec)
+        if spec.as_constant() == "":
+            return tx.trace.call(tx, str, var)
+    return None
+
+
+@rule([print, input, open, eval, exec, compile, globals, locals, vars, dir, id, breakpoint, __import__])
+def not_modelled(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    return None
+
+
+@rule([vars])
+def vars_(tx: SymbolicFrame, var: Var) -> Var:
+    return var.get_attr(tx, "__dict__")
+
+
+@rule([hash])
+def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
+    if isinstance(var, ObjectVar):
+        method = find_in_mro(var.python_type(), "__hash__")
+        if isinstance(method, types.FunctionType):
+            return var.call_special(tx, "__hash__")
+    if var.is_constant() and isinstance(var.as_constant(), int | float | bool | str | None | bytes):
+        return tx.trace.constant(hash(var.as_constant()))
+    if var.is_constant():
+        tx.trace.run_real(lambda: hash(var.as_constant()))
+    return None
+
+
+@rule([callable])
+def callable_(tx: SymbolicFrame, var: Var) -> Var:
+    if isinstance(var, FunctionVar | MethodVar | BuiltinVar | ClassVar | PartialVar):
+        return ConstVar(True)
+    return ConstVar(find_in_mro(var.python_type(), "__call__") is not None)
+
+
+@rule([type])
+def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    if len(args) != 1:
+        raise Break("class_definition", "type() with three arguments")
+    return tx.trace.wrap(args[0].python_type(), None)
+
+
+@rule([type.__call__])
+def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    assert isinstance(cls, ClassVar)
+    return tx.trace.construct_plain(tx, cls, list(args), kwargs)
+
+
+def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
+    """The class or nest of classes that isinstance and issubclass take."""
+    if isinstance(var, ClassVar):
+        return var.cls
+    if isinstance(var, TupleVar):
+        return tuple(class_tuple(tx, item) for item in var.items)
+    value = getattr(var, "value", None) or getattr(var, "real", None)
+    if isinstance(value, types.UnionType):
+        return value
+    raise Break("call_of_unknown_function", f"isinstance with {var!r}")
+
+
+@rule([isinstance])
+def isinstance_(tx: SymbolicFrame, var: Var, classes: Var) -> Var:
+    kinds, cls = class_tuple(tx, classes), var.python_type()
+    return ConstVar(bool(is_instance(tx, var, cls, kinds)))
+
+
+def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
+    if isinstance(kinds, tuple):
+        return any(is_instance(tx, var, cls, kind) for kind in kinds)
+    if isinstance(kinds, types.UnionType):
+        return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
+    check = find_in_mro(type(kinds), "__instancecheck__")
+    if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
+        raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
+    if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
+        return issubclass(cls, kinds)
+    real = getattr(var, "real", None)
+    if real is not None and not isinstance(var, TensorVar):
+        return isinstance(real, kinds)
+    return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
+
+
+KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
+                          "torch.autograd.variable", "_py_abc"})
+
+
+@rule([issubclass])
+def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
+    if not isinstance(cls, ClassVar):
+        tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
+    kinds = class_tuple(tx, classes)
+    return ConstVar(bool(tx.trace.run_real(lambda: issubclass(cls.cls, kinds))))
+
+
+@rule([getattr])
+def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
+    if not default:
+        return var.get_attr(tx, name.as_constant())
+    try:
+        return var.get_attr(tx, name.as_constant())
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), AttributeError):
+            return default[0]
+        raise
+
+
+@rule([hasattr])
+def hasattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    return ConstVar(var.has_attr(tx, name.as_constant()))
+
+
+@rule([setattr])
+def setattr_(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
+    var.set_attr(tx, name.as_constant(), value)
+    return NONE
+
+
+@rule([delattr])
+def delattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    var.del_attr(tx, name.as_constant())
+    return NONE
+
+
+@rule([object.__setattr__])
+def object_setattr(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
+    if isinstance(var, ObjectVar):
+        tx.trace.attributes.set_plain(tx, var, name.as_constant(), value)
+    else:
+        var.set_attr(tx, name.as_constant(), value)
+    return NONE
+
+
+@rule([object.__getattribute__])
+def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    if not isinstance(var, ObjectVar):
+        return var.get_attr(tx, name.as_constant())
+    found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
+    if found is None:
+        tx.trace.raise_exception(
+            AttributeError,
+            f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'")
+    return found
+
+
+@rule([object.__init__, BaseException.__init__, Exception.__init__])
+def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+    if isinstance(var, ExceptionVar):
+        tx.trace.effects.tick()
+        var.args = list(args)
+    return NONE
+
+
+@rule([object.__new__, BaseException.__new__, Exception.__new__, list.__new__, dict.__new__, set.__new__])
+def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    assert isinstance(cls, ClassVar)
+    return tx.trace.new_object(tx, cls.cls, list(args))
+
+
+@rule([object.__init_subclass__])
+def nothing(tx: SymbolicFrame, *args: Var) -> Var:
+    return NONE
+
+
+@rule([super])
+def super_(tx: SymbolicFrame, *args: Var) -> Var:
+    if not args:
+        cell = tx.cells.get("__class__")
+        first = tx.code.co_varnames[0] if tx.code.co_argcount else None
+        if cell is None or first is None:
+            tx.trace.raise_exception(RuntimeError, "super(): no arguments")
+        start = cell.load(tx)
+        receiver = tx.locals.get(first)
+        if receiver is None:
+            owner = tx.cells.get(first)
+            assert isinstance(owner, CellVar)
+            receiver = owner.load(tx)
+        args = (start, receiver)
+    start, receiver = args
+    assert isinstance(start, ClassVar)
+    if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
+        return SuperVar(start.cls, receiver, receiver.cls)
+    return SuperVar(start.cls, receiver, receiver.python_type())
+
+
+# -- iteration -------------------------------------------------------------------------------------
+
+
+@rule([iter])
+def iter_(tx: SymbolicFrame, var: Var, *sentinel: Var) -> Var:
+    return CallIteratorVar(var, sentinel[0]) if sentinel else var.iterate(tx)
+
+
+@rule([next])
+def next_(tx: SymbolicFrame, var: Var, *default: Var) -> Var:
+    if not default:
+        return var.next_item(tx)
+    try:
+        return var.next_item(tx)
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            return default[0]
+        raise
+
+
+@rule([range])
+def range_(tx: SymbolicFrame, *args: Var) -> Var:
+    values = [tx.trace.as_index(tx, arg) for arg in args]
+    if None in values:
+        wrong = args[values.index(None)].python_type().__name__
+        tx.trace.raise_exception(TypeError, f"'{wrong}' object cannot be interpreted as an integer")
+    return RangeVar(tx.trace.run_real(lambda: range(*values)))
+
+
+@rule([enumerate])
+def enumerate_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
+    return EnumerateVar(items.iterate(tx), start.as_constant())
+
+
+@rule([zip])
+def zip_(tx: SymbolicFrame, *items: Var, strict: Var = ConstVar(False)) -> Var:  # noqa: B008
+    return ZipVar([item.iterate(tx) for item in items], strict.truth(tx))
+
+
+@rule([map])
+def map_(tx: SymbolicFrame, function: Var, *items: Var) -> Var:
+    return MapVar(function, [item.iterate(tx) for item in items])
+
+
+@rule([filter])
+def filter_(tx: SymbolicFrame, function: Var, items: Var) -> Var:
+    nothing_ = function.is_constant() and function.as_constant() is None
+    return FilterVar(None if nothing_ else function, items.iterate(tx))
+
+
+@rule([reversed])
+def reversed_(tx: SymbolicFrame, items: Var) -> Var:
+    if isinstance(items, RangeVar):
+        value = items.as_constant()
+        return RangeIteratorVar(value[::-1])
+    if isinstance(items, SequenceVar | DictVar | DictViewVar):
+        return SequenceIteratorVar(TupleVar(list(reversed(items.unpack(tx)))))
+    if isinstance(items, ConstVar):
+        return SequenceIteratorVar(TupleVar(items.unpack(tx)[::-1]))
+    if isinstance(items, ObjectVar):
+        for name in ("__reversed__",):
+            if find_in_mro(items.python_type(), name) is not None:
+                return items.call_special(tx, name)
+    raise Break("iteration_unknown", f"reversed({items!r})")
+
+
+@rule([sum])
+def sum_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
+    iterator, total = items.iterate(tx), start
+    while True:
+        try:
+            item = iterator.next_item(tx)
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return total
+            raise
+        total = tx.trace.call(tx, operator.add, total, item)
+
+
+def first_with(tx: SymbolicFrame, items: Var, wanted: bool) -> Var:
+    iterator = items.iterate(tx)
+    while True:
+        try:
+            if iterator.next_item(tx).truth(tx) is wanted:
+                return ConstVar(wanted)
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return ConstVar(not wanted)
+            raise
+
+
+@rule([any])
+def any_(tx: SymbolicFrame, items: Var) -> Var:
+    return first_with(tx, items, True)
+
+
+@rule([all])
+def all_(tx: SymbolicFrame, items: Var) -> Var:
+    return first_with(tx, items, False)
+
+
+def extreme(tx: SymbolicFrame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None) -> Var:
+    items = args[0].unpack(tx) if len(args) == 1 else list(args)
+    if not items:
+        if default is not None:
+            return default
+        tx.trace.raise_exception(ValueError, f"{name}() iterable argument is empty")
+    better = operator.gt if name == "max" else operator.lt
+    ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
+    best = 0
+    for index in range(1, len(items)):
+        if tx.trace.call(tx, better, ranks[index], ranks[best]).truth(tx):
+            best = index
+    return items[best]
+
+
+@rule([max])
+def max_(tx: SymbolicFrame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
+    return extreme(tx, "max", args, none_if_none(key), default)
+
+
+@rule([min])
+def min_(tx: SymbolicFrame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
+    return extreme(tx, "min", args, none_if_none(key), default)
+
+
+def none_if_none(var: Var | None) -> Var | None:
+    return None if var is None or (var.is_constant() and var.as_constant() is None) else var
+
+
+def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) -> list[Var]:
+    """Stable, as list.sort: compares ranks with `<` only."""
+    ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
+
+    def compare(a: int, b: int) -> int:
+        if tx.trace.call(tx, operator.lt, ranks[a], ranks[b]).truth(tx):
+            return -1
+        return 1 if tx.trace.call(tx, operator.lt, ranks[b], ranks[a]).truth(tx) else 0
+
+    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=reverse)
+    return [items[index] for index in order]
+
+
+@rule([sorted])
+def sorted_(
+    tx: SymbolicFrame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
+) -> Var:
+    if isinstance(items, SetVar):
+        if not items.is_constant():
+            raise Break("set_order", repr(items))
+        values = tx.trace.run_real(lambda: sorted(items.as_constant()))
+        return ListVar(sort(tx, [ConstVar(v) for v in values], none_if_none(key), reverse.truth(tx)))
+    return ListVar(sort(tx, items.unpack(tx), none_if_none(key), reverse.truth(tx)))
+
+
+@rule([functools.reduce])
+def reduce_(tx: SymbolicFrame, function: Var, items: Var, *start: Var) -> Var:
+    values = [*start, *items.unpack(tx)]
+    if not values:
+        tx.trace.raise_exception(TypeError, "reduce() of empty iterable with no initial value")
+    total = values[0]
+    for value in values[1:]:
+        total = tx.call(function, [total, value], {})
+    return total
+
+
+@rule([functools.partial])
+def partial_(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var:
+    return PartialVar(function, list(args), kwargs)
+
+
+# -- containers from iterables -----------------------------------------------------------------------
+
+
+@rule([list])
+def list_(tx: SymbolicFrame, *items: Var) -> Var:
+    return ListVar(items[0].unpack(tx) if items else [])
+
+
+@rule([tuple])
+def tuple_(tx: SymbolicFrame, *items: Var) -> Var:
+    if items and type(items[0]) is TupleVar:
+        return items[0]
+    return TupleVar(items[0].unpack(tx) if items else [])
+
+
+@rule([torch.Size])
+def size_(tx: SymbolicFrame, *items: Var) -> Var:
+    return SizeVar(items[0].unpack(tx) if items else [])
+
+
+@rule([set])
+def set_(tx: SymbolicFrame, *items: Var) -> Var:
+    return SetVar.from_items(tx, items[0].unpack(tx) if items else [])
+
+
+@rule([frozenset])
+def frozenset_(tx: SymbolicFrame, *items: Var) -> Var:
+    return FrozensetVar.from_items(tx, items[0].unpack(tx) if items else [])
+
+
+@rule([slice])
+def slice_(tx: SymbolicFrame, *args: Var) -> Var:
+    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3]
+    return SliceVar(*parts)
+
+
+def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
+    """Keys and values, as dict(...) and update(...) read them."""
+    if isinstance(source, ObjectVar) and source.content is not None:
+        if find_in_mro(source.python_type(), "keys") is dict.keys:
+            source = source.content
+    if isinstance(source, DictVar):
+        return list(source.entries.values())
+    if find_in_mro(source.python_type(), "keys") is not None:
+        keys = source.call_method(tx, "keys", [], {}).unpack(tx)
+        return [(key, source.get_item(tx, key)) for key in keys]
+    pairs = []
+    for item in source.unpack(tx):
+        parts = item.unpack(tx)
+        if len(parts) != 2:
+            raise Break("argument_mismatch", "dict() of items that are no pairs")
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+@rule([dict])
+def dict_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    pairs = pairs_of(tx, args[0]) if args else []
+    return DictVar.from_pairs(tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())])
+
+
+# -- folding -----------------------------------------------------------------------------------------
+
+
+def register_folds() -> None:
+    """Pure functions and methods of constants."""
+    found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int, float,
+                        complex, bytes, format, hash, max, min, len]
+    for name in dir(math):
+        if callable(getattr(math, name)) and not name.startswith("_"):
+            found.append(getattr(math, name))
+    for cls in (str, int, float, bool, complex, bytes, tuple, range, type(None)):
+        for name in dir(cls):
+            method = getattr(builtins.getattr(cls, name), "__func__", getattr(cls, name))
+            if callable(method) and name not in ("__class__", "__new__", "__init__", "__init_subclass__",
+                                                 "__subclasshook__", "__getattribute__", "__setattr__",
+                                                 "__delattr__", "__dir__", "__reduce__",
+                                                 "__reduce_ex__", "__hash__"):
+                found.append(method)
+    for name in dir(operator):
+        if not name.startswith("_") and name not in ("attrgetter", "itemgetter", "methodcaller"):
+            found.append(getattr(operator, name))
+    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len))
+
+
+register_folds()

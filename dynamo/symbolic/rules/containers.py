@@ -1,0 +1,422 @@
+"""Methods of lists, dicts, sets and deques, keyed by their descriptors."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.builtins import NONE, none_if_none, pairs_of, sort
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+ORDERED = collections.OrderedDict
+
+
+def changed(tx: SymbolicFrame, var: ListVar) -> list[Var]:
+    """The items of a list, to be mutated now."""
+    items = var.items
+    var.change(tx)
+    return items
+
+
+@rule(list.append, ListVar)
+def append(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
+    changed(tx, var).append(item)
+    return NONE
+
+
+@rule(list.extend, ListVar)
+def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
+    values = items.unpack(tx)
+    changed(tx, var).extend(values)
+    return NONE
+
+
+@rule(list.insert, ListVar)
+def insert(tx: SymbolicFrame, var: ListVar, index: Var, item: Var) -> Var:
+    position = tx.trace.as_index(tx, index)
+    if position is None:
+        raise Break("index_unknown", repr(index))
+    changed(tx, var).insert(position, item)
+    return NONE
+
+
+@rule(list.pop, ListVar)
+def pop(tx: SymbolicFrame, var: ListVar, index: Var = ConstVar(-1)) -> Var:  # noqa: B008
+    position = tx.trace.as_index(tx, index)
+    if position is None:
+        raise Break("index_unknown", repr(index))
+    if not var.items:
+        tx.trace.raise_exception(IndexError, "pop from empty list")
+    if not -len(var.items) <= position < len(var.items):
+        tx.trace.raise_exception(IndexError, "pop index out of range")
+    return changed(tx, var).pop(position)
+
+
+def find(tx: SymbolicFrame, var: SequenceVar, item: Var) -> int | None:
+    for index, other in enumerate(list(var.items)):
+        if tx.trace.is_or_equals(tx, other, item):
+            return index
+    return None
+
+
+@rule(list.remove, ListVar)
+def remove(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
+    index = find(tx, var, item)
+    if index is None:
+        tx.trace.raise_exception(ValueError, "list.remove(x): x not in list")
+    del changed(tx, var)[index]
+    return NONE
+
+
+@rule([list.index, tuple.index], (ListVar, TupleVar))
+def index_of(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
+    index = find(tx, var, item)
+    if index is None:
+        if isinstance(var, ListVar) and item.is_constant():
+            tx.trace.raise_exception(ValueError, f"{item.as_constant()!r} is not in list")
+        tx.trace.raise_exception(ValueError, "tuple.index(x): x not in tuple")
+    return ConstVar(index)
+
+
+@rule([list.count, tuple.count], (ListVar, TupleVar))
+def count(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
+    return ConstVar(sum(tx.trace.is_or_equals(tx, other, item) for other in list(var.items)))
+
+
+@rule(list.clear, ListVar)
+def clear(tx: SymbolicFrame, var: ListVar) -> Var:
+    changed(tx, var).clear()
+    return NONE
+
+
+@rule(list.reverse, ListVar)
+def reverse_(tx: SymbolicFrame, var: ListVar) -> Var:
+    changed(tx, var).reverse()
+    return NONE
+
+
+@rule(list.copy, ListVar)
+def copy(tx: SymbolicFrame, var: ListVar) -> Var:
+    return ListVar(list(var.items))
+
+
+@rule(list.sort, ListVar)
+def list_sort(
+    tx: SymbolicFrame, var: ListVar, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
+) -> Var:
+    items = sort(tx, list(var.items), none_if_none(key), reverse.truth(tx))
+    changed(tx, var)[:] = items
+    return NONE
+
+
+@rule([list.__init__], ListVar)
+def list_init(tx: SymbolicFrame, var: ListVar, *items: Var) -> Var:
+    values = items[0].unpack(tx) if items else []
+    changed(tx, var)[:] = values
+    return NONE
+
+
+@rule([list.__getitem__, tuple.__getitem__, dict.__getitem__], (SequenceVar, DictVar))
+def getitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
+    return var.get_item(tx, key)
+
+
+@rule([list.__setitem__, dict.__setitem__], (SequenceVar, DictVar))
+def setitem(tx: SymbolicFrame, var: Var, key: Var, value: Var) -> Var:
+    var.set_item(tx, key, value)
+    return NONE
+
+
+@rule([list.__delitem__, dict.__delitem__], (SequenceVar, DictVar))
+def delitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
+    var.del_item(tx, key)
+    return NONE
+
+
+@rule([list.__len__, tuple.__len__, dict.__len__, set.__len__, frozenset.__len__],
+      (SequenceVar, DictVar, SetVar))
+def length(tx: SymbolicFrame, var: Var) -> Var:
+    return var.length(tx)
+
+
+@rule([list.__iter__, tuple.__iter__, dict.__iter__, set.__iter__, frozenset.__iter__],
+      (SequenceVar, DictVar, SetVar))
+def iterate(tx: SymbolicFrame, var: Var) -> Var:
+    return var.iterate(tx)
+
+
+@rule([list.__contains__, tuple.__contains__], SequenceVar)
+def sequence_contains(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
+    return ConstVar(find(tx, var, item) is not None)
+
+
+@rule([dict.__contains__, set.__contains__, frozenset.__contains__], (DictVar, SetVar))
+def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
+    return var.contains(tx, item)
+
+
+# -- dicts -----------------------------------------------------------------------------------------
+
+
+@rule([dict.get], DictVar)
+def get(tx: SymbolicFrame, var: DictVar, key: Var, default: Var = NONE) -> Var:
+    found = var.lookup(tx, key)
+    return default if found is None else found
+
+
+@rule([dict.setdefault, ORDERED.setdefault], DictVar)
+def setdefault(tx: SymbolicFrame, var: DictVar, key: Var, default: Var = NONE) -> Var:
+    found = var.lookup(tx, key)
+    if found is not None:
+        return found
+    var.set_item(tx, key, default)
+    return default
+
+
+@rule([dict.pop, ORDERED.pop], DictVar)
+def dict_pop(tx: SymbolicFrame, var: DictVar, key: Var, *default: Var) -> Var:
+    found = var.lookup(tx, key)
+    if found is None:
+        if default:
+            return default[0]
+        tx.trace.raise_exception(KeyError, key)
+    var.del_item(tx, key)
+    return found
+
+
+@rule([dict.popitem, ORDERED.popitem], DictVar)
+def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:  # noqa: B008
+    if not var.entries:
+        tx.trace.raise_exception(KeyError, "popitem(): dictionary is empty")
+    entries = var.change(tx)
+    hash_key = next(reversed(entries)) if last.truth(tx) else next(iter(entries))
+    return TupleVar(list(entries.pop(hash_key)))
+
+
+@rule([dict.update, ORDERED.update], DictVar)
+def update(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
+    pairs = pairs_of(tx, args[0]) if args else []
+    pairs += [(ConstVar(name), value) for name, value in kwargs.items()]
+    keys = [key.hash_key(tx) for key, _ in pairs]
+    var.change(tx)
+    for hash_key, (key, value) in zip(keys, pairs, strict=True):
+        var.insert(hash_key, key, value)
+    return NONE
+
+
+@rule([dict.__init__, ORDERED.__init__], DictVar)
+def dict_init(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
+    return update(tx, var, *args, **kwargs)
+
+
+@rule([dict.clear, ORDERED.clear], DictVar)
+def dict_clear(tx: SymbolicFrame, var: DictVar) -> Var:
+    var.change(tx).clear()
+    return NONE
+
+
+@rule([dict.copy, ORDERED.copy], DictVar)
+def dict_copy(tx: SymbolicFrame, var: DictVar) -> Var:
+    return DictVar.from_pairs(tx, list(var.entries.values()), var.kind)
+
+
+@rule([dict.keys, ORDERED.keys], DictVar)
+def keys(tx: SymbolicFrame, var: DictVar) -> Var:
+    return DictViewVar(var, "keys")
+
+
+@rule([dict.values, ORDERED.values], DictVar)
+def values(tx: SymbolicFrame, var: DictVar) -> Var:
+    return DictViewVar(var, "values")
+
+
+@rule([dict.items, ORDERED.items], DictVar)
+def items(tx: SymbolicFrame, var: DictVar) -> Var:
+    return DictViewVar(var, "items")
+
+
+@rule([dict.fromkeys])
+def fromkeys(tx: SymbolicFrame, cls: Var, source: Var, value: Var = NONE) -> Var:
+    return DictVar.from_pairs(tx, [(key, value) for key in source.unpack(tx)])
+
+
+@rule([ORDERED.move_to_end], DictVar)
+def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(True)) -> Var:  # noqa: B008
+    hash_key = key.hash_key(tx)
+    if hash_key not in var.entries:
+        tx.trace.raise_exception(KeyError, key)
+    entries = var.change(tx)
+    moved = {hash_key: entries.pop(hash_key)}
+    rest = dict(entries)
+    entries.clear()
+    entries.update({**rest, **moved} if last.truth(tx) else {**moved, **rest})
+    return NONE
+
+
+@rule([ORDERED])
+def ordered_dict(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    pairs = pairs_of(tx, args[0]) if args else []
+    return DictVar.from_pairs(
+        tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())], ORDERED)
+
+
+@rule([collections.defaultdict])
+def default_dict(tx: SymbolicFrame, factory: Var = NONE, *args: Var, **kwargs: Var) -> Var:
+    result = DictVar(collections.defaultdict, factory=none_if_none(factory))
+    pairs = pairs_of(tx, args[0]) if args else []
+    for key, value in [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())]:
+        result.insert(key.hash_key(tx), key, value)
+    return result
+
+
+# -- sets ------------------------------------------------------------------------------------------
+
+
+def as_entries(tx: SymbolicFrame, others: tuple[Var, ...]) -> list[dict[object, Var]]:
+    return [{item.hash_key(tx): item for item in other.unpack(tx)} if not isinstance(other, SetVar)
+            else dict(other.entries) for other in others]
+
+
+def combine(tx: SymbolicFrame, var: SetVar, name: str, others: tuple[Var, ...]) -> dict[object, Var]:
+    """The entries of a union, intersection, difference or symmetric difference."""
+    result: dict[object, Var] = dict(var.entries)
+    for other in as_entries(tx, others):
+        if name == "union":
+            result = {**other, **result}
+        elif name == "intersection":
+            result = {k: v for k, v in result.items() if k in other}
+        elif name == "difference":
+            result = {k: v for k, v in result.items() if k not in other}
+        else:
+            both = result.keys() & other.keys()
+            result = {k: v for k, v in {**result, **other}.items() if k not in both}
+    return result
+
+
+def set_algebra(name: str) -> None:
+    def fresh(tx: SymbolicFrame, var: SetVar, *others: Var) -> Var:
+        entries = combine(tx, var, name, others)
+        return type(var).from_items(tx, list(entries.values()))
+
+    rule([getattr(set, name), getattr(frozenset, name)], SetVar)(fresh)
+
+
+def set_update(method: str, name: str) -> None:
+    def inplace(tx: SymbolicFrame, var: SetVar, *others: Var) -> Var:
+        entries = combine(tx, var, name, others)
+        mine = var.change(tx)
+        mine.clear()
+        mine.update(entries)  # type: ignore[arg-type]
+        return NONE
+
+    rule(getattr(set, method), SetVar)(inplace)
+
+
+for _name in ("union", "intersection", "difference", "symmetric_difference"):
+    set_algebra(_name)
+    set_update("update" if _name == "union" else f"{_name}_update", _name)
+
+
+@rule(set.add, SetVar)
+def add(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
+    key = item.hash_key(tx)
+    var.change(tx).setdefault(key, item)
+    return NONE
+
+
+@rule([set.discard, set.remove], SetVar)
+def discard(tx: SymbolicFrame, var: SetVar, item: Var) -> Var | None:
+    key = item.hash_key(tx)
+    if key not in var.entries:
+        return None
+    del var.change(tx)[key]
+    return NONE
+
+
+@rule(set.discard, SetVar)
+def discard_absent(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
+    return NONE
+
+
+@rule(set.remove, SetVar)
+def remove_absent(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
+    tx.trace.raise_exception(KeyError, item)
+
+
+@rule(set.clear, SetVar)
+def set_clear(tx: SymbolicFrame, var: SetVar) -> Var:
+    var.change(tx).clear()
+    return NONE
+
+
+@rule([set.copy, frozenset.copy], SetVar)
+def set_copy(tx: SymbolicFrame, var: SetVar) -> Var:
+    return var if isinstance(var, FrozensetVar) else SetVar.from_items(tx, list(var.entries.values()))
+
+
+@rule([set.issubset, frozenset.issubset], SetVar)
+def issubset(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
+    return ConstVar(var.entries.keys() <= as_entries(tx, (other,))[0].keys())
+
+
+@rule([set.issuperset, frozenset.issuperset], SetVar)
+def issuperset(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
+    return ConstVar(var.entries.keys() >= as_entries(tx, (other,))[0].keys())
+
+
+@rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
+def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
+    return ConstVar(not var.entries.keys() & as_entries(tx, (other,))[0].keys())
+
+
+# -- deques ----------------------------------------------------------------------------------------
+
+
+@rule(collections.deque.append, DequeVar)
+def deque_append(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
+    values = changed(tx, var)
+    values.append(item)
+    if var.limit is not None and len(values) > var.limit:
+        del values[0]
+    return NONE
+
+
+@rule(collections.deque.appendleft, DequeVar)
+def appendleft(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
+    values = changed(tx, var)
+    values.insert(0, item)
+    if var.limit is not None and len(values) > var.limit:
+        del values[-1]
+    return NONE
+
+
+@rule([collections.deque.pop, collections.deque.popleft], DequeVar)
+def deque_pop(tx: SymbolicFrame, var: DequeVar) -> Var | None:
+    if not var.items:
+        tx.trace.raise_exception(IndexError, "pop from an empty deque")
+    return None
+
+
+@rule(collections.deque.pop, DequeVar)
+def deque_pop_right(tx: SymbolicFrame, var: DequeVar) -> Var:
+    return changed(tx, var).pop()
+
+
+@rule(collections.deque.popleft, DequeVar)
+def deque_pop_left(tx: SymbolicFrame, var: DequeVar) -> Var:
+    return changed(tx, var).pop(0)
+
+
+@rule(collections.deque.extend, DequeVar)
+def deque_extend(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
+    for item in items.unpack(tx):
+        deque_append(tx, var, item)
+    return NONE

@@ -1,0 +1,337 @@
+"""Operators over Vars: tensors go into the graph, constants are folded, containers and user objects follow
+Python's protocol with reflected methods."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, RangeVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^", "matmul": "@",
+}
+COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    return getattr(operator, name + "_" if name in ("and", "or") else name)  # type: ignore[no-any-return]
+
+
+def type_name(var: Var) -> str:
+    return var.python_type().__name__
+
+
+def user_method(tx: SymbolicFrame, var: Var, name: str) -> Var | None:
+    """A special method of a user's object, None where its class has none."""
+    if not isinstance(var, ObjectVar):
+        return None
+    raw = find_in_mro(var.python_type(), name)
+    return None if raw is None else var.special(tx, name)
+
+
+def unless_not_implemented(result: Var) -> Var | None:
+    if result.is_constant() and result.as_constant() is NotImplemented:
+        return None
+    return result
+
+
+def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> Var | None:
+    """`a.__op__(b)`, then `b.__rop__(a)`; a subclass on the right goes first."""
+    calls = [(a, forward, b), (b, backward, a)]
+    if isinstance(a, ObjectVar) and isinstance(b, ObjectVar):
+        first, second = a.python_type(), b.python_type()
+        if first is second and forward != backward:
+            calls = calls[:1] if backward.startswith("__r") else calls
+        elif issubclass(second, first):
+            calls.reverse()
+    for owner, name, other in calls:
+        method = user_method(tx, owner, name)
+        if method is not None:
+            result = unless_not_implemented(tx.call(method, [other], {}))
+            if result is not None:
+                return result
+    return None
+
+
+def both(a: Var, b: Var, kind: Any) -> bool:
+    return isinstance(a, kind) and isinstance(b, kind)
+
+
+def content_of(var: Var) -> Var:
+    """The container inside of an instance of a container's subclass."""
+    if isinstance(var, ObjectVar) and var.content is not None:
+        return var.content
+    return var
+
+
+def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
+    """Operators between containers."""
+    if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
+        return a.clone([*a.items, *b.items])  # type: ignore[attr-defined]
+    if name == "add" and both(a, b, TupleVar | NamedTupleVar):
+        return TupleVar([*a.items, *b.items])  # type: ignore[attr-defined]
+    if name == "mul":
+        sequence, count = (a, b) if isinstance(a, SequenceVar) else (b, a)
+        if isinstance(sequence, SequenceVar) and count.is_constant():
+            times = tx.trace.as_index(tx, count)
+            if times is not None:
+                return sequence.clone(sequence.items * times)
+    if name in SETS and isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
+        left = a if isinstance(a, SetVar) else SetVar.from_items(tx, a.unpack(tx))
+        return left.call_method(tx, SETS[name], [b], {})
+    if name == "or" and both(a, b, DictVar):
+        pairs = [*a.entries.values(), *b.entries.values()]  # type: ignore[attr-defined]
+        return DictVar.from_pairs(tx, pairs, a.python_type())
+    return None
+
+
+def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
+    """The rule of one arithmetic operator."""
+    real = function_of(("i" if inplace else "") + name)
+    if inplace:
+        real = getattr(operator, "i" + name)
+    plain = function_of(name)
+
+    def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        if both(a, b, ConstVar):
+            result = table.fold(tx, plain, [a, b], {})
+            assert result is not None
+            return result
+        if inplace:
+            method = user_method(tx, a, f"__i{name}__")
+            if method is not None:
+                found = unless_not_implemented(tx.call(method, [b], {}))
+                if found is not None:
+                    return found
+            if isinstance(a, ListVar) and name == "add":
+                a.call_method(tx, "extend", [b], {})
+                return a
+            if isinstance(a, SetVar) and name in SETS and a.python_type() is set:
+                update = "update" if name == "or" else SETS[name] + "_update"
+                a.call_method(tx, update, [b], {})
+                return a
+            if isinstance(a, DictVar) and name == "or":
+                a.call_method(tx, "update", [b], {})
+                return a
+        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
+            found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
+            if found is not None:
+                return found
+        if isinstance(a, TensorVar) or isinstance(b, TensorVar):
+            function = real if isinstance(a, TensorVar) else plain
+            return torch_functions.call_in_graph(tx, function, [a, b], {})
+        if name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
+            if b.is_constant():
+                return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % b.as_constant()))
+            raise Break("not_a_constant", repr(b))
+        found = builtin_binary(tx, name, content_of(a), content_of(b))
+        if found is not None:
+            return found
+        if a.is_constant() and b.is_constant():
+            return tx.trace.constant(
+                tx.trace.run_real(lambda: plain(a.as_constant(), b.as_constant())))
+        if isinstance(a, ObjectVar | ConstVar | SequenceVar | DictVar) and isinstance(
+            b, ObjectVar | ConstVar | SequenceVar | DictVar
+        ):
+            if isinstance(a, SequenceVar) and name == "add":
+                tx.trace.raise_exception(
+                    TypeError,
+                    f'can only concatenate {type_name(a)} (not "{type_name(b)}") to {type_name(a)}')
+            tx.trace.raise_exception(
+                TypeError,
+                f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
+                f"'{type_name(a)}' and '{type_name(b)}'")
+        raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
+
+    return handle
+
+
+def compare_sequences(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
+    """Lexicographic order, as lists and tuples have it."""
+    left, right = a.unpack(tx), b.unpack(tx)
+    if name in ("eq", "ne"):
+        same = len(left) == len(right) and all(
+            tx.trace.is_or_equals(tx, p, q) for p, q in zip(left, right, strict=True))
+        return same is (name == "eq")
+    for p, q in zip(left, right, strict=False):
+        if not tx.trace.is_or_equals(tx, p, q):
+            return tx.trace.call(tx, function_of(name), p, q).truth(tx)
+    return bool(function_of(name)(len(left), len(right)))
+
+
+def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
+    if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
+        return compare_sequences(tx, name, a, b)
+    if both(a, b, TupleVar | NamedTupleVar):
+        return compare_sequences(tx, name, a, b)
+    if both(a, b, DictVar) and name in ("eq", "ne"):
+        mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
+        same = mine.keys() == theirs.keys() and all(
+            tx.trace.is_or_equals(tx, mine[k][1], theirs[k][1]) for k in mine)
+        return same is (name == "eq")
+    if isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
+        left = {item.hash_key(tx) for item in a.unpack(tx)} if isinstance(a, DictViewVar) else set(a.entries)
+        right = {item.hash_key(tx) for item in b.unpack(tx)} if isinstance(b, DictViewVar) else set(b.entries)
+        return bool(function_of(name)(left, right))
+    return None
+
+
+def comparison(name: str) -> Callable[..., Var]:
+    """The rule of one comparison."""
+    real = function_of(name)
+
+    def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        if both(a, b, ConstVar | RangeVar):
+            return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
+        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
+            custom = [v for v in (a, b) if isinstance(v, ObjectVar)
+                      and find_in_mro(v.python_type(), f"__{name}__") is not getattr(object, f"__{name}__")]
+            if name == "ne" and custom and all(
+                find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
+            ):
+                return ConstVar(not tx.trace.equals(tx, a, b))
+            if not custom and name == "ne" and any(
+                isinstance(v, ObjectVar) and find_in_mro(v.cls, "__eq__") is not object.__eq__
+                for v in (a, b)
+            ):
+                return ConstVar(not tx.trace.equals(tx, a, b))
+            if custom:
+                found = try_user(tx, a, b, f"__{name}__", f"__{COMPARE[name]}__")
+                if found is not None:
+                    return found
+        left, right = content_of(a), content_of(b)
+        if isinstance(left, TensorVar) or isinstance(right, TensorVar):
+            other = right if isinstance(left, TensorVar) else left
+            if not isinstance(other, TensorVar) and not (
+                other.is_constant() and isinstance(other.as_constant(), int | float | complex)
+            ):
+                if name in ("eq", "ne"):
+                    return ConstVar(name == "ne")
+                raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
+            return torch_functions.call_in_graph(tx, real, [left, right], {})
+        answer = compare_containers(tx, name, left, right)
+        if answer is not None:
+            return ConstVar(answer)
+        if name in ("eq", "ne"):
+            if left.is_constant() and right.is_constant():
+                return ConstVar(bool(real(left.as_constant(), right.as_constant())))
+            same = a is b or (type(a) is type(b) and a.is_same(tx, b))
+            return ConstVar(same is (name == "eq"))
+        if left.is_constant() and right.is_constant():
+            return tx.trace.constant(
+                tx.trace.run_real(lambda: real(left.as_constant(), right.as_constant())))
+        tx.trace.raise_exception(
+            TypeError,
+            f"'{SYMBOLS[name]}' not supported between instances of '{type_name(a)}' and '{type_name(b)}'")
+
+    return handle
+
+
+def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
+    def handle(tx: SymbolicFrame, a: Var) -> Var:
+        if isinstance(a, TensorVar):
+            return torch_functions.call_in_graph(tx, real, [a], {})
+        method = user_method(tx, a, f"__{name}__")
+        if method is not None:
+            return method.call(tx, [], {})
+        if a.is_constant():
+            return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
+        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(a)}'")
+
+    return handle
+
+
+def register() -> None:
+    for name, symbol in BINARY.items():
+        rule(function_of(name))(binary(name, symbol, False))
+        rule(getattr(operator, "i" + name))(binary(name, symbol, True))
+    for name in COMPARE:
+        rule(function_of(name))(comparison(name))
+    rule(operator.neg)(unary("neg", operator.neg, "unary -"))
+    rule(operator.pos)(unary("pos", operator.pos, "unary +"))
+    rule(operator.invert)(unary("invert", operator.invert, "unary ~"))
+    rule(abs)(unary("abs", abs, "abs()"))
+
+
+register()
+
+
+@rule([operator.not_])
+def not_(tx: SymbolicFrame, a: Var) -> Var:
+    return ConstVar(not a.truth(tx))
+
+
+@rule([operator.truth])
+def truth(tx: SymbolicFrame, a: Var) -> Var:
+    return ConstVar(a.truth(tx))
+
+
+@rule([operator.is_])
+def is_(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+    return ConstVar(a.is_same(tx, b))
+
+
+@rule([operator.is_not])
+def is_not(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+    return ConstVar(not a.is_same(tx, b))
+
+
+@rule([operator.getitem])
+def getitem(tx: SymbolicFrame, a: Var, key: Var) -> Var:
+    if isinstance(a, ConstVar) and not isinstance(a.as_constant(), str | bytes):
+        tx.trace.raise_exception(TypeError, f"'{type_name(a)}' object is not subscriptable")
+    return a.get_item(tx, key)
+
+
+@rule([operator.setitem])
+def setitem(tx: SymbolicFrame, a: Var, key: Var, value: Var) -> Var:
+    if isinstance(a, ConstVar | TupleVar):
+        tx.trace.raise_exception(
+            TypeError, f"'{type_name(a)}' object does not support item assignment")
+    a.set_item(tx, key, value)
+    return ConstVar(None)
+
+
+@rule([operator.delitem])
+def delitem(tx: SymbolicFrame, a: Var, key: Var) -> Var:
+    if isinstance(a, ConstVar | TupleVar):
+        tx.trace.raise_exception(
+            TypeError, f"'{type_name(a)}' object doesn't support item deletion")
+    a.del_item(tx, key)
+    return ConstVar(None)
+
+
+@rule([operator.contains])
+def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
+    if isinstance(a, SequenceVar):
+        return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in list(a.items)))
+    if isinstance(a, RangeVar):
+        return ConstVar(item.as_constant() in a.as_constant())
+    if isinstance(a, ConstVar):
+        if not isinstance(a.as_constant(), str | bytes):
+            tx.trace.raise_exception(TypeError, f"argument of type '{type_name(a)}' is not iterable")
+        return tx.trace.constant(
+            tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
+    if isinstance(a, ObjectVar | DictVar | SetVar | DictViewVar | TensorVar):
+        return ConstVar(a.contains(tx, item).truth(tx))
+    try:
+        return a.contains(tx, item)
+    except ObservedException:
+        return ConstVar(any(tx.trace.is_or_equals(tx, o, item) for o in a.unpack(tx)))

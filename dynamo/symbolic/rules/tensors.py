@@ -1,0 +1,167 @@
+"""Attributes and methods of tensors: metadata are constants, views are graph nodes."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource
+from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Attributes that are tensors made of this one.
+VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+# Attributes that are plain metadata of the fake tensor too.
+FACTS = frozenset(
+    """shape dtype device ndim layout requires_grad is_leaf is_cuda is_cpu is_sparse is_sparse_csr
+    is_quantized is_meta is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_vulkan is_maia is_mtia
+    itemsize nbytes output_nr""".split()
+)
+METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
+    """`tensor.name`."""
+    trace = tx.trace
+    if name in FACTS:
+        return trace.constant(getattr(var.fake, name))
+    if name in VIEWS:
+        if name == "data" and var.fake.requires_grad:
+            return trace.call(tx, torch.Tensor.detach, var)
+        fake = trace.world.run(getattr, var.fake, name)
+        node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
+        return torch_functions.wrap_result(tx, node, fake, [var])
+    if name == "grad":
+        if var.source is None:
+            raise Break("attribute_unknown", f"grad of {var!r}")
+        return trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
+    if name == "__class__":
+        return trace.wrap(var.python_type(), None)
+    raw = find_in_mro(var.cls, name)
+    if raw is None:
+        if var.real is not None and name in getattr(var.real, "__dict__", {}):
+            return trace.wrap(var.real.__dict__[name], AttrSource(var.source, name))
+        if var.real is not None:
+            trace.guard("LACKS_ATTR", var.source, name)
+        elif name.startswith("_"):
+            raise Break("attribute_unknown", f"{name} of {var!r}")
+        trace.raise_exception(
+            AttributeError, f"'{var.cls.__name__}' object has no attribute '{name}'"
+        )
+    if isinstance(raw, METHODS):
+        return MethodVar(BuiltinVar(raw), var)
+    if isinstance(raw, types.FunctionType):
+        return MethodVar(trace.wrap(raw, None), var)
+    raise Break("attribute_unknown", f"{name} of {var!r}")
+
+
+def call_method(
+    tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """`tensor.name(*args, **kwargs)`."""
+    raw = find_in_mro(var.cls, name)
+    if isinstance(raw, METHODS) or (
+        isinstance(raw, types.FunctionType) and tx.trace.is_modelled(raw)
+    ):
+        return tx.trace.call_real(tx, raw, [var, *args], kwargs)
+    return get_attr(tx, var, name).call(tx, args, kwargs)
+
+
+@rule([torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__, torch.Tensor.__float__,
+       torch.Tensor.__index__])
+def read_value(tx: SymbolicFrame, var: Var, *args: Var) -> Var:
+    """A tensor's value in Python is known only when it runs."""
+    raise Break("item", repr(var))
+
+
+@rule([torch.Tensor.__bool__, torch.is_nonzero])
+def read_truth(tx: SymbolicFrame, var: Var) -> Var:
+    return ConstVar(var.truth(tx))
+
+
+@rule([torch.Tensor.__iter__])
+def iterate(tx: SymbolicFrame, var: Var) -> Var:
+    return var.iterate(tx)
+
+
+@rule([torch.Tensor.__len__])
+def length(tx: SymbolicFrame, var: Var) -> Var:
+    return var.length(tx)
+
+
+@rule([torch.Tensor.__contains__])
+def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
+    raise Break("data_dependent_branch", repr(var))
+
+
+@rule([torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
+def is_compiling(tx: SymbolicFrame) -> Var:
+    return ConstVar(True)
+
+
+@rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
+       torch._jit_internal.is_scripting, torch.overrides.has_torch_function,
+       torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic])
+def answer_no(tx: SymbolicFrame, *args: Var) -> Var:
+    return ConstVar(False)
+
+
+@rule(torch._C._get_tracing_state)
+def tracing_state(tx: SymbolicFrame) -> Var:
+    return ConstVar(None)
+
+
+@rule([torch.is_tensor])
+def is_tensor(tx: SymbolicFrame, var: Var) -> Var:
+    return ConstVar(issubclass(var.python_type(), torch.Tensor))
+
+
+@rule([torch.is_grad_enabled, torch._C.is_grad_enabled])
+def is_grad_enabled(tx: SymbolicFrame) -> Var:
+    """Guarded as part of the global state; the fakes run under the traced program's mode."""
+    return ConstVar(torch.is_grad_enabled())
+
+
+@rule(torch._C._set_grad_enabled)
+def set_grad_enabled(tx: SymbolicFrame, mode: Var) -> Var:
+    """Both for the graph (a node) and for Python after it (an effect)."""
+    value = mode.as_constant()
+    trace = tx.trace
+    trace.graph.operation("call_function", torch._C._set_grad_enabled, (value,), {}, None)
+    trace.effects.call(torch._C._set_grad_enabled, value)
+    torch._C._set_grad_enabled(value)
+    return ConstVar(None)
+
+
+@rule([torch._assert])
+def check_assert(tx: SymbolicFrame, condition: Var, message: Var) -> Var:
+    if isinstance(condition, TensorVar):
+        raise Break("data_dependent_branch", repr(condition))
+    if not condition.truth(tx):
+        tx.trace.raise_exception(AssertionError, message)
+    return ConstVar(None)
+
+
+def fold_torch_state() -> None:
+    """Functions of torch that read what does not change while a program runs."""
+    names: list[Any] = [torch.finfo, torch.iinfo, torch.get_default_dtype, torch.promote_types,
+                        torch.result_type, torch.can_cast, torch.device, torch.is_autocast_enabled,
+                        torch._C._is_autocast_available, torch.get_autocast_dtype,
+                        torch.is_autocast_cache_enabled, torch.is_inference_mode_enabled, torch.cuda.is_available,
+                        torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
+                        torch.backends.cuda.is_built]
+    table.foldable(names)
+
+
+fold_torch_state()
