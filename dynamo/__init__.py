@@ -1,1 +1,40 @@
-"""A just-in-time compiler for PyTorch programs."""
+"""A just-in-time compiler for PyTorch programs.
+
+    >>> import torch, dynamo
+    >>> @dynamo.compile(backend="eager")
+    ... def f(x):
+    ...     return x * 2 + 1
+    >>> f(torch.ones(2)).tolist()
+    [3.0, 3.0]
+"""
+
+from dynamo import exc
+from dynamo.api import (
+    compile,
+    compile_in_place,
+    disable,
+    graph_break,
+    is_compiling,
+    reset,
+    run,
+)
+from dynamo.backends.registry import list_backends, lookup_backend, register_backend
+from dynamo.base.config import config
+from dynamo.base.counters import compile_times, counters
+
+__all__ = [
+    "compile",
+    "compile_in_place",
+    "compile_times",
+    "config",
+    "counters",
+    "disable",
+    "exc",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "lookup_backend",
+    "register_backend",
+    "reset",
+    "run",
+]

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -377,6 +378,7 @@ class _Level:
                 if not var.active:
                     continue
                 var = var.current
+                self._keep_handled(var)
             if is_fetched(var):
                 assert var.source is not None
                 rebuilder.fetcher.store(var.source)
@@ -388,6 +390,14 @@ class _Level:
                 rebuilder.emitter.emit("POP_TOP")
             else:
                 rebuilder.places[var] = rebuilder.emitter.store_fresh("kept")
+
+    def _keep_handled(self, var: Var) -> None:
+        """A handled exception has a traceback: `with` relies on it."""
+        rebuilder = self.generator.rebuilder
+        if is_fetched(var) or var in rebuilder.places:
+            return
+        rebuilder.call_const(as_raised, var)
+        rebuilder.places[var] = rebuilder.emitter.store_fresh("handled")
 
     def enter_handled(self) -> None:
         """Makes the exceptions that the frame is handling the current ones."""
@@ -452,6 +462,14 @@ class _Level:
             self.generator.rebuilder.load(self.state.cells.get(name) or CellVar())
         emitter.emit("BUILD_TUPLE", len(code.co_freevars))
         emitter.call(5)
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """The exception with a traceback that points to the caller."""
+    if error.__traceback__ is None:
+        frame = sys._getframe(1)
+        error.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    return error
 
 
 def _null_place(instruction: Instruction) -> str:
