@@ -18,6 +18,7 @@ from dynamo.guards.records import UserLine
 from dynamo.symbolic import breaks, inline
 from dynamo.symbolic.opcodes import HANDLERS
 from dynamo.symbolic.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.variables import compiled as compiled  # registers wrappers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar

@@ -42,6 +42,9 @@ class OpaqueVar(Var):
         self._trace.guard("TYPE", self.source, type(self.value))
         return type(self.value)
 
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        raise Break("call_of_unknown_value", repr(self))
+
     def iterate(self, tx: SymbolicFrame) -> Var:
         if hasattr(self.python_type(), "__next__"):
             return self

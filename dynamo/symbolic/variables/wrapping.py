@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
 
 if TYPE_CHECKING:
@@ -55,4 +56,7 @@ def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     for _, _, predicate, candidate in PREDICATES:
         if predicate(value):
             return candidate(trace, value, source)
-    raise Break("value_unknown", type(value).__qualname__)
+    reason = Break("value_unknown", type(value).__qualname__)
+    if source is None:
+        raise reason
+    return OpaqueVar(trace, value, source, reason)
