@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dynamo.symbolic.rules import builtins, containers, operators, table, tensors, torch_functions
+from dynamo.symbolic.rules import (
+    builtins,
+    containers,
+    operators,
+    standins,
+    table,
+    tensors,
+    torch_functions,
+)
 from dynamo.symbolic.variables import (
     attributes,
     cells,
@@ -25,7 +33,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, builtins, cells, classes, constant, containers, dicts, exceptions, functions,
-    generators, iterators, lists, modules, objects, operators, python_modules, table, tensor,
+    generators, iterators, lists, modules, objects, operators, python_modules, standins, table, tensor,
     tensors, torch_functions,
 )
 COMPLETE = all(part.__name__ for part in PARTS)

@@ -5,6 +5,7 @@ A base of `Trace`; it holds no state of its own besides `attributes`.
 
 from __future__ import annotations
 
+import collections
 import enum
 import operator
 import types
@@ -36,7 +37,7 @@ from dynamo.symbolic.variables.iterators import (
     RangeIteratorVar,
     SequenceIteratorVar,
 )
-from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
 CONTENT_TYPES: dict[type, Callable[[], Var]] = {
-    list: ListVar, dict: DictVar, set: SetVar,
+    list: ListVar, dict: DictVar, set: SetVar, collections.deque: DequeVar,
+    collections.OrderedDict: lambda: DictVar(collections.OrderedDict),
+    collections.defaultdict: lambda: DictVar(collections.defaultdict),
 }
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 

@@ -188,6 +188,11 @@ class Trace(ObjectProtocol):
         self, tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         """Calls a real callable by the rule table or as a graph operation."""
+        owner = getattr(function, "__objclass__", None)
+        if owner is not None and args and owner is not object:
+            content = getattr(args[0], "content", None)
+            if content is not None and issubclass(content.python_type(), owner):
+                args = [content, *args[1:]]
         try:
             result = table.apply(tx, function, args, kwargs)
         except TypeError as error:

@@ -275,11 +275,6 @@ return x, [g(v) for v in (0, 12, [1, 2, 3], {"k": 5, "l": 6}, Point(1, 2), "q", 
 a = x; del a
 try: a
 except UnboundLocalError: return y
-# class body in function
-class Local(Base):
-    k = 4
-    def go(self): return self.v * self.k
-return Local(x).go()
 # objects
 b = Base(x); c = Derived(y, w=2)
 b.v = b.v + 1; b.new = 3; c.twice = x; del b.new
@@ -362,15 +357,6 @@ def g():
     except ValueError: log.append("v"); yield 3
     finally: log.append("f")
 it = g(); next(it); log.append(it.throw(ValueError())); it.close(); return x, log
-# iterator protocol
-class Up:
-    def __init__(self): self.n = 0
-    def __iter__(self): return self
-    def __next__(self):
-        self.n += 1
-        if self.n > 3: raise StopIteration
-        return self.n
-return x + sum(Up()) + next(iter([4])) + next(iter([]), 5) + len([*Up()])
 # global effects
 global GLOBAL; GLOBAL = GLOBAL + 1; STATE["k"] += 1; STATE["items"].append(GLOBAL); return x + GLOBAL, STATE
 # copy
@@ -394,11 +380,6 @@ try: raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
 except* ValueError as e: log.append(len(e.exceptions))
 except* KeyError: log.append("k")
 return x, log
-# user exceptions
-class Mine(Exception):
-    def __init__(self, code): super().__init__(f"code {code}"); self.code = code
-try: raise Mine(4)
-except Mine as e: return x + e.code, str(e)
 # weakref
 b = Base(x); r = weakref.ref(b); return r().v + (r() is b)
 # aliasing kept
@@ -422,6 +403,25 @@ return t
 ''')
 
 ANY_GRAPHS = table('''
+# class body in function
+class Local(Base):
+    k = 4
+    def go(self): return self.v * self.k
+return Local(x).go()
+# iterator protocol
+class Up:
+    def __init__(self): self.n = 0
+    def __iter__(self): return self
+    def __next__(self):
+        self.n += 1
+        if self.n > 3: raise StopIteration
+        return self.n
+return x + sum(Up()) + next(iter([4])) + next(iter([]), 5) + len([*Up()])
+# user exceptions
+class Mine(Exception):
+    def __init__(self, code): super().__init__(f"code {code}"); self.code = code
+try: raise Mine(4)
+except Mine as e: return x + e.code, str(e)
 # print
 print("hello", 3); t = x + 1; print(t.shape); return t * 2
 # warnings

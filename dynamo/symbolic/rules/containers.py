@@ -11,7 +11,7 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
-from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -115,6 +115,16 @@ def list_sort(
     items = sort(tx, list(var.items), none_if_none(key), reverse.truth(tx))
     changed(tx, var)[:] = items
     return NONE
+
+
+@rule([tuple.__new__])
+def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
+    kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
+    if kind is tuple:
+        return TupleVar(values)
+    if hasattr(kind, "_fields"):
+        return NamedTupleVar(kind, values)
+    raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
 
 
 @rule([list.__init__], ListVar)
@@ -243,7 +253,7 @@ def items(tx: SymbolicFrame, var: DictVar) -> Var:
     return DictViewVar(var, "items")
 
 
-@rule([dict.fromkeys])
+@rule([dict.fromkeys, vars(dict)["fromkeys"]])
 def fromkeys(tx: SymbolicFrame, cls: Var, source: Var, value: Var = NONE) -> Var:
     return DictVar.from_pairs(tx, [(key, value) for key in source.unpack(tx)])
 
@@ -378,6 +388,13 @@ def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
 
 
 # -- deques ----------------------------------------------------------------------------------------
+
+
+@rule([collections.deque])
+def deque_(tx: SymbolicFrame, items: Var = NONE, maxlen: Var = NONE) -> Var:
+    values = [] if none_if_none(items) is None else items.unpack(tx)
+    limit = maxlen.as_constant()
+    return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
 
 
 @rule(collections.deque.append, DequeVar)

@@ -93,19 +93,26 @@ def fold(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var | None:
     """Calls a pure function on constants; None when an argument is not constant."""
-    for arg in args:
-        if not arg.is_constant():
-            return None
-    for arg in kwargs.values():
-        if not arg.is_constant():
-            return None
-    values = [arg.as_constant() for arg in args]
-    keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
+    try:
+        values = [plain_value(arg) for arg in args]
+        keywords = {name: plain_value(arg) for name, arg in kwargs.items()}
+    except Break as reason:
+        if reason.code != "not_a_constant":
+            raise
+        return None
     try:
         result = function(*values, **keywords)
     except Exception as error:
         tx.trace.raise_exception(type(error), *error.args)
     return tx.trace.constant(result)
+
+
+def plain_value(var: Var) -> Any:
+    """The value of a constant, or a copy of a list of plain values; Break where it is neither."""
+    items = getattr(var, "items", None)
+    if var.is_constant() or not isinstance(items, list) or var.python_type() is not list:
+        return var.as_constant()
+    return [plain_value(item) for item in items]
 
 
 def _is_binding_error(handler: Handler, args: list[Var], kwargs: dict[str, Var]) -> bool:

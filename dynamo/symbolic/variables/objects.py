@@ -7,6 +7,7 @@ subclasses of built-in containers keep their container part in `content`.
 
 from __future__ import annotations
 
+import enum
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict
+from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -387,3 +389,19 @@ class SuperVar(Var):
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         raise Break("attribute_store_unknown", f"{name} of super()")
+
+
+HEAP_TYPE = 1 << 9
+CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseException, type)
+
+
+@wraps_if(4, lambda value: isinstance(value, enum.Enum))
+def wrap_enum(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A member of an enumeration."""
+    return EnumVar(type(value), source, real=value, trace=trace)
+
+
+@wraps_if(99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT))
+def wrap_object(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An instance of a class written in Python."""
+    return ObjectVar(type(value), source, real=value, trace=trace)
