@@ -1,101 +1,104 @@
-"""The Python face of the frame hook in `dynamo._C`.
+"""The frame hook's Python face: regions, entries, and callables that enter or leave regions.
 
-A `Region` is one configuration with a callback; `Compiled(region, fn)` calls fn with the region active in this thread.
-Each fresh Python frame inside is checked against the entries of its code object; on a miss the
-callback gets a `FrameState` and answers with an `Entry`, None (run this frame as it is, this time), SKIP (never
-offer this code again) or SKIP_RECURSIVE (nor what it calls).
+In: a callback that compiles frames. Out: calls whose frames run compiled code where its guards hold.
+
+    region = Region(callback)               # callback(frame: FrameState) -> Entry | None | SKIP ...
+    fast = Compiled(region, f)              # callable, binds as a method, about 20 ns on top of f
+    with region: f(x)                       # the same by hand; nests
+    with disabled(): f(x)                   # no hook inside
+    plain = Disabled(f)                     # the same as a callable; also Compiled(None, f)
+
+The callback gets every plain function frame (not generators, coroutines, class or module bodies)
+that starts inside the region and for which no entry's guards hold. It runs with the hook off. It
+returns an `Entry` (added to the frame's code object and run at once; its guards are checked on the
+same frame first, because that collects the graph inputs), `None` (run this frame as it is, this
+time), `SKIP` (never look at this code again in this region), or `SKIP_RECURSIVE` (the same, and
+whatever it calls runs without the hook too). An exception of the callback is the frame's.
+
+`FrameState`: `code`, `function`, `globals`, `builtins`, `locals` (arguments by name: at its start a
+frame has nothing else; an argument that is also a cell variable is still the plain value) and
+`cells` (free variables only: name -> cell object; cell variables do not exist yet).
+
+`Entry(code, program, keepalive=None, note=None)`: `code` keeps argument names and counts, flags and
+free variables of the original and may have more locals, cells, stack. If the program collects inputs,
+`code` must have a plain local named `__graph_inputs`; the hook stores the tuple of collected values
+in it before the first instruction. What the code calls belongs in its constants. Frames of entries'
+codes are never offered; functions that it calls are (wrap what must not be in `Disabled`).
+
+While a Python trace function is active (debugger, coverage), frames run unmodified.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
 
-from dynamo import _C
+from dynamo._C import (
+    SKIP,
+    SKIP_RECURSIVE,
+    Compiled,
+    Disabled,
+    Entry,
+    FrameState,
+    Region,
+    counters,
+    current_region,
+    enter_disabled,
+    forget,
+    leave,
+    mark_compiled,
+    set_skip,
+)
 
-SKIP = _C.SKIP
-SKIP_RECURSIVE = _C.SKIP_RECURSIVE
-Entry = _C.Entry
 GRAPH_INPUTS = "__graph_inputs"  # the fast local that takes the collected inputs
 
-
-@dataclass(frozen=True, slots=True)
-class FrameState:
-    """A frame before its first instruction.
-
-    locals: bound arguments by name. cells: the closure's cells by name of the free variable.
-    """
-
-    code: CodeType
-    function: FunctionType
-    globals: dict[str, Any]
-    builtins: dict[str, Any]
-    locals: dict[str, Any]
-    cells: dict[str, Any]
-
-
-class Region(_C.Region):  # type: ignore[misc]
-    """One configuration of the compiler; `callback(frame: FrameState)` decides about new frames."""
-
-    def __new__(cls, callback: Callable[[FrameState], Any]) -> Region:
-        def ask(
-            code: CodeType,
-            function: FunctionType,
-            globals_: dict[str, Any],
-            builtins: dict[str, Any],
-            locals_: dict[str, Any],
-        ) -> Any:
-            cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-            return callback(FrameState(code, function, globals_, builtins, locals_, cells))
-
-        return super().__new__(cls, ask)
+__all__ = [
+    "GRAPH_INPUTS",
+    "SKIP",
+    "SKIP_RECURSIVE",
+    "Compiled",
+    "Disabled",
+    "Entry",
+    "FrameState",
+    "Region",
+    "active_region",
+    "counters",
+    "disabled",
+    "entries",
+    "forget",
+    "mark_compiled",
+    "reset",
+    "skip",
+]
 
 
-class Compiled(_C.Compiled):  # type: ignore[misc]
-    """A callable like `function` that runs it under a region (None: under no region).
-
-    Keeps name, docstring and signature; binds as a method; `__wrapped__` is the original.
-    """
-
-    def __new__(cls, region: Region | None, function: Callable[..., Any]) -> Compiled:
-        self = super().__new__(cls, region, function)
-        names = [n for n in functools.WRAPPER_ASSIGNMENTS if hasattr(function, n)]
-        for name in names:
-            self.__dict__[name] = getattr(function, name)
-        for name, value in getattr(function, "__dict__", {}).items():
-            self.__dict__.setdefault(name, value)
-        return self
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.__wrapped__)
-
-    def __repr__(self) -> str:
-        return f"<compiled {self.__wrapped__!r}>"
-
-    def __reduce__(self) -> Any:
-        return getattr(self.__wrapped__, "__qualname__", "compiled")
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Turns the hook off in this thread."""
+    enter_disabled()
+    try:
+        yield
+    finally:
+        leave()
 
 
-def entries(code: CodeType, region: Region) -> list[Any]:
-    """The valid entries, the most recent hit first."""
-    return _C.entries(code, region)
+def entries(code: CodeType, region: Region) -> list[Entry]:
+    """The entries of a code object in a region, most recent hit first."""
+    return region.entries(code)
 
 
-def forget(code: CodeType) -> None:
-    """Drops all entries and marks of the code object."""
-    _C.forget(code)
+def reset(*regions: Region) -> None:
+    """Forgets all entries and skip marks of the regions. Calls in progress go on."""
+    for region in regions:
+        region.reset()
 
 
 def skip(code: CodeType, region: Region) -> None:
     """Never offers frames of this code object to the region."""
-    _C.set_skip(code, region, 1)
+    set_skip(code, region, 1)
 
 
 def active_region() -> Region | None:
     """The region of this thread's running compiled call."""
-    return _C.active_region()
+    return current_region()

@@ -1,41 +1,156 @@
-/* What differs between CPython 3.11, 3.12 and 3.13 for a frame-evaluation hook; the only place with version tests. */
-#pragma once
+/* CPython 3.11, 3.12 and 3.13 behind one set of names: the only file with version tests.
+ *
+ * In: interpreter frames and thread states. Out: `frame_*` accessors, growing a frame in place,
+ * and dropping a frame that the evaluator will not run. */
+#ifndef DYNAMO_CPYTHON_COMPAT_H
+#define DYNAMO_CPYTHON_COMPAT_H
+
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "dynamo supports CPython 3.11 to 3.13"
+#endif
+
+#ifdef DYNAMO_NEEDS_FRAMES
 #ifndef Py_BUILD_CORE
 #define Py_BUILD_CORE 1
 #endif
-#include <internal/pycore_frame.h>
+#include "internal/pycore_frame.h"
+#include "internal/pycore_code.h"
 #undef Py_BUILD_CORE
+
+typedef struct _PyInterpreterFrame Frame;
 
 #if PY_VERSION_HEX >= 0x030D0000
 #define FRAME_CODE(f) ((PyCodeObject *)(f)->f_executable)
-#define FRAME_SET_CODE(f, c) ((f)->f_executable = (PyObject *)(c))
-#define FRAME_FUNCTION(f) ((PyFunctionObject *)(f)->f_funcobj)
-#define FRAME_AT_START(f) ((f)->instr_ptr == _PyCode_CODE(FRAME_CODE(f)))
-#define FRAME_RESTART(f) ((f)->instr_ptr = _PyCode_CODE(FRAME_CODE(f)))
-#elif PY_VERSION_HEX >= 0x030C0000
-#define FRAME_CODE(f) ((f)->f_code)
-#define FRAME_SET_CODE(f, c) ((f)->f_code = (c))
-#define FRAME_FUNCTION(f) ((PyFunctionObject *)(f)->f_funcobj)
-#define FRAME_AT_START(f) ((f)->prev_instr == _PyCode_CODE(FRAME_CODE(f)) - 1)
-#define FRAME_RESTART(f) ((f)->prev_instr = _PyCode_CODE(FRAME_CODE(f)) - 1)
 #else
 #define FRAME_CODE(f) ((f)->f_code)
-#define FRAME_SET_CODE(f, c) ((f)->f_code = (c))
-#define FRAME_FUNCTION(f) ((f)->f_func)
-#define FRAME_AT_START(f) ((f)->prev_instr == _PyCode_CODE(FRAME_CODE(f)) - 1)
-#define FRAME_RESTART(f) ((f)->prev_instr = _PyCode_CODE(FRAME_CODE(f)) - 1)
 #endif
 
+static inline PyObject *frame_function(Frame *f) {
 #if PY_VERSION_HEX >= 0x030C0000
-#define CODE_FRAME_SIZE(c) ((c)->co_framesize)
-#define EXTRA_INDEX PyUnstable_Eval_RequestCodeExtraIndex
-#define EXTRA_GET PyUnstable_Code_GetExtra
-#define EXTRA_SET PyUnstable_Code_SetExtra
+    return f->f_funcobj;
 #else
-#define CODE_FRAME_SIZE(c) ((c)->co_nlocalsplus + (c)->co_stacksize + FRAME_SPECIALS_SIZE)
-#define EXTRA_INDEX _PyEval_RequestCodeExtraIndex
-#define EXTRA_GET _PyCode_GetExtra
-#define EXTRA_SET _PyCode_SetExtra
+    return (PyObject *)f->f_func;
+#endif
+}
+
+static inline int frame_at_start(Frame *f) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return f->instr_ptr == _PyCode_CODE(FRAME_CODE(f));
+#else
+    return f->prev_instr == _PyCode_CODE(FRAME_CODE(f)) - 1;
+#endif
+}
+
+/* Slots of a whole frame, specials included. */
+static inline Py_ssize_t code_framesize(PyCodeObject *code) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return code->co_framesize;
+#else
+    return code->co_nlocalsplus + code->co_stacksize + (Py_ssize_t)FRAME_SPECIALS_SIZE;
+#endif
+}
+
+/* Makes room for `code` in a frame that is the top of the data stack; 0 when it isn't or when the
+ * chunk is full. */
+static inline int frame_resize(PyThreadState *ts, Frame *f, PyCodeObject *code) {
+    Py_ssize_t old = code_framesize(FRAME_CODE(f)), wanted = code_framesize(code);
+    if (f->owner != FRAME_OWNED_BY_THREAD || (PyObject **)f + old != ts->datastack_top) {
+        return 0;
+    }
+    if (wanted > old && wanted - old >= ts->datastack_limit - ts->datastack_top) {
+        return 0;
+    }
+    ts->datastack_top = (PyObject **)f + wanted;
+    return 1;
+}
+
+/* The frame runs `code` from its first instruction; slots beyond the arguments become empty. */
+static inline void frame_set_code(Frame *f, PyCodeObject *code, int arguments) {
+    PyCodeObject *old = FRAME_CODE(f);
+    Py_INCREF(code);
+#if PY_VERSION_HEX >= 0x030D0000
+    f->f_executable = (PyObject *)code;
+    f->instr_ptr = _PyCode_CODE(code);
+#else
+    f->f_code = code;
+    f->prev_instr = _PyCode_CODE(code) - 1;
+#endif
+    for (int i = arguments; i < code->co_nlocalsplus; i++) {
+        f->localsplus[i] = NULL;
+    }
+    f->stacktop = code->co_nlocalsplus;
+    Py_DECREF(old);
+}
+
+/* Gives up a frame at its start whose evaluation is skipped. On 3.11 the caller of the hook clears
+ * it; later the evaluator would have, so the hook must. Such a frame was never linked, so no frame
+ * object can exist for it. */
+static inline void frame_drop(PyThreadState *ts, Frame *f) {
+#if PY_VERSION_HEX >= 0x030C0000
+    for (int i = 0; i < f->stacktop; i++) {
+        Py_CLEAR(f->localsplus[i]);
+    }
+    Py_CLEAR(f->f_locals);
+    Py_CLEAR(f->f_funcobj);
+#if PY_VERSION_HEX >= 0x030D0000
+    Py_CLEAR(f->f_executable);
+#else
+    Py_CLEAR(f->f_code);
+#endif
+    _PyStackChunk *chunk = ts->datastack_chunk;
+    if ((PyObject **)f == &chunk->data[0]) {
+        _PyStackChunk *previous = chunk->previous;
+        PyObjectArenaAllocator arena;
+        PyObject_GetArenaAllocator(&arena);
+        ts->datastack_top = &previous->data[previous->top];
+        ts->datastack_limit = (PyObject **)((char *)previous + previous->size);
+        ts->datastack_chunk = previous;
+        arena.free(arena.ctx, chunk, chunk->size);
+    } else {
+        ts->datastack_top = (PyObject **)f;
+    }
+#endif
+}
+
+/* A Python trace function (debugger, coverage) is active in the thread. */
+static inline int is_tracing(PyThreadState *ts) { return ts->c_tracefunc != NULL; }
+
+/* From 3.12 on a hooked call also counts against the limit of C recursion, which is lower than
+ * Python's own; these give the difference back while the depth is moderate. */
+static inline void recursion_credit(PyThreadState *ts, int count) {
+#if PY_VERSION_HEX >= 0x030C0000
+    ts->c_recursion_remaining += count;
+#endif
+}
+#endif /* DYNAMO_NEEDS_FRAMES */
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define CODE_EXTRA_INDEX PyUnstable_Eval_RequestCodeExtraIndex
+#define CODE_GET_EXTRA PyUnstable_Code_GetExtra
+#define CODE_SET_EXTRA PyUnstable_Code_SetExtra
+#else
+#define CODE_EXTRA_INDEX _PyEval_RequestCodeExtraIndex
+#define CODE_GET_EXTRA _PyCode_GetExtra
+#define CODE_SET_EXTRA _PyCode_SetExtra
+#endif
+
+/* Version tag of a dict's contents; 0 where Python keeps none (3.13: always look again). */
+static inline unsigned long long dict_version(PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+    (void)dict;
+    return 0;
+#elif PY_VERSION_HEX >= 0x030C0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    return ((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+#else
+    return ((PyDictObject *)dict)->ma_version_tag;
+#endif
+}
+
 #endif

@@ -1,88 +1,299 @@
-"""Guard set -> guard program: sources become a tree of accessor nodes, guards checks at the nodes.
+"""Guard set -> guard program: sources become a tree of accessors, guards become checks at its nodes.
 
-`build_program` numbers the nodes parents first, each source once, so that prefixes are walked once.
+In: guards and the sources to collect. Out: a `_C.Program`, a flat list of instructions over value
+registers. Each source is fetched once, parents first. What is read from a plain dict (an instance
+dict, a module's globals) stands between TAG_TEST and TAG_SEAL and is skipped while the dict is unchanged;
+there also stand the checks that the identity of the value decides. Checks of the global state and of
+the arguments come before those of what hangs on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
 from dynamo import _C
 from dynamo.guards import sources as s
-from dynamo.guards.kinds import GUARD_KINDS
-from dynamo.guards.records import Guard, GuardSet
+from dynamo.guards.kinds import GUARD_KINDS, HEAP_TYPE, const_equal
+from dynamo.guards.records import Guard
 
-# Source class -> (node kind in csrc/guards.cpp, argument). Roots that need the code object are apart.
-NODES: dict[type[s.Source], tuple[int, Callable[[Any], Any]]] = {
-    s.GlobalsSource: (2, lambda x: None),
-    s.BuiltinSource: (3, lambda x: x.name),
-    s.ModuleSource: (4, lambda x: x.name),
-    s.ObjectSource: (5, lambda x: x.value),
-    s.AttrSource: (6, lambda x: x.name),
-    s.DictSource: (7, lambda x: None),
-    s.ItemSource: (8, lambda x: x.key),
-    s.DictKeySource: (9, lambda x: x.index),
-    s.DictValueSource: (10, lambda x: x.index),
-    s.CellContentsSource: (11, lambda x: None),
-    s.TypeSource: (12, lambda x: None),
-    s.WeakRefSource: (13, lambda x: None),
-    s.ReduceSource: (14, lambda x: None),
+OPCODES: dict[str, int] = _C.OPCODES
+Row = tuple[int, int, int, int, Any, int]
+
+# Source class -> (opcode, argument object, argument number).
+STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int]]] = {
+    s.GlobalsSource: ("GLOBALS", lambda x: None, lambda x: 0),
+    s.ModuleSource: ("MODULE", lambda x: x.name, lambda x: 0),
+    s.ObjectSource: ("OBJECT", lambda x: x.value, lambda x: 0),
+    s.AttrSource: ("ATTR", lambda x: x.name, lambda x: 0),
+    s.DictSource: ("DICT", lambda x: None, lambda x: 0),
+    s.ItemSource: ("ITEM", lambda x: x.key, lambda x: x.key if is_index(x.key) else 0),
+    s.DictKeySource: ("KEY_AT", lambda x: None, lambda x: x.index),
+    s.DictValueSource: ("VALUE_AT", lambda x: None, lambda x: x.index),
+    s.CellContentsSource: ("CONTENTS", lambda x: None, lambda x: 0),
+    s.TypeSource: ("TYPE_OF", lambda x: None, lambda x: 0),
+    s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
+    s.ReduceSource: ("REDUCE", lambda x: None, lambda x: 0),
 }
-LOCAL, FREE_CELL = 0, 1
+FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)
+# Cheap and likely to fail first; kinds not named come last.
+RANK = {kind: rank for rank, kind in enumerate(
+    ("TYPE", "ID", "CONST", "TENSOR", "LENGTH", "CODE", "DICT_LACKS", "DICT_HAS", "DICT_KEYS"))}
+SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinsSource(s.Source):
+    """The frame's builtins dict."""
+
+
+def is_index(key: Any) -> bool:
+    return type(key) is int and -(2**31) <= key < 2**31
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One source: its register, its checks, and what is read from it."""
+
+    source: s.Source
+    register: int
+    checks: list[tuple[int, Guard]] = field(default_factory=list)
+    children: list[Node] = field(default_factory=list)
+
+    def is_dict(self) -> bool:
+        """Read as a dict: its guards or its place say so (TAG_TEST looks again at run time)."""
+        if isinstance(self.source, s.DictSource | s.GlobalsSource | BuiltinsSource):
+            return True
+        return any(
+            g.kind == "TYPE" and isinstance(g.payload, type) and issubclass(g.payload, dict)
+            for _, g in self.checks
+        )
 
 
 class ProgramBuilder:
-    """Collects nodes and checks for one code object."""
+    """Collects nodes, then emits instructions."""
 
-    def __init__(self, code: CodeType) -> None:
-        self.locals = {name: i for i, name in enumerate(code.co_varnames)}
-        # A cell variable that is an argument still lies in its fast slot at the frame's start.
-        self.free = {name: i for i, name in enumerate(code.co_freevars)}
-        self.nodes: list[tuple[int, int, Any]] = []
-        self.checks: list[tuple[int, int, Any]] = []
-        self.numbers: dict[s.Source, int] = {}
-        self.sources: list[s.Source] = []
+    def __init__(self) -> None:
+        self.nodes: dict[s.Source, Node] = {}
+        self.roots: list[Node] = []
+        self.local_names: dict[str, int] = {}
+        self.cell_names: dict[str, int] = {}
+        self.rows: list[Row] = []
 
-    def node(self, source: s.Source) -> int:
-        """Number of the node that fetches the source."""
-        if source in self.numbers:
-            return self.numbers[source]
-        if isinstance(source, s.GlobalSource):  # a step from the globals dict
-            number = self.add(source, 8, self.node(s.GlobalsSource()), source.name)
-        elif isinstance(source, s.LocalSource):
-            number = self.add(source, LOCAL, -1, self.locals[source.name])
+    def node(self, source: s.Source) -> Node:
+        """The node of a source; made with its parents when it is new."""
+        known = self.nodes.get(source)
+        if known is not None:
+            return known
+        parent = self.parent_of(source)
+        base = None if parent is None else self.node(parent)
+        made = Node(source, len(self.nodes))
+        self.nodes[source] = made
+        (self.roots if base is None else base.children).append(made)
+        return made
+
+    @staticmethod
+    def parent_of(source: s.Source) -> s.Source | None:
+        if isinstance(source, s.GlobalSource):
+            return s.GlobalsSource()
+        if isinstance(source, s.BuiltinSource):
+            return BuiltinsSource()
+        return source.parent()
+
+    # -- instructions ------------------------------------------------------------------------
+
+    def emit(self, opcode: str, dst: int, src: int, extra: int, arg: Any, guard: int = -1) -> None:
+        self.rows.append((OPCODES[opcode], dst, src, extra, arg, guard))
+
+    def fetch(self, node: Node) -> None:
+        source = node.source
+        parent = self.parent_of(source)
+        base = -1 if parent is None else self.nodes[parent].register
+        if isinstance(source, s.LocalSource):
+            number = self.local_names.setdefault(source.name, len(self.local_names))
+            self.emit("LOCAL", node.register, -1, number, None)
         elif isinstance(source, s.CellSource):
-            number = self.add(source, FREE_CELL, -1, self.free[source.name])
+            number = self.cell_names.setdefault(source.name, len(self.cell_names))
+            self.emit("CELL", node.register, -1, number, None)
+        elif isinstance(source, BuiltinsSource):
+            self.emit("BUILTINS", node.register, -1, 0, None)
+        elif isinstance(source, s.GlobalSource | s.BuiltinSource):
+            self.emit("ITEM", node.register, base, 0, source.name)
         else:
-            kind, argument = NODES[type(source)]
-            base = source.parent()
-            parent = -1 if base is None else self.node(base)
-            number = self.add(source, kind, parent, argument(source))
-        return number
+            opcode, arg, extra = STEPS[type(source)]
+            self.emit(opcode, node.register, base, extra(source), arg(source))
 
-    def add(self, source: s.Source, kind: int, parent: int, argument: Any) -> int:
-        self.nodes.append((kind, parent, argument))
-        self.sources.append(source)
-        self.numbers[source] = len(self.nodes) - 1
-        return len(self.nodes) - 1
+    def walk(self, node: Node) -> None:
+        """Everything about a node that was fetched and whose identity checks are done."""
+        dict_like = node.is_dict()
+        pinned = [c for c in node.children if dict_like and reads_dict(c.source)]
+        on_dict = [c for c in node.checks if dict_like and c[1].kind in DICT_CHECKS]
+        on_dict = self.keys_only_when_plain(node, on_dict)
+        if pinned or on_dict:
+            start = len(self.rows)
+            self.emit("TAG_TEST", -1, node.register, 0, None)
+            for number, guard in on_dict:
+                self.check(node, number, guard)
+            for child in pinned:
+                self.fetch(child)
+                for number, guard in child.checks:
+                    if decided_by_identity(guard):
+                        self.check(child, number, guard)
+            distance = len(self.rows) - start
+            self.emit("TAG_SEAL", -1, node.register, distance, None)
+            self.rows[start] = (*self.rows[start][:3], distance, None, -1)
+        for child in pinned:
+            for number, guard in sorted(child.checks, key=rank):
+                if not decided_by_identity(guard):
+                    self.check_unless_dict(child, number, guard)
+            self.walk(child)
+        for child in node.children:
+            if child not in pinned:
+                self.visit(child)
 
-    def check(self, guard: Guard) -> None:
-        node = -1 if guard.source is None else self.node(guard.source)
-        payload = guard.payload
-        if guard.kind == "TENSOR":
-            self.checks.append((GUARD_KINDS["TYPE"].opcode, node, payload.cls))
-            payload = (payload.example, payload.sizes, payload.strides)
-        elif guard.kind in ("SAME", "NOT_SAME"):
-            payload = self.node(payload)
-        self.checks.append((GUARD_KINDS[guard.kind].opcode, node, payload))
+    def visit(self, node: Node) -> None:
+        """Fetches and checks a node that no dict pins."""
+        self.fetch(node)
+        for number, guard in sorted(node.checks, key=rank):
+            self.check_unless_dict(node, number, guard)
+        self.walk(node)
+
+    def keys_only_when_plain(
+        self, node: Node, checks: list[tuple[int, Guard]]
+    ) -> list[tuple[int, Guard]]:
+        """An OrderedDict can be reordered without a new version: its order is always looked at."""
+        if isinstance(node.source, s.DictSource | s.GlobalsSource | BuiltinsSource):
+            return checks
+        plain = any(g.kind == "TYPE" and g.payload is dict for _, g in node.checks)
+        return [c for c in checks if plain or c[1].kind != "DICT_KEYS"]
+
+    def check_unless_dict(self, node: Node, number: int, guard: Guard) -> None:
+        """A check, unless `walk` puts it under the node's tag."""
+        if node.is_dict() and guard.kind in DICT_CHECKS:
+            if (number, guard) in self.keys_only_when_plain(node, [(number, guard)]):
+                return
+        self.check(node, number, guard)
+
+    def check(self, node: Node, number: int, guard: Guard) -> None:
+        opcode, extra, arg = instruction(guard)
+        self.emit(opcode, -1, node.register, extra, arg, number)
 
 
-def build_program(guards: GuardSet, collect: Sequence[s.Source], code: CodeType) -> Any:
-    """The C++ program. On success it yields the values at `collect`, in order."""
-    builder = ProgramBuilder(code)
-    for guard in guards:
-        builder.check(guard)
-    wanted = tuple(builder.node(source) for source in collect)
-    return _C.Program(builder.nodes, builder.checks, wanted)
+DICT_CHECKS = frozenset({"DICT_KEYS", "DICT_HAS", "DICT_LACKS"})
+
+
+def reads_dict(source: s.Source) -> bool:
+    return isinstance(source, s.GlobalSource | s.BuiltinSource) or isinstance(source, FROM_DICT)
+
+
+def rank(check: tuple[int, Guard]) -> int:
+    return RANK.get(check[1].kind, len(RANK))
+
+
+def decided_by_identity(guard: Guard) -> bool:
+    """The same object can't pass once and fail later."""
+    if guard.kind == "ID":
+        return True
+    if guard.kind == "TYPE":  # only instances of Python classes can change their class
+        return not guard.payload.__flags__ & HEAP_TYPE
+    return guard.kind == "CONST" and is_immutable(guard.payload)
+
+
+def is_immutable(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(is_immutable, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
+
+
+def instruction(guard: Guard) -> tuple[str, int, Any]:
+    """(opcode, number, object) of a check of one value."""
+    opcode, payload = GUARD_KINDS[guard.kind].opcode, guard.payload
+    if guard.kind == "ID":
+        try:
+            return ("IS_WEAK", 0, weakref.ref(payload))
+        except TypeError:
+            return ("IS", 0, payload)
+    if guard.kind == "CONST":
+        if any(payload is single for single in SINGLETONS):
+            return ("IS", 0, payload)
+        return (opcode, 0, payload)
+    if guard.kind == "TENSOR":
+        return (opcode, 0, (payload.cls, payload.raw, payload.sizes, payload.strides))
+    if guard.kind in ("LENGTH", "BOOL_TRUTH", "WEAKREF_ALIVE"):
+        return (opcode, int(payload), None)
+    if guard.kind == "DICT_KEYS":
+        return (opcode, 0, tuple(payload))
+    if guard.kind == "SET_ITEMS":
+        return (opcode, 0, frozenset(payload))
+    return (opcode, 0, payload)
+
+
+def implied(guard: Guard, others: Iterable[Guard]) -> bool:
+    """Whether a guard on the same source already says as much."""
+    kinds = {other.kind: other for other in others if other is not guard}
+    if guard.kind == "TYPE":
+        exact = kinds.get("CONST")
+        if exact is not None and type(exact.payload) is guard.payload:
+            return True
+        tensor = kinds.get("TENSOR")
+        return tensor is not None and tensor.payload.cls is guard.payload
+    if guard.kind in ("LENGTH", "DICT_HAS", "DICT_LACKS"):
+        keys = kinds.get("DICT_KEYS")
+        if keys is None:
+            return False
+        return guard.kind == "LENGTH" or (
+            any(const_equal(key, guard.payload) for key in keys.payload)
+            == (guard.kind == "DICT_HAS")
+        )
+    return False
+
+
+PAIRS = frozenset({"SAME", "NOT_SAME"})
+GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
+
+
+def build_program(
+    guards: Iterable[Guard], collect: Sequence[s.Source] = (), code: CodeType | None = None
+) -> Any:
+    """The program; on success it yields the values at `collect`, in order. (`code` is not needed: names
+    are resolved when an `Entry` is made.)"""
+    builder = ProgramBuilder()
+    ordered = list(guards)
+    late: list[tuple[int, Guard]] = []
+    for number, guard in enumerate(ordered):
+        if guard.kind == "GLOBAL_STATE":
+            state = guard.payload if guard.payload is not None else _C.global_state()
+            builder.emit("GLOBAL_STATE", -1, -1, 0, state, number)
+        elif guard.kind in PAIRS or guard.kind in GROUPS:
+            late.append((number, guard))
+            wanted = [guard.payload] if guard.kind in PAIRS else list(guard.payload)
+            for source in ([] if guard.source is None else [guard.source]) + wanted:
+                builder.node(source)
+        else:
+            assert guard.source is not None, guard
+            builder.node(guard.source).checks.append((number, guard))
+    registers = tuple(builder.node(source).register for source in collect)
+    for node in builder.nodes.values():
+        said = [guard for _, guard in node.checks]
+        node.checks = [check for check in node.checks if not implied(check[1], said)]
+    for root in sorted(builder.roots, key=lambda r: (len(r.children) > 0, r.register)):
+        builder.visit(root)
+    for number, guard in late:
+        emit_late(builder, number, guard)
+    return _C.Program(
+        builder.rows, len(builder.nodes), tuple(builder.local_names), tuple(builder.cell_names),
+        registers,
+    )
+
+
+def emit_late(builder: ProgramBuilder, number: int, guard: Guard) -> None:
+    """Checks of several values, when all are fetched."""
+    if guard.kind in PAIRS:
+        left, right = builder.node(guard.source).register, builder.node(guard.payload).register
+        builder.emit(guard.kind, -1, left, right, None, number)
+        return
+    group = tuple(builder.node(source).register for source in guard.payload)
+    builder.emit(GROUPS[guard.kind], -1, -1, 0, group, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dynamo import _C
 from dynamo.guards.kinds import GUARD_KINDS
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
@@ -17,9 +18,11 @@ def failures(guards: Iterable[Guard], scope: Scope) -> list[str]:
 def failure(guard: Guard, scope: Scope) -> str | None:
     """None where the guard holds, else what differs."""
     where = f" (needed at {guard.line})" if guard.line else ""
+    kind = GUARD_KINDS[guard.kind]
     if guard.source is None:
-        return None
-    kind, text = GUARD_KINDS[guard.kind], guard.source.text()
+        state = _C.global_state()
+        return None if kind.holds(state, guard.payload) else kind.sentence("", guard.payload, state)
+    text = guard.source.text()
     try:
         value = guard.source.fetch(scope)
         payload = guard.payload

@@ -1,4 +1,4 @@
-"""What each kind of guard means: a sentence for people, a check in plain Python, a number for the C++ program.
+"""What each kind of guard means: a sentence for people, a check in plain Python, an opcode of the C++ program.
 
 The plain-Python check is the twin of the C++ one: tests compare the two, and explanations use it.
 """
@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 
+from dynamo import _C
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
     """What a graph assumes of one tensor. -1 in sizes and strides: any value.
 
-    example: the tensor itself while the program is built; the facts stay after it is gone.
+    raw: dispatch keys, dtype, device and requires_grad as the program compares them.
     """
 
-    example: torch.Tensor
+    raw: tuple[int, ...]
     cls: type
     dtype: torch.dtype
     device: torch.device
@@ -33,14 +35,8 @@ class TensorFacts:
     def of(tensor: torch.Tensor, dynamic: frozenset[int] = frozenset()) -> TensorFacts:
         sizes = tuple(-1 if i in dynamic else int(n) for i, n in enumerate(tensor.shape))
         strides = tuple(-1 if dynamic else int(n) for n in tensor.stride())
-        return TensorFacts(tensor, type(tensor), tensor.dtype, tensor.device,
+        return TensorFacts(_C.tensor_facts(tensor), type(tensor), tensor.dtype, tensor.device,
                            tensor.requires_grad, sizes, strides)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorFacts) and self.describe() == other.describe()
-
-    def __hash__(self) -> int:
-        return hash(self.describe())
 
     def describe(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
@@ -50,9 +46,7 @@ class TensorFacts:
     def holds(self, value: Any) -> bool:
         return (
             type(value) is self.cls
-            and value.dtype == self.dtype
-            and value.device == self.device
-            and value.requires_grad == self.requires_grad
+            and _C.tensor_facts(value) == self.raw
             and len(value.shape) == len(self.sizes)
             and all(w in (-1, n) for w, n in zip(self.sizes, value.shape, strict=True))
             and all(w in (-1, n) for w, n in zip(self.strides, value.stride(), strict=True))
@@ -60,28 +54,36 @@ class TensorFacts:
 
 
 def const_equal(a: Any, b: Any) -> bool:
-    """Equal and of one type, floats bit by bit, tuples and slices item by item."""
+    """Equal and of one type, floats bit by bit, containers item by item. Runs no user code."""
     if a is b:
         return True
-    if type(a) is not type(b):
+    cls = type(a)
+    if cls is not type(b):
         return False
-    if type(a) is float:
+    if cls is float:
         return struct.pack("d", a) == struct.pack("d", b)
-    if type(a) is complex:
+    if cls is complex:
         return const_equal(a.real, b.real) and const_equal(a.imag, b.imag)
-    if type(a) is tuple:
+    if isinstance(a, tuple) or cls is list:
         return len(a) == len(b) and all(map(const_equal, a, b))
-    if type(a) is slice:
+    if cls in (frozenset, set):
+        return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
+    if cls in (slice, range):
         return const_equal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+    if cls.__flags__ & HEAP_TYPE:
+        return False
     return bool(a == b)
+
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class may have Python methods
 
 
 @dataclass(frozen=True, slots=True)
 class GuardKind:
-    """opcode: number in csrc/guards.cpp; holds(value, payload); sentence(text, payload, value) says what
+    """opcode: name in csrc/opcodes.h; holds(value, payload); sentence(text, payload, value) says what
     differs."""
 
-    opcode: int
+    opcode: str
     holds: Callable[[Any, Any], bool]
     sentence: Callable[[str, Any, Any], str]
 
@@ -99,33 +101,58 @@ def _keys(value: Any) -> tuple[Any, ...]:
 
 
 GUARD_KINDS: dict[str, GuardKind] = {
-    "TYPE": GuardKind(0, lambda v, p: type(v) is p,
+    "TYPE": GuardKind("IS_TYPE", lambda v, p: type(v) is p,
                       lambda t, p, v: f"type of {t} was {p.__name__}, now it is {type(v).__name__}"),
-    "ID": GuardKind(1, lambda v, p: v is p, lambda t, p, v: f"{t} was another object, now it is {short(v)}"),
-    "CONST": GuardKind(2, const_equal, lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"),
-    "TENSOR": GuardKind(3, lambda v, p: p.holds(v),
+    "ID": GuardKind("IS", lambda v, p: v is p, lambda t, p, v: f"{t} was another object, now it is {short(v)}"),
+    "CONST": GuardKind("EQUAL", const_equal, lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"),
+    "TENSOR": GuardKind("TENSOR", lambda v, p: p.holds(v),
                         lambda t, p, v: f"{t} was {p.describe()}, now it is {short(v)}"),
-    "LENGTH": GuardKind(4, lambda v, p: len(v) == p,
+    "LENGTH": GuardKind("LENGTH", lambda v, p: len(v) == p,
                         lambda t, p, v: f"len({t}) was {p}, now it is {len(v)}"),
-    "DICT_KEYS": GuardKind(5, lambda v, p: const_equal(_keys(v), tuple(p)),
+    "DICT_KEYS": GuardKind("DICT_KEYS", lambda v, p: const_equal(_keys(v), tuple(p)),
                            lambda t, p, v: f"keys of {t} were {short(p)}, now they are {short(_keys(v))}"),
-    "DICT_HAS": GuardKind(6, lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"),
-    "DICT_LACKS": GuardKind(7, lambda v, p: p not in v, lambda t, p, v: f"{t} had no key {p!r}, now it has"),
-    "SET_ITEMS": GuardKind(8, lambda v, p: isinstance(v, (set, frozenset)) and v == p,
+    "DICT_HAS": GuardKind("DICT_HAS", lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"),
+    "DICT_LACKS": GuardKind("DICT_LACKS", lambda v, p: p not in v, lambda t, p, v: f"{t} had no key {p!r}, now it has"),
+    "SET_ITEMS": GuardKind("SET_ITEMS", lambda v, p: isinstance(v, set | frozenset) and const_equal(frozenset(v), p),
                            lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"),
-    "HAS_ATTR": GuardKind(9, lambda v, p: hasattr(v, p),
+    "HAS_ATTR": GuardKind("HAS_ATTR", lambda v, p: hasattr(v, p),
                           lambda t, p, v: f"{t} had the attribute {p}, now it has not"),
-    "LACKS_ATTR": GuardKind(10, lambda v, p: not hasattr(v, p),
+    "LACKS_ATTR": GuardKind("LACKS_ATTR", lambda v, p: not hasattr(v, p),
                             lambda t, p, v: f"{t} had no attribute {p}, now it has"),
-    "CODE": GuardKind(11, lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
+    "CODE": GuardKind("CODE", lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
                       lambda t, p, v: f"{t} was another function, now it is {short(v)}"),
-    "SAME": GuardKind(12, lambda v, p: v is p, lambda t, p, v: f"{t} was one object with another input"),
-    "NOT_SAME": GuardKind(13, lambda v, p: v is not p,
+    "SAME": GuardKind("SAME", lambda v, p: v is p, lambda t, p, v: f"{t} was one object with another input"),
+    "NOT_SAME": GuardKind("NOT_SAME", lambda v, p: v is not p,
                           lambda t, p, v: f"{t} is now one object with another input"),
-    "GLOBAL_STATE": GuardKind(14, lambda v, p: True,
-                              lambda t, p, v: "torch's global state (grad mode, autocast, default dtype) changed"),
-    "CELL_EMPTY": GuardKind(15, lambda v, p: not cell_bound(v), lambda t, p, v: f"{t} was unbound, now it is bound"),
+    "GLOBAL_STATE": GuardKind("GLOBAL_STATE", lambda v, p: p is None or v == p,
+                              lambda t, p, v: f"torch's global state changed: {changed_state(p, v)}"),
+    "CELL_EMPTY": GuardKind("CELL_EMPTY", lambda v, p: not cell_bound(v), lambda t, p, v: f"{t} was unbound, now it is bound"),
+    "WEAKREF_ALIVE": GuardKind("WEAK_ALIVE", lambda v, p: (v() is not None) == p,
+                               lambda t, p, v: f"the object of {t} " + ("died" if p else "lives again")),
+    "BOOL_TRUTH": GuardKind("TRUTH", lambda v, p: bool(v) == p,
+                            lambda t, p, v: f"bool({t}) was {p}, now it is {not p}"),
+    "RANGE": GuardKind("IN_RANGE", lambda v, p: in_range(v, p),
+                       lambda t, p, v: f"{t} lay in {p[0]}..{p[1]}, now it is {short(v)}"),
+    "SUBCLASS": GuardKind("SUBCLASS", lambda v, p: p in type(v).__mro__,
+                          lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}"),
 }
+
+
+def in_range(value: Any, bounds: tuple[Any, Any]) -> bool:
+    low, high = bounds
+    return (
+        isinstance(value, int | float)
+        and (low is None or value >= low)
+        and (high is None or value <= high)
+    )
+
+
+def changed_state(old: tuple[int, ...] | None, new: tuple[int, ...]) -> str:
+    """Which parts of torch's global state differ, in words."""
+    if old is None:
+        return "grad mode, autocast, default dtype or the like"
+    names = [n for n, a, b in zip(_C.STATE_NAMES, old, new, strict=True) if a != b]
+    return ", ".join(names) or "nothing"
 
 
 def cell_bound(cell: types.CellType) -> bool:

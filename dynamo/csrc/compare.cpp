@@ -1,0 +1,187 @@
+// Comparisons of the guard program: constants with their types, keys in order, items of sets.
+#include "compare.h"
+
+#include <cstring>
+#include <initializer_list>
+
+namespace {
+
+int sets_equal(PyObject *left, PyObject *right) {
+    if (PySet_GET_SIZE(left) != PySet_GET_SIZE(right)) {
+        return 0;
+    }
+    PyObject *mine = PySequence_List(left), *theirs = PySequence_List(right);
+    int equal = mine && theirs ? 1 : -1;
+    for (Py_ssize_t i = 0; equal == 1 && i < PyList_GET_SIZE(mine); i++) {
+        equal = 0;
+        for (Py_ssize_t j = 0; equal == 0 && j < PyList_GET_SIZE(theirs); j++) {
+            equal = constants_equal(PyList_GET_ITEM(mine, i), PyList_GET_ITEM(theirs, j));
+        }
+    }
+    Py_XDECREF(mine);
+    Py_XDECREF(theirs);
+    return equal;
+}
+
+int attributes_equal(PyObject *left, PyObject *right) {
+    for (const char *name : {"start", "stop", "step"}) {
+        PyObject *mine = PyObject_GetAttrString(left, name);
+        PyObject *theirs = PyObject_GetAttrString(right, name);
+        int equal = mine && theirs ? constants_equal(mine, theirs) : -1;
+        Py_XDECREF(mine);
+        Py_XDECREF(theirs);
+        if (equal != 1) {
+            return equal;
+        }
+    }
+    return 1;
+}
+
+bool is_python_class(PyTypeObject *type) {
+    return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+}
+
+}  // namespace
+
+int constants_equal(PyObject *left, PyObject *right) {
+    if (left == right) {
+        return 1;
+    }
+    PyTypeObject *type = Py_TYPE(left);
+    if (type != Py_TYPE(right)) {
+        return 0;
+    }
+    if (type == &PyFloat_Type) {
+        double a = PyFloat_AS_DOUBLE(left), b = PyFloat_AS_DOUBLE(right);
+        return std::memcmp(&a, &b, sizeof a) == 0;
+    }
+    if (type == &PyComplex_Type) {
+        Py_complex a = PyComplex_AsCComplex(left), b = PyComplex_AsCComplex(right);
+        return std::memcmp(&a, &b, sizeof a) == 0;
+    }
+    if (PyTuple_Check(left)) {  // tuples, torch.Size, named tuples
+        Py_ssize_t count = PyTuple_GET_SIZE(left);
+        if (count != PyTuple_GET_SIZE(right)) {
+            return 0;
+        }
+        for (Py_ssize_t i = 0; i < count; i++) {
+            int equal = constants_equal(PyTuple_GET_ITEM(left, i), PyTuple_GET_ITEM(right, i));
+            if (equal != 1) {
+                return equal;
+            }
+        }
+        return 1;
+    }
+    if (type == &PyFrozenSet_Type || type == &PySet_Type) {
+        return sets_equal(left, right);
+    }
+    if (type == &PySlice_Type || type == &PyRange_Type) {
+        return attributes_equal(left, right);
+    }
+    if (type == &PyList_Type) {
+        Py_ssize_t count = PyList_GET_SIZE(left);
+        for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(right); i++) {
+            int equal = constants_equal(PyList_GET_ITEM(left, i), PyList_GET_ITEM(right, i));
+            if (equal != 1) {
+                return equal;
+            }
+        }
+        return count == PyList_GET_SIZE(right);
+    }
+    if (is_python_class(type)) {
+        return 0;  // instances of Python classes only equal themselves: no user code runs
+    }
+    return PyObject_RichCompareBool(left, right, Py_EQ);
+}
+
+int dict_keys_equal(PyObject *dict, PyObject *keys) {
+    Py_ssize_t count = PyTuple_GET_SIZE(keys);
+    if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != count) {
+        return 0;
+    }
+    if (count == 0) {
+        return 1;
+    }
+    if (PyODict_Check(dict)) {  // its order is not that of the table
+        PyObject *iterator = PyODict_Type.tp_iter(dict);
+        if (iterator == nullptr) {
+            return -1;
+        }
+        int equal = 1;
+        Py_ssize_t at = 0;
+        while (PyObject *key = equal == 1 ? PyIter_Next(iterator) : nullptr) {
+            equal = at < count ? constants_equal(PyTuple_GET_ITEM(keys, at++), key) : 0;
+            Py_DECREF(key);
+        }
+        Py_DECREF(iterator);
+        return PyErr_Occurred() ? -1 : equal;
+    }
+    Py_ssize_t position = 0, at = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &position, &key, nullptr)) {
+        int equal = constants_equal(PyTuple_GET_ITEM(keys, at++), key);
+        if (equal != 1) {
+            return equal;
+        }
+    }
+    return 1;
+}
+
+int set_items_equal(PyObject *set, PyObject *items) {
+    return PyAnySet_Check(set) ? sets_equal(items, set) : 0;
+}
+
+PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value) {
+    if (!PyDict_Check(dict) || index < 0 || index >= PyDict_GET_SIZE(dict)) {
+        return nullptr;
+    }
+    PyObject *key = nullptr, *value = nullptr;
+    if (PyODict_Check(dict)) {
+        PyObject *iterator = PyODict_Type.tp_iter(dict);
+        for (Py_ssize_t i = 0; iterator != nullptr && i <= index; i++) {
+            Py_XDECREF(key);
+            key = PyIter_Next(iterator);
+        }
+        Py_XDECREF(iterator);
+        if (key == nullptr) {
+            PyErr_Clear();
+            return nullptr;
+        }
+        value = PyDict_GetItemWithError(dict, key);
+        Py_DECREF(key);  // the dict still holds it
+    } else {
+        Py_ssize_t position = 0;
+        for (Py_ssize_t i = 0; i <= index; i++) {
+            if (!PyDict_Next(dict, &position, &key, &value)) {
+                return nullptr;
+            }
+        }
+    }
+    return want_value ? value : key;
+}
+
+Py_ssize_t container_length(PyObject *value) {
+    if (PyList_Check(value)) {
+        return PyList_GET_SIZE(value);
+    }
+    if (PyTuple_Check(value)) {
+        return PyTuple_GET_SIZE(value);
+    }
+    if (PyDict_Check(value)) {
+        return PyDict_GET_SIZE(value);
+    }
+    if (PyAnySet_Check(value)) {
+        return PySet_GET_SIZE(value);
+    }
+    if (PyUnicode_Check(value)) {
+        return PyUnicode_GET_LENGTH(value);
+    }
+    if (PyBytes_Check(value)) {
+        return PyBytes_GET_SIZE(value);
+    }
+    PySequenceMethods *sequence = Py_TYPE(value)->tp_as_sequence;
+    if (!is_python_class(Py_TYPE(value)) && sequence && sequence->sq_length) {
+        return sequence->sq_length(value);  // deque, range, mappingproxy, ...
+    }
+    return -1;
+}

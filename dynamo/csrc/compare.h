@@ -1,0 +1,15 @@
+/* Comparisons of the guard program that never run user code. */
+#ifndef DYNAMO_COMPARE_H
+#define DYNAMO_COMPARE_H
+#include "cpython_compat.h"
+
+/* Same type and same value, recursively; floats by their bits. 1, 0, or -1 with an error set. */
+int constants_equal(PyObject *left, PyObject *right);
+/* The dict's keys are those of the tuple, in order. */
+int dict_keys_equal(PyObject *dict, PyObject *keys);
+/* The set (or frozenset) has exactly the items of the frozenset. */
+int set_items_equal(PyObject *set, PyObject *items);
+/* index-th key or value (borrowed; kept by the dict), or NULL. */
+PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value);
+Py_ssize_t container_length(PyObject *value); /* -1: not a built-in container */
+#endif

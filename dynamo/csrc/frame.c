@@ -1,0 +1,374 @@
+/* The evaluator that the hook installs: what happens to each Python frame inside a region.
+ *
+ * In: a frame at its first instruction. Out: the frame's result, from its own code or from the code
+ * of the first entry whose guards hold. The frame is rewritten in place and CPython's evaluator runs
+ * it; where it can't grow, a function made from the new code is called instead. */
+#define DYNAMO_NEEDS_FRAMES
+#include "hook.h"
+
+#define NOT_PLAIN (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)
+#define CREDIT_DEPTH 2500
+
+unsigned long long hook_counts[4];
+
+static int count_arguments(PyCodeObject *code) {
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+/* -- the frame as an object ------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *code, *function, *globals, *builtins, *locals, *cells;
+} FrameState;
+
+static int frame_state_traverse(FrameState *self, visitproc visit, void *arg) {
+    Py_VISIT(self->function);
+    Py_VISIT(self->globals);
+    Py_VISIT(self->builtins);
+    Py_VISIT(self->locals);
+    Py_VISIT(self->cells);
+    return 0;
+}
+
+static int frame_state_clear(FrameState *self) {
+    Py_CLEAR(self->code);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->globals);
+    Py_CLEAR(self->builtins);
+    Py_CLEAR(self->locals);
+    Py_CLEAR(self->cells);
+    return 0;
+}
+
+static void frame_state_dealloc(FrameState *self) {
+    PyObject_GC_UnTrack(self);
+    frame_state_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef frame_state_members[] = {
+    {"code", T_OBJECT, offsetof(FrameState, code), READONLY, "The frame's code object."},
+    {"function", T_OBJECT, offsetof(FrameState, function), READONLY, "Its function."},
+    {"globals", T_OBJECT, offsetof(FrameState, globals), READONLY, "Its globals dict."},
+    {"builtins", T_OBJECT, offsetof(FrameState, builtins), READONLY, "Its builtins dict."},
+    {"locals", T_OBJECT, offsetof(FrameState, locals), READONLY, "Arguments by name."},
+    {"cells", T_OBJECT, offsetof(FrameState, cells), READONLY, "Cells of free variables by name."},
+    {NULL}};
+
+PyTypeObject FrameState_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dynamo._C.FrameState",
+    .tp_basicsize = sizeof(FrameState),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_doc = "A frame at its first instruction, as the callback of a region gets it.",
+    .tp_dealloc = (destructor)frame_state_dealloc,
+    .tp_traverse = (traverseproc)frame_state_traverse,
+    .tp_clear = (inquiry)frame_state_clear,
+    .tp_members = frame_state_members,
+};
+
+static PyObject *make_frame_state(Frame *frame) {
+    PyCodeObject *code = FRAME_CODE(frame);
+    FrameState *state = (FrameState *)PyType_GenericAlloc(&FrameState_Type, 0);
+    if (state == NULL) {
+        return NULL;
+    }
+    PyObject *function = frame_function(frame);
+    state->code = Py_NewRef(code);
+    state->function = Py_NewRef(function ? function : Py_None);
+    state->globals = Py_NewRef(frame->f_globals);
+    state->builtins = Py_NewRef(frame->f_builtins);
+    state->locals = PyDict_New();
+    state->cells = PyDict_New();
+    int failed = !state->locals || !state->cells;
+    for (int i = 0; !failed && i < count_arguments(code); i++) {
+        PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
+        if (frame->localsplus[i] != NULL) {
+            failed = PyDict_SetItem(state->locals, name, frame->localsplus[i]) < 0;
+        }
+    }
+    PyObject *closure = function ? PyFunction_GET_CLOSURE(function) : NULL;
+    int first = code->co_nlocalsplus - code->co_nfreevars;
+    for (int i = 0; !failed && closure && i < code->co_nfreevars; i++) {
+        PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, first + i);
+        failed = PyDict_SetItem(state->cells, name, PyTuple_GET_ITEM(closure, i)) < 0;
+    }
+    if (failed) {
+        Py_CLEAR(state);
+    }
+    return (PyObject *)state;
+}
+
+/* -- running frames ---------------------------------------------------------------------------- */
+
+static PyObject *run_plain(PyThreadState *ts, Frame *frame, int throwflag) {
+    int credit = thread_region.depth < CREDIT_DEPTH;
+    thread_region.depth++;
+    recursion_credit(ts, credit);
+    PyObject *result = _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    recursion_credit(ts, -credit);
+    thread_region.depth--;
+    return result;
+}
+
+/* Positional and keyword arguments out of a frame's slots, for the fallback call. */
+static PyObject *call_with_slots(PyObject *function, PyCodeObject *code, PyObject **slots) {
+    int at = code->co_argcount + code->co_kwonlyargcount;
+    PyObject *extra = code->co_flags & CO_VARARGS ? slots[at++] : NULL;
+    PyObject *keywords = code->co_flags & CO_VARKEYWORDS ? slots[at] : NULL;
+    Py_ssize_t extra_count = extra ? PyTuple_GET_SIZE(extra) : 0;
+    PyObject *args = PyTuple_New(code->co_argcount + extra_count);
+    PyObject *kwargs = keywords ? PyDict_Copy(keywords) : PyDict_New();
+    PyObject *result = NULL;
+    if (args == NULL || kwargs == NULL) {
+        goto done;
+    }
+    for (int i = 0; i < code->co_argcount; i++) {
+        PyTuple_SET_ITEM(args, i, Py_NewRef(slots[i]));
+    }
+    for (Py_ssize_t i = 0; i < extra_count; i++) {
+        PyTuple_SET_ITEM(args, code->co_argcount + i, Py_NewRef(PyTuple_GET_ITEM(extra, i)));
+    }
+    for (int i = 0; i < code->co_kwonlyargcount; i++) {
+        int slot = code->co_argcount + i;
+        if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(code->co_localsplusnames, slot), slots[slot])) {
+            goto done;
+        }
+    }
+    result = PyObject_Call(function, args, kwargs);
+done:
+    Py_XDECREF(args);
+    Py_XDECREF(kwargs);
+    return result;
+}
+
+/* Calls a function made from the entry's code, and gives the frame up. Takes `inputs`. */
+static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
+    hook_counts[COUNT_FALLBACK]++;
+    PyObject *result = NULL;
+    PyObject *function = PyFunction_New((PyObject *)entry->code, frame->f_globals);
+    PyObject *original = frame_function(frame);
+    PyObject *closure = original ? PyFunction_GET_CLOSURE(original) : NULL;
+    if (function != NULL && (closure == NULL || PyFunction_SetClosure(function, closure) == 0)) {
+        thread_region.pending_code = entry->code;
+        thread_region.pending_inputs = inputs;
+        thread_region.pending_slot = entry->inputs_slot;
+        inputs = NULL;
+        result = call_with_slots(function, entry->code, frame->localsplus);
+        thread_region.pending_code = NULL;
+        Py_CLEAR(thread_region.pending_inputs);
+    }
+    Py_XDECREF(inputs);
+    Py_XDECREF(function);
+    frame_drop(ts, frame);
+    return result;
+}
+
+/* Takes `inputs`; the entry stays alive through its code, which the frame holds. */
+static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
+    if (!frame_resize(ts, frame, entry->code)) {
+        Py_INCREF(entry);
+        PyObject *result = run_by_call(ts, frame, entry, inputs);
+        Py_DECREF(entry);
+        return result;
+    }
+    int slot = entry->inputs_slot;
+    frame_set_code(frame, entry->code, count_arguments(entry->code));
+    if (inputs != NULL) {
+        frame->localsplus[slot] = inputs;
+    }
+    return run_plain(ts, frame, 0);
+}
+
+static int run_program(Frame *frame, Entry *entry, PyObject **inputs) {
+    PyObject *function = frame_function(frame);
+    GuardScope scope = {
+        frame->localsplus,
+        entry->local_index,
+        frame->f_globals,
+        frame->f_builtins,
+        function && PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL,
+        entry->cell_index,
+    };
+    return program_run(entry->program, &scope, inputs);
+}
+
+/* The entry that holds (new reference), moved to the front; NULL on a miss or error. */
+static Entry *find_entry(Frame *frame, RegionState *state, PyObject **inputs) {
+    for (int attempt = 0; attempt < 4; attempt++) {
+        unsigned generation = state->generation;
+        for (Py_ssize_t i = 0; i < state->count; i++) {
+            Entry *entry = (Entry *)Py_NewRef(state->entries[i]);
+            int held = run_program(frame, entry, inputs);
+            if (held == 1) {
+                if (i > 0 && generation == state->generation) {
+                    memmove(state->entries + 1, state->entries, i * sizeof(Entry *));
+                    state->entries[0] = entry;
+                }
+                entry->hits++;
+                return entry;
+            }
+            Py_DECREF(entry);
+            if (held < 0) {
+                return NULL;
+            }
+            if (generation != state->generation) {
+                break;
+            }
+        }
+        if (generation == state->generation) {
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+static int check_entry(PyCodeObject *code, Entry *entry) {
+    PyCodeObject *made = entry->code;
+    int flags = CO_VARARGS | CO_VARKEYWORDS | CO_OPTIMIZED | CO_NEWLOCALS;
+    int first = made->co_nlocalsplus - made->co_nfreevars;
+    int same = made->co_argcount == code->co_argcount &&
+               made->co_posonlyargcount == code->co_posonlyargcount &&
+               made->co_kwonlyargcount == code->co_kwonlyargcount &&
+               made->co_nfreevars == code->co_nfreevars &&
+               (made->co_flags & flags) == (code->co_flags & flags);
+    for (int i = 0; same && i < count_arguments(code); i++) {
+        same = PyUnicode_Compare(PyTuple_GET_ITEM(made->co_localsplusnames, i),
+                                 PyTuple_GET_ITEM(code->co_localsplusnames, i)) == 0;
+    }
+    for (int i = 0; same && i < code->co_nfreevars; i++) {
+        int old = code->co_nlocalsplus - code->co_nfreevars;
+        same = PyUnicode_Compare(PyTuple_GET_ITEM(made->co_localsplusnames, first + i),
+                                 PyTuple_GET_ITEM(code->co_localsplusnames, old + i)) == 0;
+    }
+    if (!same && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError,
+                     "new code of %U must keep arguments, flags and free variables", code->co_name);
+    }
+    return same ? 0 : -1;
+}
+
+/* Runs the frame with the hook off in this thread. */
+static PyObject *run_without_hook(PyThreadState *ts, Frame *frame) {
+    Region *region = switch_region(NULL);
+    PyObject *result = _PyEval_EvalFrameDefault(ts, frame, 0);
+    Py_XDECREF(switch_region(region));
+    return result;
+}
+
+static int report_defect(Region *region, PyObject *frame_state, Entry *entry) {
+    hook_counts[COUNT_DEFECT]++;
+    remove_entry(entry);
+    if (region->on_guard_defect == Py_None) {
+        return PyErr_WarnEx(PyExc_RuntimeWarning,
+                            "guards fail on the values that they were made from", 1);
+    }
+    PyObject *answer = PyObject_CallFunctionObjArgs(region->on_guard_defect, frame_state,
+                                                    (PyObject *)entry, NULL);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+/* No entry holds: asks the callback. */
+static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
+    hook_counts[COUNT_MISS]++;
+    PyCodeObject *code = FRAME_CODE(frame);
+    PyObject *inputs = NULL, *answer = NULL;
+    Entry *entry = NULL;
+    Mark mark = MARK_NONE;
+    int held = 0;
+    Region *current = switch_region(NULL); /* our strong reference keeps `region` alive */
+    PyObject *frame_state = make_frame_state(frame);
+    if (frame_state != NULL) {
+        answer = PyObject_CallOneArg(region->callback, frame_state);
+    }
+    if (answer == NULL) {
+        goto done;
+    }
+    if (Py_IS_TYPE(answer, &Entry_Type)) {
+        entry = (Entry *)answer;
+        RegionState *state = make_state(code, region);
+        if (state == NULL || check_entry(code, entry) < 0) {
+            goto done;
+        }
+        if (entry->owner == NULL && add_entry(state, entry) < 0) {
+            goto done;
+        }
+        held = run_program(frame, entry, &inputs);
+        if (held == 0) {
+            report_defect(region, frame_state, entry);
+        }
+    } else if (answer == skip_mark || answer == skip_recursive_mark) {
+        mark = answer == skip_mark ? MARK_SKIP : MARK_SKIP_RECURSIVE;
+        RegionState *state = make_state(code, region);
+        if (state != NULL) {
+            state->mark = mark;
+        }
+    } else if (answer != Py_None) {
+        PyErr_Format(PyExc_TypeError, "a region's callback must return an Entry, None, SKIP or "
+                                      "SKIP_RECURSIVE, not %.100s", Py_TYPE(answer)->tp_name);
+    }
+done:
+    Py_XDECREF(frame_state);
+    Py_XDECREF(switch_region(current));
+    if (PyErr_Occurred()) {
+        Py_XDECREF(answer);
+        frame_drop(ts, frame);
+        return NULL;
+    }
+    PyObject *result;
+    if (held == 1) {
+        result = run_entry(ts, frame, entry, inputs);
+    } else if (mark == MARK_SKIP_RECURSIVE) {
+        result = run_without_hook(ts, frame);
+    } else {
+        result = run_plain(ts, frame, 0);
+    }
+    Py_DECREF(answer);
+    return result;
+}
+
+PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
+    Region *region = thread_region.region;
+    PyCodeObject *code = FRAME_CODE(frame);
+    if (region == NULL || throwflag || !(code->co_flags & CO_OPTIMIZED) ||
+        (code->co_flags & NOT_PLAIN) || !frame_at_start(frame)) {
+        return run_plain(ts, frame, throwflag);
+    }
+    CodeState *owner = code_state(code, 0);
+    if (owner != NULL && owner->compiled) {
+        if (thread_region.pending_code == code) {
+            thread_region.pending_code = NULL;
+            if (thread_region.pending_slot >= 0) {
+                frame->localsplus[thread_region.pending_slot] = thread_region.pending_inputs;
+                thread_region.pending_inputs = NULL;
+            }
+        }
+        return run_plain(ts, frame, 0);
+    }
+    RegionState *state = find_state(owner, region);
+    if (state != NULL && state->mark != MARK_NONE) {
+        return state->mark == MARK_SKIP ? run_plain(ts, frame, 0) : run_without_hook(ts, frame);
+    }
+    if (is_tracing(ts)) {
+        return run_plain(ts, frame, 0);
+    }
+    if (state != NULL && state->count > 0) {
+        PyObject *inputs = NULL;
+        thread_region.region = NULL; /* Python code that a guard runs is nobody's frame */
+        Entry *entry = find_entry(frame, state, &inputs);
+        thread_region.region = region;
+        if (entry != NULL) {
+            hook_counts[COUNT_HIT]++;
+            PyObject *result = run_entry(ts, frame, entry, inputs);
+            Py_DECREF(entry);
+            return result;
+        }
+        if (PyErr_Occurred()) {
+            frame_drop(ts, frame);
+            return NULL;
+        }
+    }
+    return run_miss(ts, frame, region);
+}

@@ -1,0 +1,92 @@
+/* Types and functions that the files of `dynamo._C` share. */
+#ifndef DYNAMO_HOOK_H
+#define DYNAMO_HOOK_H
+
+#include "cpython_compat.h"
+#include "program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct RegionState RegionState;
+
+/* One configuration of `dynamo.compile`; entries of code objects belong to one region. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *callback;
+    PyObject *on_guard_defect;
+    PyObject *weakrefs;
+    RegionState *states;
+} Region;
+
+/* Compiled code for one set of guards. */
+typedef struct {
+    PyObject_HEAD
+    PyCodeObject *code;
+    PyObject *program;
+    PyObject *keepalive;
+    PyObject *weakrefs;
+    PyObject *note;
+    int inputs_slot; /* fast local for the collected inputs; -1: none */
+    int *local_index;
+    int *cell_index;
+    RegionState *owner; /* NULL once invalid */
+    unsigned long long hits;
+} Entry;
+
+typedef enum { MARK_NONE, MARK_SKIP, MARK_SKIP_RECURSIVE } Mark;
+
+/* What one region knows of one code object. */
+struct RegionState {
+    Region *region;
+    PyCodeObject *code; /* borrowed: the state dies with the code */
+    RegionState *next_of_code;
+    RegionState *previous_of_region, *next_of_region;
+    Entry **entries;
+    Py_ssize_t count, capacity;
+    unsigned generation; /* grows whenever the list of entries changes */
+    Mark mark;
+};
+
+/* Hangs on a code object. */
+typedef struct {
+    RegionState *states;
+    int compiled; /* code made by the compiler: never offered */
+} CodeState;
+
+typedef struct {
+    Region *region; /* strong */
+    Region **saved; /* stack of `with` statements; strong or NULL */
+    Py_ssize_t saved_count, saved_capacity;
+    PyCodeObject *pending_code; /* fallback call in progress */
+    PyObject *pending_inputs;
+    int pending_slot;
+    int depth;
+} ThreadRegion;
+
+extern __thread ThreadRegion thread_region;
+extern PyTypeObject Region_Type, Entry_Type, FrameState_Type, Compiled_Type, Disabled_Type;
+extern PyObject *skip_mark, *skip_recursive_mark;
+extern unsigned long long hook_counts[4];
+enum { COUNT_HIT, COUNT_MISS, COUNT_FALLBACK, COUNT_DEFECT };
+
+/* entries.c */
+int entries_init(void);
+CodeState *code_state(PyCodeObject *code, int create);
+RegionState *find_state(CodeState *state, Region *region);
+RegionState *make_state(PyCodeObject *code, Region *region);
+void free_region_states(Region *region);
+void clear_state(RegionState *state);
+int add_entry(RegionState *state, Entry *entry);
+void remove_entry(Entry *entry);
+PyObject *list_entries(RegionState *state);
+
+/* regions.c */
+Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */
+PyObject *frame_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwflag);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

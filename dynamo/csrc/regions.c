@@ -1,0 +1,435 @@
+/* Regions, and the callables that enter and leave them.
+ *
+ * The hook is installed on the interpreter while at least one thread is inside a region, and acts
+ * only in such threads. `Compiled` enters a region around a call, `Disabled` leaves all. */
+#define DYNAMO_NEEDS_FRAMES
+#include "hook.h"
+
+__thread ThreadRegion thread_region __attribute__((tls_model("initial-exec")));
+
+static Py_ssize_t threads_inside = 0;
+static _PyFrameEvalFunction outer_evaluator = NULL;
+
+Region *switch_region(Region *next) {
+    Region *previous = thread_region.region;
+    if (previous == NULL && next != NULL) {
+        if (threads_inside++ == 0) {
+            PyInterpreterState *interpreter = PyInterpreterState_Get();
+            outer_evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+            _PyInterpreterState_SetEvalFrameFunc(interpreter, frame_hook);
+        }
+    } else if (previous != NULL && next == NULL) {
+        if (--threads_inside == 0) {
+            _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), outer_evaluator);
+        }
+    }
+    thread_region.region = next;
+    return previous;
+}
+
+static int push_region(Region *next) {
+    if (thread_region.saved_count == thread_region.saved_capacity) {
+        Py_ssize_t capacity = 2 * thread_region.saved_capacity + 8;
+        Region **saved = (Region **)PyMem_RawRealloc(thread_region.saved,
+                                                     capacity * sizeof(Region *));
+        if (saved == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        thread_region.saved = saved;
+        thread_region.saved_capacity = capacity;
+    }
+    Py_XINCREF(next);
+    Region *previous = switch_region(next);
+    thread_region.saved[thread_region.saved_count++] = previous;
+    return 0;
+}
+
+static PyObject *pop_region(PyObject *self, PyObject *unused) {
+    if (thread_region.saved_count == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "no region was entered in this thread");
+        return NULL;
+    }
+    Py_XDECREF(switch_region(thread_region.saved[--thread_region.saved_count]));
+    Py_RETURN_NONE;
+}
+
+/* -- Region ------------------------------------------------------------------------------------ */
+
+static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *keywords[] = {"callback", "on_guard_defect", NULL};
+    PyObject *callback, *defect = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", keywords, &callback, &defect)) {
+        return NULL;
+    }
+    Region *region = (Region *)type->tp_alloc(type, 0);
+    if (region != NULL) {
+        region->callback = Py_NewRef(callback);
+        region->on_guard_defect = Py_NewRef(defect);
+    }
+    return (PyObject *)region;
+}
+
+static int region_traverse(Region *self, visitproc visit, void *arg) {
+    Py_VISIT(self->callback);
+    Py_VISIT(self->on_guard_defect);
+    return 0;
+}
+
+static int region_clear(Region *self) {
+    PyObject *callback = self->callback;
+    self->callback = Py_NewRef(Py_None);
+    Py_XDECREF(callback);
+    Py_CLEAR(self->on_guard_defect);
+    return 0;
+}
+
+static void region_dealloc(Region *self) {
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    free_region_states(self);
+    Py_CLEAR(self->callback);
+    Py_CLEAR(self->on_guard_defect);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *region_enter(Region *self, PyObject *unused) {
+    return push_region(self) < 0 ? NULL : Py_NewRef(self);
+}
+
+static PyObject *region_exit(Region *self, PyObject *args) { return pop_region(NULL, NULL); }
+
+static PyObject *call_in(Region *region, PyObject *function, PyObject *const *args, size_t flags,
+                         PyObject *kwnames) {
+    if (thread_region.region == region) {
+        return PyObject_Vectorcall(function, args, flags, kwnames);
+    }
+    Py_XINCREF(region);
+    Region *previous = switch_region(region);
+    PyObject *result = PyObject_Vectorcall(function, args, flags, kwnames);
+    Py_XDECREF(switch_region(previous));
+    return result;
+}
+
+static PyObject *region_run(Region *self, PyObject *args) {
+    PyObject *function, *positional, *keywords = NULL;
+    if (!PyArg_ParseTuple(args, "OO!|O!:run", &function, &PyTuple_Type, &positional, &PyDict_Type,
+                          &keywords)) {
+        return NULL;
+    }
+    if (push_region(self) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_Call(function, positional, keywords);
+    Py_XDECREF(switch_region(thread_region.saved[--thread_region.saved_count]));
+    return result;
+}
+
+static PyObject *region_entries(Region *self, PyObject *code) {
+    if (!PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "entries() takes a code object");
+        return NULL;
+    }
+    return list_entries(find_state(code_state((PyCodeObject *)code, 0), self));
+}
+
+static PyObject *region_add(Region *self, PyObject *args) {
+    PyObject *code, *entry;
+    if (!PyArg_ParseTuple(args, "O!O!:add", &PyCode_Type, &code, &Entry_Type, &entry)) {
+        return NULL;
+    }
+    RegionState *state = make_state((PyCodeObject *)code, self);
+    if (state == NULL || add_entry(state, (Entry *)entry) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_reset(Region *self, PyObject *unused) {
+    for (RegionState *state = self->states; state != NULL; state = state->next_of_region) {
+        clear_state(state);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *region_codes(Region *self, PyObject *unused) {
+    PyObject *list = PyList_New(0);
+    for (RegionState *s = self->states; list != NULL && s != NULL; s = s->next_of_region) {
+        if (PyList_Append(list, (PyObject *)s->code) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyMethodDef region_methods[] = {
+    {"__enter__", (PyCFunction)region_enter, METH_NOARGS, "Enters the region in this thread."},
+    {"__exit__", (PyCFunction)region_exit, METH_VARARGS, "Goes back to what was before."},
+    {"run", (PyCFunction)region_run, METH_VARARGS, "run(function, args, kwargs={}) inside."},
+    {"entries", (PyCFunction)region_entries, METH_O, "Entries of a code object, latest hit first."},
+    {"add", (PyCFunction)region_add, METH_VARARGS, "add(code, entry): adds an entry by hand."},
+    {"codes", (PyCFunction)region_codes, METH_NOARGS, "Code objects that the region knows."},
+    {"reset", (PyCFunction)region_reset, METH_NOARGS, "Forgets all entries and marks."},
+    {NULL}};
+static PyMemberDef region_members[] = {
+    {"callback", T_OBJECT, offsetof(Region, callback), 0, "Called for a frame without entry."},
+    {NULL}};
+
+PyTypeObject Region_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dynamo._C.Region",
+    .tp_basicsize = sizeof(Region),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Region(callback, on_guard_defect=None): one configuration whose frames are looked at.",
+    .tp_new = region_new,
+    .tp_dealloc = (destructor)region_dealloc,
+    .tp_traverse = (traverseproc)region_traverse,
+    .tp_clear = (inquiry)region_clear,
+    .tp_weaklistoffset = offsetof(Region, weakrefs),
+    .tp_methods = region_methods,
+    .tp_members = region_members,
+};
+
+/* -- Compiled and Disabled ------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Region *region; /* NULL for Disabled */
+    PyObject *function;
+    PyObject *dict;
+    PyObject *weakrefs;
+} Wrapper;
+
+static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t flags,
+                                    PyObject *kwnames) {
+    Wrapper *wrapper = (Wrapper *)self;
+    return call_in(wrapper->region, wrapper->function, args, flags, kwnames);
+}
+
+static PyObject *wrapper_init(PyTypeObject *type, Region *region, PyObject *function) {
+    if (!PyCallable_Check(function)) {
+        PyErr_Format(PyExc_TypeError, "%R is not callable", function);
+        return NULL;
+    }
+    Wrapper *self = (Wrapper *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = wrapper_vectorcall;
+    self->region = (Region *)Py_XNewRef(region);
+    self->function = Py_NewRef(function);
+    self->dict = PyDict_New();
+    static const char *names[] = {"__module__", "__name__", "__qualname__", "__doc__",
+                                  "__annotations__"};
+    PyObject *theirs = PyObject_GetAttrString(function, "__dict__");
+    if (theirs != NULL && PyFunction_Check(function) && PyDict_Check(theirs)) {
+        PyDict_Update(self->dict, theirs);
+    }
+    Py_XDECREF(theirs);
+    PyErr_Clear();
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        PyObject *value = PyObject_GetAttrString(function, names[i]);
+        if (value != NULL) {
+            PyDict_SetItemString(self->dict, names[i], value);
+            Py_DECREF(value);
+        }
+        PyErr_Clear();
+    }
+    if (self->dict == NULL || PyDict_SetItemString(self->dict, "__wrapped__", function) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *region, *function;
+    if (!PyArg_ParseTuple(args, "OO:Compiled", &region, &function)) {
+        return NULL;
+    }
+    if (region != Py_None && !PyObject_TypeCheck(region, &Region_Type)) {
+        PyErr_SetString(PyExc_TypeError, "region must be a Region or None");
+        return NULL;
+    }
+    return wrapper_init(type, region == Py_None ? NULL : (Region *)region, function);
+}
+
+static PyObject *disabled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *function;
+    return PyArg_ParseTuple(args, "O:Disabled", &function) ? wrapper_init(type, NULL, function)
+                                                           : NULL;
+}
+
+static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg) {
+    Py_VISIT(self->region);
+    Py_VISIT(self->function);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int wrapper_clear(Wrapper *self) {
+    Py_CLEAR(self->region);
+    Py_CLEAR(self->dict);
+    PyObject *function = self->function;
+    self->function = Py_NewRef(Py_None);
+    Py_XDECREF(function);
+    return 0;
+}
+
+static void wrapper_dealloc(Wrapper *self) {
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    Py_CLEAR(self->region);
+    Py_CLEAR(self->dict);
+    Py_CLEAR(self->function);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *wrapper_get(PyObject *self, PyObject *object, PyObject *type) {
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+static PyObject *wrapper_getattr(PyObject *self, PyObject *name) {
+    PyObject *value = PyObject_GenericGetAttr(self, name);
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear(); /* __code__, __defaults__, __closure__ and the like */
+        value = PyObject_GetAttr(((Wrapper *)self)->function, name);
+    }
+    return value;
+}
+
+static PyObject *wrapper_repr(PyObject *self) {
+    const char *kind = Py_IS_TYPE(self, &Disabled_Type) ? "disabled" : "compiled";
+    return PyUnicode_FromFormat("<%s %R>", kind, ((Wrapper *)self)->function);
+}
+
+/* Pickles as its function would by reference: by qualified name. */
+static PyObject *wrapper_reduce(PyObject *self, PyObject *unused) {
+    return PyObject_GetAttrString(((Wrapper *)self)->function, "__qualname__");
+}
+
+static PyMethodDef wrapper_methods[] = {
+    {"__reduce__", wrapper_reduce, METH_NOARGS, "By name, like a function."}, {NULL}};
+static PyMemberDef wrapper_members[] = {
+    {"region", T_OBJECT, offsetof(Wrapper, region), READONLY, "The region (None if disabled)."},
+    {"function", T_OBJECT, offsetof(Wrapper, function), READONLY, "What is called."},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Wrapper, dict), READONLY, ""},
+    {NULL}};
+static PyGetSetDef wrapper_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL}, {NULL}};
+
+#define WRAPPER_TYPE(NAME, NEW, DOC)                                                            \
+    {                                                                                           \
+        PyVarObject_HEAD_INIT(NULL, 0).tp_name = NAME, .tp_basicsize = sizeof(Wrapper),         \
+        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |       \
+                     Py_TPFLAGS_METHOD_DESCRIPTOR,                                              \
+        .tp_doc = DOC, .tp_new = NEW, .tp_call = PyVectorcall_Call,                             \
+        .tp_vectorcall_offset = offsetof(Wrapper, vectorcall), .tp_repr = wrapper_repr,         \
+        .tp_dealloc = (destructor)wrapper_dealloc, .tp_traverse = (traverseproc)wrapper_traverse, \
+        .tp_clear = (inquiry)wrapper_clear, .tp_dictoffset = offsetof(Wrapper, dict),           \
+        .tp_weaklistoffset = offsetof(Wrapper, weakrefs), .tp_descr_get = wrapper_get,          \
+        .tp_getattro = wrapper_getattr, .tp_setattro = PyObject_GenericSetAttr,                 \
+        .tp_methods = wrapper_methods, .tp_members = wrapper_members,                           \
+        .tp_getset = wrapper_getset,                                                            \
+    }
+
+PyTypeObject Compiled_Type = WRAPPER_TYPE("dynamo._C.Compiled", compiled_new,
+                                          "Compiled(region, function): calls it inside a region.");
+PyTypeObject Disabled_Type = WRAPPER_TYPE("dynamo._C.Disabled", disabled_new,
+                                          "Disabled(function): calls it with the hook off.");
+
+/* -- the module ---------------------------------------------------------------------------------- */
+
+static PyObject *enter_disabled(PyObject *module, PyObject *unused) {
+    if (push_region(NULL) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *current_region(PyObject *module, PyObject *unused) {
+    PyObject *region = (PyObject *)thread_region.region;
+    return Py_NewRef(region ? region : Py_None);
+}
+
+static PyObject *hook_counters(PyObject *module, PyObject *unused) {
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:n}", "hits", hook_counts[COUNT_HIT], "misses",
+                         hook_counts[COUNT_MISS], "fallback_calls", hook_counts[COUNT_FALLBACK],
+                         "guard_defects", hook_counts[COUNT_DEFECT], "threads_inside",
+                         threads_inside);
+}
+
+static PyObject *mark_compiled(PyObject *module, PyObject *code) {
+    CodeState *state = PyCode_Check(code) ? code_state((PyCodeObject *)code, 1) : NULL;
+    if (state == NULL) {
+        PyErr_SetString(PyExc_TypeError, "mark_compiled() takes a code object");
+        return NULL;
+    }
+    state->compiled = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *forget_code(PyObject *module, PyObject *code) {
+    if (!PyCode_Check(code)) {
+        return PyErr_Format(PyExc_TypeError, "forget() takes a code object");
+    }
+    CodeState *owner = code_state((PyCodeObject *)code, 0);
+    for (RegionState *s = owner ? owner->states : NULL; s != NULL; s = s->next_of_code) {
+        clear_state(s);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_skip(PyObject *module, PyObject *args) {
+    PyObject *code, *region;
+    int mark;
+    if (!PyArg_ParseTuple(args, "O!O!i:set_skip", &PyCode_Type, &code, &Region_Type, &region, &mark)) {
+        return NULL;
+    }
+    RegionState *state = make_state((PyCodeObject *)code, (Region *)region);
+    if (state == NULL) {
+        return NULL;
+    }
+    state->mark = (Mark)mark;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef module_functions[] = {
+    {"forget", forget_code, METH_O, "Drops all entries and marks of a code object."},
+    {"set_skip", set_skip, METH_VARARGS, "set_skip(code, region, 0 | 1 | 2): marks a code object."},
+    {"enter_disabled", enter_disabled, METH_NOARGS, "Leaves all regions in this thread."},
+    {"leave", pop_region, METH_NOARGS, "Undoes the last enter of this thread."},
+    {"current_region", current_region, METH_NOARGS, "The region of this thread, or None."},
+    {"counters", hook_counters, METH_NOARGS, "What the hook has done so far."},
+    {"mark_compiled", mark_compiled, METH_O, "This code object is never offered to a callback."},
+    {NULL}};
+
+static struct PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "dynamo._C",
+                                               "The frame hook and the guard program.", -1,
+                                               module_functions};
+PyObject *skip_mark, *skip_recursive_mark;
+
+PyMODINIT_FUNC PyInit__C(void) {
+    PyTypeObject *types[] = {&Region_Type, &Entry_Type, &FrameState_Type, &Compiled_Type,
+                             &Disabled_Type, &Program_Type};
+    PyObject *module = PyModule_Create(&module_definition);
+    if (module == NULL || entries_init() < 0 || program_ready() < 0) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+        if (PyModule_AddType(module, types[i]) < 0) {
+            return NULL;
+        }
+    }
+    skip_mark = PyUnicode_InternFromString("SKIP");
+    skip_recursive_mark = PyUnicode_InternFromString("SKIP_RECURSIVE");
+    PyModule_AddObjectRef(module, "SKIP", skip_mark);
+    PyModule_AddObjectRef(module, "SKIP_RECURSIVE", skip_recursive_mark);
+    #ifdef DYNAMO_TORCH_VERSION
+    PyModule_AddStringConstant(module, "torch_version", DYNAMO_TORCH_VERSION);
+#endif
+    return program_add_functions(module) < 0 ? NULL : module;
+}
