@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dynamo.symbolic.variables.functions import FunctionVar
 
 OWN_FOLDER = os.path.dirname(os.path.abspath(dynamo.__file__)) + os.sep
+# Python functions that are traced in place of C functions.
+STAND_INS = os.path.join(OWN_FOLDER, "symbolic", "rules", "standins.py")
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
 DISABLED = "__dynamo_disabled__"
@@ -55,7 +57,7 @@ def inline_function(
 def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
     """Breaks for functions that must not be traced."""
     code = function.code
-    if code.co_filename.startswith(OWN_FOLDER):
+    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename != STAND_INS:
         if code.co_name == "graph_break":
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)

@@ -386,7 +386,10 @@ def wrap_builtin(trace: Trace, value: Any, source: Source | None) -> Var:
     receiver = getattr(value, "__self__", None)
     if receiver is None or isinstance(receiver, types.ModuleType | type):
         return BuiltinVar(value, source, trace)
-    descriptor = getattr(type(receiver), value.__name__, None)
+    # The method of a base class may be hidden by a Python override: take the first C one.
+    found = (vars(cls).get(value.__name__) for cls in type(receiver).__mro__)
+    kinds = types.MethodDescriptorType | types.WrapperDescriptorType
+    descriptor = next((item for item in found if isinstance(item, kinds)), None)
     if descriptor is None or source is None:
         return BuiltinVar(value, source, trace)
     trace.guard("TYPE", source, type(value))
