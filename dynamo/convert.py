@@ -191,7 +191,8 @@ class Converter:
         effects = trace.effects.records(roots)
         for var in needed(roots, effects):
             if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
-                raise RestartTrace(var.frame.created_at, Break("escaping_generator", repr(var)))
+                raise RestartTrace(var.frame.created_at, Break(
+                    "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
 

@@ -41,6 +41,7 @@ from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, Se
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -315,6 +316,22 @@ def base_of(cls: type) -> type:
         if base is not object and not base.__flags__ & (1 << 9):
             return base
     return object
+
+
+EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (
+    (collections.OrderedDict, lambda **k: DictVar(collections.OrderedDict, **k)),
+    (dict, lambda **k: DictVar(dict, **k)),
+    (list, lambda **k: ListVar(**k)),
+)
+
+
+@wraps_if(90, lambda value: bool(type(value).__flags__ & (1 << 9))
+          and isinstance(value, dict | list) and not hasattr(type(value), "default_factory"))
+def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
+    """An instance of a subclass of dict or list written in Python."""
+    make = next(make for base, make in EXISTING if isinstance(value, base))
+    content = make(source=source, real=value, trace=trace)
+    return ObjectVar(type(value), source, real=value, trace=trace, content=content)
 
 
 __all__ = ["FrozensetVar", "ObjectProtocol", "ObservedException"]

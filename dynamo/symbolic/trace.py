@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from dynamo import _C
 from dynamo.base.errors import Break
 from dynamo.guards.records import Guard, GuardSet, UserLine
 from dynamo.guards.sources import (
@@ -67,7 +68,7 @@ class Trace(ObjectProtocol):
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None
         self.grad_mode_at_start = torch.is_grad_enabled()
-        self.guard("GLOBAL_STATE", None, None)
+        self.guard("GLOBAL_STATE", None, _C.global_state())
 
     # -- places -----------------------------------------------------------------------------
 

@@ -91,6 +91,13 @@ def text(tx: SymbolicFrame, var: Var = ConstVar(""), *rest: Var) -> Var | None: 
 
 
 @rule([str])
+def str_of_class(tx: SymbolicFrame, *args: Var) -> Var | None:
+    if len(args) == 1 and isinstance(args[0], ClassVar) and type(args[0].cls).__repr__ is type.__repr__:
+        return ConstVar(str(args[0].cls))
+    return None
+
+
+@rule([str])
 def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
         for name in ("__str__", "__repr__"):

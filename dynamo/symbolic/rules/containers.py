@@ -139,13 +139,13 @@ def getitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
     return var.get_item(tx, key)
 
 
-@rule([list.__setitem__, dict.__setitem__], (SequenceVar, DictVar))
+@rule([list.__setitem__, dict.__setitem__, ORDERED.__setitem__], (SequenceVar, DictVar))
 def setitem(tx: SymbolicFrame, var: Var, key: Var, value: Var) -> Var:
     var.set_item(tx, key, value)
     return NONE
 
 
-@rule([list.__delitem__, dict.__delitem__], (SequenceVar, DictVar))
+@rule([list.__delitem__, dict.__delitem__, ORDERED.__delitem__], (SequenceVar, DictVar))
 def delitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
     var.del_item(tx, key)
     return NONE
@@ -157,7 +157,7 @@ def length(tx: SymbolicFrame, var: Var) -> Var:
     return var.length(tx)
 
 
-@rule([list.__iter__, tuple.__iter__, dict.__iter__, set.__iter__, frozenset.__iter__],
+@rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__, frozenset.__iter__],
       (SequenceVar, DictVar, SetVar))
 def iterate(tx: SymbolicFrame, var: Var) -> Var:
     return var.iterate(tx)
