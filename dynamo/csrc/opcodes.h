@@ -24,6 +24,7 @@
     X(EQUAL)          /* src equals the constant arg, types included */                        \
     X(LENGTH)         /* len(src) == extra */                                                  \
     X(DICT_KEYS)      /* keys of src are arg, in order */                                      \
+    X(EMPTY)          /* src is an empty dict */                                               \
     X(DICT_HAS)       /* arg in src */                                                         \
     X(DICT_LACKS)     /* arg not in src */                                                     \
     X(HAS_ATTR)       /* hasattr(src, arg) */                                                  \

@@ -339,6 +339,9 @@ int execute(Program *program, Run &run) {
             case OP_TENSOR:
                 held = tensor_spec_holds(in->spec, value);
                 break;
+            case OP_EMPTY:
+                held = PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
+                break;
             case OP_TAG_TEST:
                 held = 1;
                 if (!run.python && in->dict == value && in->version != 0 &&

@@ -177,6 +177,9 @@ void *tensor_spec_new(PyObject *facts) {
                           &index, &requires_grad, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) {
         return nullptr;
     }
+    if (!PyType_IsSubtype((PyTypeObject *)type, tensor_base)) {
+        return PyErr_Format(PyExc_TypeError, "%R is no class of tensors", type);
+    }
     auto *spec = new TensorSpec{
         (PyTypeObject *)type, keys, (c10::ScalarType)dtype,
         c10::Device((c10::DeviceType)device, (c10::DeviceIndex)index), requires_grad != 0, {}, {}};
@@ -198,7 +201,7 @@ int tensor_spec_holds(const void *given, PyObject *value) {
     if (Py_TYPE(value) != spec.type) {
         return 0;
     }
-    c10::TensorImpl *impl = impl_of(value);
+    auto *impl = *(c10::TensorImpl **)((char *)value + impl_offset);  // spec.type is a tensor's
     if (impl == nullptr || impl->key_set().raw_repr() != spec.keys ||
         impl->dtype().toScalarType() != spec.dtype || impl->device() != spec.device ||
         impl->requires_grad() != spec.requires_grad ||

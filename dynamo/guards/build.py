@@ -19,6 +19,7 @@ from dynamo import _C
 from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, HEAP_TYPE, const_equal
 from dynamo.guards.records import Guard
+from dynamo.guards.shape_code import ShapeFacts, compile_shape
 
 OPCODES: dict[str, int] = _C.OPCODES
 Row = tuple[int, int, int, int, Any, int]
@@ -225,7 +226,7 @@ def instruction(guard: Guard) -> tuple[str, int, Any]:
     if guard.kind in ("LENGTH", "BOOL_TRUTH", "WEAKREF_ALIVE"):
         return (opcode, int(payload), None)
     if guard.kind == "DICT_KEYS":
-        return (opcode, 0, tuple(payload))
+        return (opcode, 0, tuple(payload)) if payload else ("EMPTY", 0, None)
     if guard.kind == "SET_ITEMS":
         return (opcode, 0, frozenset(payload))
     return (opcode, 0, payload)
@@ -267,9 +268,9 @@ def build_program(
         if guard.kind == "GLOBAL_STATE":
             state = guard.payload if guard.payload is not None else _C.global_state()
             builder.emit("GLOBAL_STATE", -1, -1, 0, state, number)
-        elif guard.kind in PAIRS or guard.kind in GROUPS:
+        elif guard.kind in PAIRS or guard.kind in GROUPS or guard.kind == "SHAPE":
             late.append((number, guard))
-            wanted = [guard.payload] if guard.kind in PAIRS else list(guard.payload)
+            wanted = other_sources(guard)
             for source in ([] if guard.source is None else [guard.source]) + wanted:
                 builder.node(source)
         else:
@@ -289,11 +290,22 @@ def build_program(
     )
 
 
+def other_sources(guard: Guard) -> list[s.Source]:
+    """What a guard about several values reads beside its own source."""
+    if isinstance(guard.payload, ShapeFacts):
+        return [fact.source for fact in guard.payload.facts.values()]
+    return [guard.payload] if guard.kind in PAIRS else list(guard.payload)
+
+
 def emit_late(builder: ProgramBuilder, number: int, guard: Guard) -> None:
     """Checks of several values, when all are fetched."""
     if guard.kind in PAIRS:
         left, right = builder.node(guard.source).register, builder.node(guard.payload).register
         builder.emit(guard.kind, -1, left, right, None, number)
+        return
+    if guard.kind == "SHAPE":
+        words = compile_shape(guard.payload, lambda source: builder.node(source).register)
+        builder.emit("SHAPE", -1, -1, 0, words, number)
         return
     group = tuple(builder.node(source).register for source in guard.payload)
     builder.emit(GROUPS[guard.kind], -1, -1, 0, group, number)

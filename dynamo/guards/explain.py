@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dynamo import _C
+from dynamo.guards.build import GROUPS
 from dynamo.guards.kinds import GUARD_KINDS
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
@@ -18,6 +19,10 @@ def failures(guards: Iterable[Guard], scope: Scope) -> list[str]:
 def failure(guard: Guard, scope: Scope) -> str | None:
     """None where the guard holds, else what differs."""
     where = f" (needed at {guard.line})" if guard.line else ""
+    if guard.kind == "SHAPE":
+        return None if guard.payload.holds(scope) else guard.payload.sentence(scope) + where
+    if guard.source is None and guard.kind in GROUPS:
+        return group_failure(guard, scope)
     kind = GUARD_KINDS[guard.kind]
     if guard.source is None:
         state = _C.global_state()
@@ -33,3 +38,19 @@ def failure(guard: Guard, scope: Scope) -> str | None:
         return kind.sentence(text, guard.payload, value) + where
     except (KeyError, AttributeError, IndexError, ValueError, TypeError):
         return f"{text} is gone" + where
+
+
+def group_failure(guard: Guard, scope: Scope) -> str | None:
+    """The first two values of a group that are one object (or share a storage)."""
+    seen: dict[int, Source] = {}
+    by_storage = guard.kind == "NO_STORAGE_ALIAS"
+    for source in guard.payload:
+        value = source.fetch(scope)
+        if by_storage and value.untyped_storage().nbytes() == 0:
+            continue
+        key = value.untyped_storage()._cdata if by_storage else id(value)
+        if key in seen:
+            word = "share memory" if by_storage else "are one tensor"
+            return f"{source.text()} and {seen[key].text()} now {word}"
+        seen[key] = source
+    return None
