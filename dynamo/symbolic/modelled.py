@@ -5,6 +5,9 @@ from __future__ import annotations
 from dynamo.symbolic.rules import (
     builtins,
     containers,
+    generators as generator_rules,
+    identity,
+    modes,
     operators,
     standins,
     table,
@@ -33,7 +36,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, builtins, cells, classes, constant, containers, dicts, exceptions, functions,
-    generators, iterators, lists, modules, objects, operators, python_modules, standins, table, tensor,
+    generator_rules, generators, identity, modes, iterators, lists, modules, objects, operators, python_modules, standins, table, tensor,
     tensors, torch_functions,
 )
 COMPLETE = all(part.__name__ for part in PARTS)

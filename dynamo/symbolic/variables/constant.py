@@ -16,7 +16,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.wrapping import wraps
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -39,6 +39,8 @@ TORCH_VALUE_TYPES: tuple[type, ...] = (
     torch.layout,
     torch.memory_format,
     torch.qscheme,
+    torch.finfo,
+    torch.iinfo,
 )
 # Types whose equality is compared by the CONST guard; the other constants are compared by identity.
 GUARDED_BY_VALUE = frozenset(VALUE_TYPES) | {torch.device}
@@ -135,4 +137,17 @@ class NullVar(Var):
 @wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType)
 def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
     """Numbers, strings, None, dtypes, devices, layouts."""
+    return ConstVar(value, source, trace)
+
+
+def _is_torch_enum(value: Any) -> bool:
+    cls = type(value)
+    return cls.__module__.startswith("torch") and isinstance(
+        getattr(cls, "__members__", None), dict
+    )
+
+
+@wraps_if(6, _is_torch_enum)
+def wrap_torch_enum(trace: Trace, value: Any, source: Source | None) -> Var:
+    """Members of enumerations that torch defines in C++ (`SDPBackend`)."""
     return ConstVar(value, source, trace)

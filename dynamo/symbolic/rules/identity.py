@@ -1,0 +1,72 @@
+"""Identity as a value: `id(x)`, which only serves as a key or for comparison, and `object()`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.objects import ObjectVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+class IdVar(Var):
+    """`id(target)`: its number is unknown until the program runs; equal only to the same id."""
+
+    def __init__(self, target: Var) -> None:
+        super().__init__()
+        self.target = target
+
+    def describe(self) -> str:
+        return repr(self.target)
+
+    def python_type(self) -> type:
+        return int
+
+    def children(self) -> Iterable[Var]:
+        return (self.target,)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("id", self.target)
+
+
+@rule(id)
+def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
+    """`id(target)`; constants have no identity of their own here."""
+    if isinstance(target, ConstVar):
+        value = target.value
+        if value is not None and not isinstance(value, bool):
+            # Equal constants may or may not be one object: such a key must not be looked up.
+            return IdVar(ConstVar(value))
+        return ConstVar(id(value))
+    if target.is_constant():
+        raise Break("identity_of_constant", repr(target))
+    target.python_type()
+    return IdVar(target)
+
+
+@rule(operator.eq, IdVar, IdVar)
+def same_identity(tx: SymbolicFrame, left: IdVar, right: IdVar) -> Var | None:
+    """`id(a) == id(b)`."""
+    return tx.trace.call(tx, operator.is_, left.target, right.target)
+
+
+@rule(operator.ne, IdVar, IdVar)
+def other_identity(tx: SymbolicFrame, left: IdVar, right: IdVar) -> Var | None:
+    """`id(a) != id(b)`."""
+    return tx.trace.call(tx, operator.is_not, left.target, right.target)
+
+
+@rule(object)
+def new_object(tx: SymbolicFrame) -> Var | None:
+    """`object()`."""
+    return ObjectVar(object)

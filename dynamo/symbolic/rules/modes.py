@@ -1,0 +1,74 @@
+"""Torch's thread-local modes: what the program sets is set while tracing, in the graph, and after it.
+
+While tracing, so that fake tensors see it; in the graph, so that its operations do; and as an effect,
+so that it holds when the trace ends inside the mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import foldable, rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Setting twice is setting once: these may be both a node and an effect.
+SETTERS: tuple[Callable[..., Any], ...] = (
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+)
+# Counters: only the effect counts, or a nesting would be counted twice.
+COUNTERS: tuple[Callable[..., Any], ...] = (
+    torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting,
+    torch.clear_autocast_cache,
+)
+
+
+def _constants(args: tuple[Var, ...]) -> tuple[Any, ...]:
+    if not all(arg.is_constant() for arg in args):
+        raise Break("not_a_constant", "mode of torch")
+    return tuple(arg.as_constant() for arg in args)
+
+
+def _register_setter(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def set_mode(tx: SymbolicFrame, *args: Var) -> Var:
+        values = _constants(args)
+        tx.trace.graph.operation("call_function", function, values, {}, None)
+        tx.trace.effects.call(function, *values)
+        function(*values)
+        return ConstVar(None)
+
+
+def _register_counter(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def count(tx: SymbolicFrame, *args: Var) -> Var:
+        values = _constants(args)
+        tx.trace.effects.call(function, *values)
+        return ConstVar(function(*values))
+
+
+for _function in SETTERS:
+    _register_setter(_function)
+for _function in COUNTERS:
+    _register_counter(_function)
+
+foldable(
+    [
+        torch._C._get_privateuse1_backend_name,
+        torch._C._are_functorch_transforms_active,
+        torch.is_autocast_enabled,
+        torch.get_autocast_dtype,
+        torch.is_autocast_cache_enabled,
+        torch.Size.numel,
+    ]
+)
