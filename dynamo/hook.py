@@ -1,6 +1,6 @@
 """The frame hook's Python face: regions, entries, and callables that enter or leave regions.
 
-In: a callback that compiles frames. Out: calls whose frames run compiled code where its guards hold.
+In: a callback that compiles frames. Out: calls whose frames run compiled code where guards hold.
 
     region = Region(callback)               # callback(frame: FrameState) -> Entry | None | SKIP ...
     fast = Compiled(region, f)              # callable, binds as a method, about 20 ns on top of f
@@ -20,8 +20,9 @@ frame has nothing else; an argument that is also a cell variable is still the pl
 `cells` (free variables only: name -> cell object; cell variables do not exist yet).
 
 `Entry(code, program, keepalive=None, note=None)`: `code` keeps argument names and counts, flags and
-free variables of the original and may have more locals, cells, stack. If the program collects inputs,
-`code` must have a plain local named `__graph_inputs`; the hook stores the tuple of collected values
+free variables of the original and may have more locals, cells, stack. If the program collects
+inputs, `code` must have a plain local named `__graph_inputs`; the hook stores the tuple of
+collected values
 in it before the first instruction. What the code calls belongs in its constants. Frames of entries'
 codes are never offered; functions that it calls are (wrap what must not be in `Disabled`).
 

@@ -1,9 +1,10 @@
-"""Guard set -> guard program: sources become a tree of accessors, guards become checks at its nodes.
+"""Guard set -> guard program: sources become a tree of accessors, guards checks at its nodes.
 
 In: guards and the sources to collect. Out: a `_C.Program`, a flat list of instructions over value
 registers. Each source is fetched once, parents first. What is read from a plain dict (an instance
-dict, a module's globals) stands between TAG_TEST and TAG_SEAL and is skipped while the dict is unchanged;
-there also stand the checks that the identity of the value decides. Checks of the global state and of
+dict, a module's globals) stands between TAG_TEST and TAG_SEAL and is skipped while the dict is
+unchanged; there also stand the checks that the identity of the value decides. Checks of the
+global state and of
 the arguments come before those of what hangs on them.
 """
 
@@ -41,8 +42,12 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
 }
 FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)
 # Cheap and likely to fail first; kinds not named come last.
-RANK = {kind: rank for rank, kind in enumerate(
-    ("TYPE", "ID", "CONST", "TENSOR", "LENGTH", "CODE", "DICT_LACKS", "DICT_HAS", "DICT_KEYS"))}
+RANK = {
+    kind: rank
+    for rank, kind in enumerate(
+        ("TYPE", "ID", "CONST", "TENSOR", "LENGTH", "CODE", "DICT_LACKS", "DICT_HAS", "DICT_KEYS")
+    )
+}
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
@@ -259,8 +264,8 @@ GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
 def build_program(
     guards: Iterable[Guard], collect: Sequence[s.Source] = (), code: CodeType | None = None
 ) -> Any:
-    """The program; on success it yields the values at `collect`, in order. (`code` is not needed: names
-    are resolved when an `Entry` is made.)"""
+    """The program; on success it yields the values at `collect`, in order. (`code` is not needed:
+    names are resolved when an `Entry` is made.)"""
     builder = ProgramBuilder()
     ordered = list(guards)
     late: list[tuple[int, Guard]] = []
@@ -285,7 +290,10 @@ def build_program(
     for number, guard in late:
         emit_late(builder, number, guard)
     return _C.Program(
-        builder.rows, len(builder.nodes), tuple(builder.local_names), tuple(builder.cell_names),
+        builder.rows,
+        len(builder.nodes),
+        tuple(builder.local_names),
+        tuple(builder.cell_names),
         registers,
     )
 

@@ -1,4 +1,4 @@
-"""What each kind of guard means: a sentence for people, a check in plain Python, an opcode of the C++ program.
+"""What each kind of guard means: a sentence for people, a check in plain Python, a C++ opcode.
 
 The plain-Python check is the twin of the C++ one: tests compare the two, and explanations use it.
 """
@@ -35,8 +35,15 @@ class TensorFacts:
     def of(tensor: torch.Tensor, dynamic: frozenset[int] = frozenset()) -> TensorFacts:
         sizes = tuple(-1 if i in dynamic else int(n) for i, n in enumerate(tensor.shape))
         strides = tuple(-1 if dynamic else int(n) for n in tensor.stride())
-        return TensorFacts(_C.tensor_facts(tensor), type(tensor), tensor.dtype, tensor.device,
-                           tensor.requires_grad, sizes, strides)
+        return TensorFacts(
+            _C.tensor_facts(tensor),
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.requires_grad,
+            sizes,
+            strides,
+        )
 
     def describe(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
@@ -80,7 +87,8 @@ HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class may have Python methods
 
 @dataclass(frozen=True, slots=True)
 class GuardKind:
-    """opcode: name in csrc/opcodes.h; holds(value, payload); sentence(text, payload, value) says what
+    """opcode: name in csrc/opcodes.h; holds(value, payload); sentence(text, payload, value) says
+    what
     differs."""
 
     opcode: str
@@ -101,40 +109,92 @@ def _keys(value: Any) -> tuple[Any, ...]:
 
 
 GUARD_KINDS: dict[str, GuardKind] = {
-    "TYPE": GuardKind("IS_TYPE", lambda v, p: type(v) is p,
-                      lambda t, p, v: f"type of {t} was {p.__name__}, now it is {type(v).__name__}"),
-    "ID": GuardKind("IS", lambda v, p: v is p, lambda t, p, v: f"{t} was another object, now it is {short(v)}"),
-    "CONST": GuardKind("EQUAL", const_equal, lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"),
-    "TENSOR": GuardKind("TENSOR", lambda v, p: p.holds(v),
-                        lambda t, p, v: f"{t} was {p.describe()}, now it is {short(v)}"),
-    "LENGTH": GuardKind("LENGTH", lambda v, p: len(v) == p,
-                        lambda t, p, v: f"len({t}) was {p}, now it is {len(v)}"),
-    "DICT_KEYS": GuardKind("DICT_KEYS", lambda v, p: const_equal(_keys(v), tuple(p)),
-                           lambda t, p, v: f"keys of {t} were {short(p)}, now they are {short(_keys(v))}"),
-    "DICT_HAS": GuardKind("DICT_HAS", lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"),
-    "DICT_LACKS": GuardKind("DICT_LACKS", lambda v, p: p not in v, lambda t, p, v: f"{t} had no key {p!r}, now it has"),
-    "SET_ITEMS": GuardKind("SET_ITEMS", lambda v, p: isinstance(v, set | frozenset) and const_equal(frozenset(v), p),
-                           lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"),
-    "HAS_ATTR": GuardKind("HAS_ATTR", lambda v, p: hasattr(v, p),
-                          lambda t, p, v: f"{t} had the attribute {p}, now it has not"),
-    "LACKS_ATTR": GuardKind("LACKS_ATTR", lambda v, p: not hasattr(v, p),
-                            lambda t, p, v: f"{t} had no attribute {p}, now it has"),
-    "CODE": GuardKind("CODE", lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
-                      lambda t, p, v: f"{t} was another function, now it is {short(v)}"),
-    "SAME": GuardKind("SAME", lambda v, p: v is p, lambda t, p, v: f"{t} was one object with another input"),
-    "NOT_SAME": GuardKind("NOT_SAME", lambda v, p: v is not p,
-                          lambda t, p, v: f"{t} is now one object with another input"),
-    "GLOBAL_STATE": GuardKind("GLOBAL_STATE", lambda v, p: p is None or v == p,
-                              lambda t, p, v: f"torch's global state changed: {changed_state(p, v)}"),
-    "CELL_EMPTY": GuardKind("CELL_EMPTY", lambda v, p: not cell_bound(v), lambda t, p, v: f"{t} was unbound, now it is bound"),
-    "WEAKREF_ALIVE": GuardKind("WEAK_ALIVE", lambda v, p: (v() is not None) == p,
-                               lambda t, p, v: f"the object of {t} " + ("died" if p else "lives again")),
-    "BOOL_TRUTH": GuardKind("TRUTH", lambda v, p: bool(v) == p,
-                            lambda t, p, v: f"bool({t}) was {p}, now it is {not p}"),
-    "RANGE": GuardKind("IN_RANGE", lambda v, p: in_range(v, p),
-                       lambda t, p, v: f"{t} lay in {p[0]}..{p[1]}, now it is {short(v)}"),
-    "SUBCLASS": GuardKind("SUBCLASS", lambda v, p: p in type(v).__mro__,
-                          lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}"),
+    "TYPE": GuardKind(
+        "IS_TYPE",
+        lambda v, p: type(v) is p,
+        lambda t, p, v: f"type of {t} was {p.__name__}, now it is {type(v).__name__}",
+    ),
+    "ID": GuardKind(
+        "IS", lambda v, p: v is p, lambda t, p, v: f"{t} was another object, now it is {short(v)}"
+    ),
+    "CONST": GuardKind(
+        "EQUAL", const_equal, lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"
+    ),
+    "TENSOR": GuardKind(
+        "TENSOR",
+        lambda v, p: p.holds(v),
+        lambda t, p, v: f"{t} was {p.describe()}, now it is {short(v)}",
+    ),
+    "LENGTH": GuardKind(
+        "LENGTH", lambda v, p: len(v) == p, lambda t, p, v: f"len({t}) was {p}, now it is {len(v)}"
+    ),
+    "DICT_KEYS": GuardKind(
+        "DICT_KEYS",
+        lambda v, p: const_equal(_keys(v), tuple(p)),
+        lambda t, p, v: f"keys of {t} were {short(p)}, now they are {short(_keys(v))}",
+    ),
+    "DICT_HAS": GuardKind(
+        "DICT_HAS", lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"
+    ),
+    "DICT_LACKS": GuardKind(
+        "DICT_LACKS", lambda v, p: p not in v, lambda t, p, v: f"{t} had no key {p!r}, now it has"
+    ),
+    "SET_ITEMS": GuardKind(
+        "SET_ITEMS",
+        lambda v, p: isinstance(v, set | frozenset) and const_equal(frozenset(v), p),
+        lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}",
+    ),
+    "HAS_ATTR": GuardKind(
+        "HAS_ATTR",
+        lambda v, p: hasattr(v, p),
+        lambda t, p, v: f"{t} had the attribute {p}, now it has not",
+    ),
+    "LACKS_ATTR": GuardKind(
+        "LACKS_ATTR",
+        lambda v, p: not hasattr(v, p),
+        lambda t, p, v: f"{t} had no attribute {p}, now it has",
+    ),
+    "CODE": GuardKind(
+        "CODE",
+        lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
+        lambda t, p, v: f"{t} was another function, now it is {short(v)}",
+    ),
+    "SAME": GuardKind(
+        "SAME", lambda v, p: v is p, lambda t, p, v: f"{t} was one object with another input"
+    ),
+    "NOT_SAME": GuardKind(
+        "NOT_SAME",
+        lambda v, p: v is not p,
+        lambda t, p, v: f"{t} is now one object with another input",
+    ),
+    "GLOBAL_STATE": GuardKind(
+        "GLOBAL_STATE",
+        lambda v, p: p is None or v == p,
+        lambda t, p, v: f"torch's global state changed: {changed_state(p, v)}",
+    ),
+    "CELL_EMPTY": GuardKind(
+        "CELL_EMPTY",
+        lambda v, p: not cell_bound(v),
+        lambda t, p, v: f"{t} was unbound, now it is bound",
+    ),
+    "WEAKREF_ALIVE": GuardKind(
+        "WEAK_ALIVE",
+        lambda v, p: (v() is not None) == p,
+        lambda t, p, v: f"the object of {t} " + ("died" if p else "lives again"),
+    ),
+    "BOOL_TRUTH": GuardKind(
+        "TRUTH", lambda v, p: bool(v) == p, lambda t, p, v: f"bool({t}) was {p}, now it is {not p}"
+    ),
+    "RANGE": GuardKind(
+        "IN_RANGE",
+        lambda v, p: in_range(v, p),
+        lambda t, p, v: f"{t} lay in {p[0]}..{p[1]}, now it is {short(v)}",
+    ),
+    "SUBCLASS": GuardKind(
+        "SUBCLASS",
+        lambda v, p: p in type(v).__mro__,
+        lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}",
+    ),
 }
 
 
