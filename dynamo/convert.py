@@ -6,12 +6,14 @@ compile it by the backend -> generate bytecode -> build guards -> entry.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -75,12 +77,14 @@ class Converter:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
             return hook.SKIP
         try:
-            with timed("convert"):
+            with timed("convert"), recursion_room():
                 return self.convert(frame, options, compile_id)
         except SkipFrame as skip:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
             counters.counters["skips"][skip.reason] += 1
             return hook.SKIP if skip.forever else None
+        except RecursionError:
+            return None  # the program is about to meet it itself
         except DynamoError:
             raise
         except Exception as error:
@@ -251,6 +255,17 @@ class Converter:
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
+
+
+@contextlib.contextmanager
+def recursion_room() -> Iterator[None]:
+    """The evaluator needs several Python frames for one frame of the program."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 20_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 # -- parts of the stages -------------------------------------------------------------------------

@@ -238,11 +238,16 @@ def dict_(rebuilder: Rebuilder, var: DictVar) -> None:
             rebuilder.emitter.emit("MAP_ADD", 1)
         return
     rebuilder.keep(var)
-    for index in range(0, len(items), 2):
+    store_items(rebuilder, var, var, kind)
+
+
+def store_items(rebuilder: Rebuilder, var: Var, content: DictVar, kind: type) -> None:
+    """Stores the entries into the dict that is kept for `var`, one by one."""
+    for key, value in content.entries.values():
         rebuilder.emitter.start_call_const(store_method(kind))
         rebuilder.load(var)
-        rebuilder.load(items[index])
-        rebuilder.load(items[index + 1])
+        rebuilder.load(key)
+        rebuilder.load(value)
         rebuilder.emitter.call(3)
         rebuilder.emitter.emit("POP_TOP")
 
@@ -344,11 +349,12 @@ def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
 
 @rebuilds(functions.MethodVar)
 def method(rebuilder: Rebuilder, var: functions.MethodVar) -> None:
-    if isinstance(var.function, functions.FunctionVar):
+    value = getattr(var.function, "value", None)
+    if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType):
+        # Not `receiver.name`: a subclass may hide the method.
+        rebuilder.call_const(value.__get__, var.receiver)
+    else:
         rebuilder.call_const(types.MethodType, var.function, var.receiver)
-        return
-    rebuilder.load(var.receiver)
-    rebuilder.emitter.load_attr(var.function.value.__name__)
 
 
 @rebuilds(functions.BuiltinVar)
@@ -391,7 +397,9 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     new = collections.OrderedDict.__new__ if issubclass(cls, collections.OrderedDict) else None
     rebuilder.call_const(new or base.__new__, cls)
     rebuilder.keep(var)
-    if content is not None and base in FILLED:
+    if isinstance(content, DictVar):
+        store_items(rebuilder, var, content, cls)
+    elif content is not None and base in FILLED:
         rebuilder.emitter.start_call_const(FILLED[base])
         rebuilder.load(var)
         rebuilder.load(content)

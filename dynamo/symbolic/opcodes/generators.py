@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING
 
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.opcodes.table import breaks_with, opcode
+from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.generators import GeneratorVar
@@ -59,6 +61,16 @@ def END_SEND(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
     value = frame.pop()
     frame.pop()
     frame.push(value)
+
+
+def _method_rule(name: str) -> None:
+    @rule(getattr(types.GeneratorType, name), GeneratorVar)
+    def handler(tx: SymbolicFrame, generator: GeneratorVar, *args: Var) -> Var:
+        return generator.call_method(tx, name, list(args), {})
+
+
+for _name in ("send", "throw", "close", "__next__"):
+    _method_rule(_name)
 
 
 breaks_with(
