@@ -26,10 +26,10 @@ from dynamo.guards.sources import (
 )
 from dynamo.symbolic.rules import table, tensors, torch_functions
 from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
-from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.iterators import (
@@ -39,9 +39,9 @@ from dynamo.symbolic.variables.iterators import (
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
-from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.wrapping import wraps_if
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -264,6 +264,10 @@ class ObjectProtocol:
             return ConstVar(getattr(var.code, code_name))
         if name == "__module__":
             return ConstVar(var.globals.get("__name__"))
+        if name == "__code__":
+            return ConstVar(var.code)
+        if name == "__defaults__":
+            return TupleVar(var.defaults(tx)) if var.defaults(tx) else ConstVar(None)
         if name == "__doc__":
             consts = var.code.co_consts
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
@@ -334,4 +338,23 @@ def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
     return ObjectVar(type(value), source, real=value, trace=trace, content=content)
 
 
-__all__ = ["FrozensetVar", "ObjectProtocol", "ObservedException"]
+@wraps(super)
+def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
+    """A super object that waits on the stack of a continuation."""
+    assert source is not None
+    trace.guard("TYPE", source, super)
+    trace.guard("ID", AttrSource(source, "__thisclass__"), value.__thisclass__)
+    receiver = trace.wrap(value.__self__, AttrSource(source, "__self__"))
+    return SuperVar(value.__thisclass__, receiver, value.__self_class__)
+
+
+@wraps(types.MappingProxyType)
+def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
+    """A read-only view; only of objects that the entry keeps, which nobody changes."""
+    if source is None or not isinstance(source.root(), ObjectSource):
+        raise Break("value_unknown", "mappingproxy")
+    copy = dict(value)
+    return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)
+
+
+__all__ = ["ObjectProtocol"]

@@ -190,6 +190,8 @@ class Trace(ObjectProtocol):
     ) -> Var:
         """Calls a real callable by the rule table or as a graph operation."""
         owner = getattr(function, "__objclass__", None)
+        if owner is not None and args and args[0].methods_by_name:
+            return args[0].call_method(tx, function.__name__, args[1:], kwargs)
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import math
 import operator
 import types
@@ -15,10 +16,9 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, MappingProxyVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.functions import (
     BuiltinVar,
@@ -37,6 +37,7 @@ from dynamo.symbolic.variables.iterators import (
 )
 from dynamo.symbolic.variables.lists import ListVar, RangeVar, SequenceVar, SizeVar, SliceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -306,11 +307,9 @@ def super_(tx: SymbolicFrame, *args: Var) -> Var:
         if cell is None or first is None:
             tx.trace.raise_exception(RuntimeError, "super(): no arguments")
         start = cell.load(tx)
-        receiver = tx.locals.get(first)
+        receiver = tx.load_local(first)
         if receiver is None:
-            owner = tx.cells.get(first)
-            assert isinstance(owner, CellVar)
-            receiver = owner.load(tx)
+            tx.trace.raise_exception(RuntimeError, "super(): arg[0] deleted")
         args = (start, receiver)
     start, receiver = args
     assert isinstance(start, ClassVar)
@@ -549,6 +548,38 @@ def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
 def dict_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
     pairs = pairs_of(tx, args[0]) if args else []
     return DictVar.from_pairs(tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())])
+
+
+@rule([types.MappingProxyType])
+def mapping_proxy(tx: SymbolicFrame, mapping: Var) -> Var:
+    return MappingProxyVar(mapping)
+
+
+@rule([inspect.signature])
+def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
+    """Signatures of existing functions are read while tracing; the function is guarded."""
+    if kwargs:
+        raise Break("call_of_unknown_function", "inspect.signature with keywords")
+    bound = isinstance(function, MethodVar)
+    inner = function.function if isinstance(function, MethodVar) else function
+    if not isinstance(inner, FunctionVar) or inner.real is None:
+        raise Break("call_of_unknown_function", f"inspect.signature({function!r})")
+    inner.guard_identity(tx.trace)
+    real = types.MethodType(inner.real, object()) if bound else inner.real
+    return tx.trace.wrap(inspect.signature(real), None)
+
+
+@rule([torch.nn.ModuleList.__getitem__])
+def module_list_getitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
+    modules = var.get_attr(tx, "_modules").call_method(tx, "values", [], {}).unpack(tx)
+    if isinstance(key, SliceVar):
+        return ModuleSliceVar(modules[key.as_constant()])
+    position = tx.trace.as_index(tx, key)
+    if position is None:
+        raise Break("index_unknown", repr(key))
+    if not -len(modules) <= position < len(modules):
+        tx.trace.raise_exception(IndexError, f"index {position} is out of range")
+    return modules[position]
 
 
 # -- folding -----------------------------------------------------------------------------------------

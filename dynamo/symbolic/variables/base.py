@@ -50,6 +50,8 @@ class Var:
     """
 
     source: Source | None
+    # True where `call_method` knows the methods of a built-in type and no rule of the table does.
+    methods_by_name = False
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

@@ -223,6 +223,11 @@ class DictVar(Var):
 class MappingProxyVar(Var):
     """`types.MappingProxyType` over a dict: read only."""
 
+    methods_by_name = True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
     def __init__(self, mapping: Var, source: Source | None = None) -> None:
         super().__init__(source)
         self.mapping = mapping

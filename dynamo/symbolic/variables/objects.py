@@ -281,6 +281,11 @@ class EnumVar(ObjectVar):
 class InstanceDictVar(Var):
     """`obj.__dict__`: reads and writes go to the object."""
 
+    methods_by_name = True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        return tx.trace.get_builtin_attr(tx, self, name)
+
     def __init__(self, owner: ObjectVar) -> None:
         super().__init__()
         self.owner = owner
@@ -313,7 +318,6 @@ class InstanceDictVar(Var):
         name = key.as_constant()
         owner = self.owner
         if isinstance(name, str):
-            owner.has_attr(tx, name)
             return owner.read_own(tx, name)
         return None
 
