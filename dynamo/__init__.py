@@ -8,6 +8,7 @@
     [3.0, 3.0]
 """
 
+from dynamo.base import extension  # isort: skip  # explains a missing build
 from dynamo import exc
 from dynamo.api import (
     compile,

@@ -35,13 +35,20 @@ class Knob:
         return text if self.default is None else kind(text)
 
     def initial(self) -> Any:
+        """The default, or what the environment says; a value that does not parse is a ValueError."""
         for name in self.env:
             if name in os.environ:
-                return self.parse(os.environ[name])
+                try:
+                    return self.parse(os.environ[name])
+                except ValueError:
+                    raise ValueError(
+                        f"{name}={os.environ[name]!r}: {self.name} takes "
+                        f"{type(self.default).__name__}: {self.sentence}"
+                    ) from None
         return self.default
 
     def check(self, value: Any) -> None:
-        if self.default is None or value is None or type(value) is type(self.default):
+        if self.default is None or type(value) is type(self.default):
             return
         if isinstance(self.default, float) and isinstance(value, int):
             return
@@ -96,6 +103,16 @@ class Config:
     def snapshot(self) -> Mapping[str, Any]:
         """All values as a frozen mapping."""
         return MappingProxyType({**self._values, **self._overlay.get()})
+
+    def save(self) -> dict[str, Any]:
+        """All values as a plain dict, to be given to `load` here or in another process."""
+        return dict(self.snapshot())
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Sets all values of the mapping, or none if one of them is wrong."""
+        for name, value in values.items():
+            self._check(name, value)
+        self._values.update(values)
 
     def list_options(self) -> dict[str, str]:
         """Name of each knob and its sentence."""

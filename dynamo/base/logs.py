@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ ARTIFACTS = {
     "guards": "what each compiled entry assumes",
     "verbose_guards": "guards with the line that caused each",
     "recompiles": "why a frame is compiled again",
+    "trace_source": "each line of the program as it is traced",
     "trace_bytecode": "each instruction as it is evaluated",
     "effects": "changes to objects that are replayed after the graph",
     "aot_graphs": "functional ATen graphs",
@@ -40,6 +42,12 @@ ARTIFACTS = {
 }
 
 
+# TORCH_LOGS' words where ours differ.
+ALIASES = {"side_effects": "effects"}
+
+_lock = threading.Lock()
+
+
 class Artifact:
     """One kind of log output; `enabled` is a plain attribute, so that a disabled one costs nothing."""
 
@@ -54,11 +62,12 @@ class Artifact:
         prefix = f"[{compile_id} {self.name}] " if compile_id else f"[{self.name}] "
         lines = "".join(f"{prefix}{line}\n" for line in body.rstrip("\n").split("\n"))
         path = os.environ.get("DYNAMO_LOGS_OUT")
-        if path:
-            with open(path, "a") as out:
-                out.write(lines)
-        else:
-            sys.stderr.write(lines)
+        with _lock:
+            if path:
+                with open(path, "a") as out:
+                    out.write(lines)
+            else:
+                sys.stderr.write(lines)
 
 
 _artifacts = {name: Artifact(name) for name in ARTIFACTS}
@@ -69,20 +78,26 @@ def log(name: str) -> Artifact:
     return _artifacts[name]
 
 
+def _named(word: str) -> list[Artifact]:
+    return list(_artifacts.values()) if word == "all" else [_artifacts[ALIASES.get(word, word)]]
+
+
 def set_logs(words: str = "", **switches: bool) -> None:
     """Turns artifacts on and off: `set_logs("graph_breaks,-guards")` or `set_logs(guards=True)`."""
     for word in filter(None, (w.strip() for w in words.split(","))):
         name = word.lstrip("+-")
         if name == "help":
             sys.stderr.write("".join(f"{n:18} {s}\n" for n, s in ARTIFACTS.items()))
-        elif name in _artifacts:
-            _artifacts[name].enabled = not word.startswith("-")
-            _artifacts[name].verbose = word.startswith("+")
+        elif ALIASES.get(name, name) in _artifacts or name == "all":
+            for artifact in _named(name):
+                artifact.enabled = not word.startswith("-")
+                artifact.verbose = word.startswith("+")
         else:
             near = difflib.get_close_matches(name, ARTIFACTS, 3)
             hint = f"did you mean {', '.join(near)}?" if near else "DYNAMO_LOGS=help lists the words"
             warnings.warn(f"DYNAMO_LOGS: unknown word {word!r}; {hint}", stacklevel=2)
     for name, on in switches.items():
+        name = ALIASES.get(name, name)
         if name not in _artifacts:
             raise ValueError(f"no such artifact: {name}; there are {', '.join(ARTIFACTS)}")
         _artifacts[name].enabled = on

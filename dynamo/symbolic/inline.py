@@ -7,7 +7,6 @@ import os
 from types import CodeType
 from typing import TYPE_CHECKING
 
-import dynamo
 from dynamo.base.errors import Break
 from dynamo.symbolic import machine
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.variables.functions import FunctionVar
 
-OWN_FOLDER = os.path.dirname(os.path.abspath(dynamo.__file__)) + os.sep
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Python functions that are traced in place of C functions.
 STAND_INS = os.path.join(OWN_FOLDER, "symbolic", "rules", "standins.py")
 # Functions of ours that answer differently in traced code.

@@ -1,0 +1,76 @@
+"""DYNAMO_LOGS: grammar, help, unknown words, output."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamo.base.logs import ARTIFACTS, log, set_logs
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    before = {name: (log(name).enabled, log(name).verbose) for name in ARTIFACTS}
+    set_logs("-all")
+    yield
+    for name, (enabled, verbose) in before.items():
+        log(name).enabled, log(name).verbose = enabled, verbose
+
+
+def on() -> list[str]:
+    return [name for name in ARTIFACTS if log(name).enabled]
+
+
+def test_plus_minus_and_commas() -> None:
+    set_logs("guards, +graph_breaks,bytecode,-bytecode")
+    assert on() == ["graph_breaks", "guards"]
+    assert log("graph_breaks").verbose and not log("guards").verbose
+
+
+def test_switches_by_name() -> None:
+    set_logs(guards=True, side_effects=True)
+    assert on() == ["guards", "effects"]
+    with pytest.raises(ValueError, match="no such artifact: gards"):
+        set_logs(gards=True)
+
+
+def test_all() -> None:
+    set_logs("all,-guards")
+    assert on() == [name for name in ARTIFACTS if name != "guards"]
+
+
+def test_unknown_word_warns_once_with_near_matches() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        set_logs("gaurds,bytecode")
+    assert [str(w.message) for w in seen] == [
+        "DYNAMO_LOGS: unknown word 'gaurds'; did you mean guards?"
+    ]
+    assert on() == ["bytecode"]
+
+
+def test_help_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+    set_logs("help")
+    text = capsys.readouterr().err
+    assert all(name in text and sentence in text for name, sentence in ARTIFACTS.items())
+
+
+def test_each_line_has_the_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    set_logs("guards")
+    log("guards").emit("one\ntwo", "0/1")
+    assert capsys.readouterr().err == "[0/1 guards] one\n[0/1 guards] two\n"
+
+
+def test_disabled_does_not_make_the_text() -> None:
+    log("guards").emit(lambda: pytest.fail("made"))
+
+
+def test_output_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DYNAMO_LOGS_OUT", str(tmp_path / "log"))
+    set_logs("guards")
+    log("guards").emit("one")
+    log("guards").emit("two")
+    assert (tmp_path / "log").read_text() == "[guards] one\n[guards] two\n"
