@@ -7,6 +7,7 @@ from dynamo.symbolic.rules import (
     containers,
     generators as generator_rules,
     identity,
+    methods,
     modes,
     operators,
     standins,
@@ -36,8 +37,8 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, builtins, cells, classes, constant, containers, dicts, exceptions, functions,
-    generator_rules, generators, identity, modes, iterators, lists, modules, objects, operators, python_modules, standins, table, tensor,
-    tensors, torch_functions,
+    generator_rules, generators, identity, iterators, lists, methods, modes,
+    modules, objects, operators, python_modules, standins, table, tensor, tensors, torch_functions,
 )
 COMPLETE = all(part.__name__ for part in PARTS)
 

@@ -72,3 +72,41 @@ foldable(
         torch.Size.numel,
     ]
 )
+
+
+def _nesting() -> int:
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
+
+
+def keep_modes() -> Callable[[], None]:
+    """Remembers this thread's modes; the result sets them again (after an attempt to trace)."""
+    grad = torch.is_grad_enabled()
+    depth = _nesting()
+    cache = torch.is_autocast_cache_enabled()
+    casts = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    ]
+
+    def restore() -> None:
+        torch._C._set_grad_enabled(grad)
+        for _ in range(_nesting() - depth):
+            torch.autocast_decrement_nesting()
+        for _ in range(depth - _nesting()):
+            torch.autocast_increment_nesting()
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+    return restore
+
+
+@rule(torch._C._is_torch_function_mode_enabled)
+def torch_function_mode(tx: SymbolicFrame) -> Var | None:
+    """False, as it must be for a frame to be traced at all."""
+    if torch._C._is_torch_function_mode_enabled():
+        raise Break("call_of_unknown_function", "torch function mode")
+    return ConstVar(False)

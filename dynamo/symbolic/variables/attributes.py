@@ -303,7 +303,10 @@ class Attributes:
     def get_super(self, tx: SymbolicFrame, var: SuperVar, name: str) -> Var:
         """`super().name`."""
         mro = list(type.__dict__["__mro__"].__get__(var.cls))
-        instance = None if isinstance(var.receiver, ClassVar) else var.receiver
+        receiver = var.receiver
+        # In a metaclass the receiver is a class and the instance at once.
+        through_class = isinstance(receiver, ClassVar) and receiver.cls is var.cls
+        instance = None if through_class else receiver
         for owner in mro[mro.index(var.start) + 1 :]:
             attributes = type.__dict__["__dict__"].__get__(owner)
             if name in attributes:

@@ -17,6 +17,7 @@ from dynamo.guards.sources import (
     DictKeySource,
     DictValueSource,
     ItemSource,
+    ObjectSource,
     Source,
 )
 from dynamo.symbolic.variables.base import Var
@@ -386,21 +387,17 @@ class SetVar(Var):
     def ordered(self) -> list[Var]:
         """The items in the order in which CPython would iterate over them.
 
-        The order depends on hashes (those of strings change from process to process, so the graph
-        made here is this process's) and on the history of the set; it is taken from a set that is
-        built from the same constants in the same order.
+        Equal sets may have different orders (they depend on what was added and removed before), so
+        the order is only known of a set that the compiled code itself refers to and nobody changed.
         """
         items = list(self.entries.values())
         if len(items) <= 1:
             return items
-        if not self.is_constant():
-            raise Break("set_order", repr(self))
-        if self._real is not None and len(self._real) == len(items):
+        if isinstance(self.source, ObjectSource) and self._real is not None:
             values = list(self._real)
-            if all(("constant", value) in self._entries for value in values):
+            if len(values) == len(items) and all(("constant", v) in self._entries for v in values):
                 return [self._entries["constant", value] for value in values]
-        by_value = {item.as_constant(): item for item in items}
-        return [by_value[value] for value in set(by_value)]
+        raise Break("set_order", repr(self))
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return bool(self.entries)

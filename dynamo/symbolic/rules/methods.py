@@ -1,0 +1,109 @@
+"""Making bound methods and simple objects: `types.MethodType(f, x)`, `types.SimpleNamespace(...)`,
+`operator.itemgetter`, `attrgetter` and `methodcaller` through Python stand-ins."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import MethodVar
+from dynamo.symbolic.variables.objects import ObjectVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@rule(types.MethodType)
+def bind_method(tx: SymbolicFrame, function: Var, receiver: Var) -> Var | None:
+    """`types.MethodType(function, receiver)`."""
+    return MethodVar(function, receiver)
+
+
+@rule(types.SimpleNamespace)
+def make_namespace(tx: SymbolicFrame, **attributes: Var) -> Var | None:
+    """`types.SimpleNamespace(name=value)`."""
+    result = ObjectVar(types.SimpleNamespace)
+    for name, value in attributes.items():
+        result.write_own(tx, name, value)
+    return result
+
+
+class ItemGetterVar(Var):
+    """`itemgetter`, `attrgetter` or `methodcaller` of constants, made in the trace.
+
+    get: what it does with one argument.
+    """
+
+    def __init__(
+        self, kind: Any, parts: list[Var], get: Callable[[SymbolicFrame, Var], Var]
+    ) -> None:
+        super().__init__()
+        self.kind, self.parts, self.get = kind, parts, get
+
+    def describe(self) -> str:
+        return f"{self.kind.__name__} of {self.parts}"
+
+    def python_type(self) -> type:
+        return self.kind  # type: ignore[no-any-return]
+
+    def children(self) -> list[Var]:
+        return self.parts
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if len(args) != 1 or kwargs:
+            message = f"{self.kind.__name__} expected 1 argument, got {len(args)}"
+            tx.trace.raise_exception(TypeError, message)
+        return self.get(tx, args[0])
+
+
+def _one_or_tuple(tx: SymbolicFrame, found: list[Var]) -> Var:
+    return found[0] if len(found) == 1 else tx.trace.make_tuple(found)
+
+
+@rule(operator.itemgetter)
+def make_itemgetter(tx: SymbolicFrame, *keys: Var) -> Var | None:
+    """`operator.itemgetter(key, ...)`."""
+    if not keys:
+        return None
+    return ItemGetterVar(
+        operator.itemgetter,
+        list(keys),
+        lambda tx, value: _one_or_tuple(tx, [value.get_item(tx, key) for key in keys]),
+    )
+
+
+@rule(operator.attrgetter)
+def make_attrgetter(tx: SymbolicFrame, *names: Var) -> Var | None:
+    """`operator.attrgetter("a.b", ...)`."""
+    if not names or not all(name.is_constant() for name in names):
+        return None
+
+    def get(tx: SymbolicFrame, value: Var) -> Var:
+        found = []
+        for name in names:
+            part = value
+            for step in name.as_constant().split("."):
+                part = part.get_attr(tx, step)
+            found.append(part)
+        return _one_or_tuple(tx, found)
+
+    return ItemGetterVar(operator.attrgetter, list(names), get)
+
+
+@rule(operator.methodcaller)
+def make_methodcaller(
+    tx: SymbolicFrame, name: Var, *args: Var, **kwargs: Var
+) -> Var | None:
+    """`operator.methodcaller("name", *args)`."""
+    return ItemGetterVar(
+        operator.methodcaller,
+        [name, *args, *kwargs.values()],
+        lambda tx, value: value.call_method(tx, name.as_constant(), list(args), dict(kwargs)),
+    )
