@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
 
-.PHONY: setup test demo lint
+.PHONY: setup test demo lint bench
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -26,6 +26,9 @@ test: setup
 
 demo: setup
 	$(PY) -m examples.demo
+
+bench: setup
+	$(PY) benchmarks/compare.py
 
 lint: setup
 	$(VENV)/bin/ruff check dynamo inductor tests examples benchmarks
