@@ -143,6 +143,8 @@ CONSTRUCTS = {
     "exception group": "try:\n    y = {B:x + 1}\n    raise ExceptionGroup('g', [Oops(1), KeyError(2)])\nexcept* Oops as e:\n    log.append(len(e.exceptions))\nexcept* KeyError:\n    log.append('k')\nreturn y * 2",
 }
 RAISES = {"with escaping", "try wrong handler", "except reraise"}
+# Each call defines a new class, so that code which depends on the class is compiled again.
+NEW_CLASS = {"method", "constructor", "property", "operator method"}
 # Here no tensor operation follows the break.
 NO_WORK_AFTER = RAISES | {"sorted key"}
 
@@ -215,6 +217,8 @@ def test_break(construct: str, site: str) -> None:
     for seed in range(3):
         assert same(run(eager, seed), run(compiled, seed)), (run(eager, seed), run(compiled, seed))
     assert len(graphs) >= (1 if construct in NO_WORK_AFTER else 2), "the frame was given up"
+    if construct in NEW_CLASS or site == "item":
+        return  # the value that `item()` gives is a constant of the code behind it
     count = len(graphs)
     run(compiled, 7)
     assert len(graphs) == count, "the same program on other values compiled again"
