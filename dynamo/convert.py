@@ -48,6 +48,7 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.rules.modes import keep_modes
 from dynamo.symbolic.trace import Trace
 from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -141,7 +142,8 @@ class Converter:
             with timed("backend"):
                 function = self.compile_graph(graph, frame, options, compile_id)
         plan = Plan(
-            frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function
+            frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
+            has_inputs=graph is not None and bool(graph.inputs),
         )
         with timed("codegen"):
             code = generate(plan, self.codes, self.continuations)
@@ -164,6 +166,7 @@ class Converter:
             context.raised_at.clear()
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
+            restore_modes = keep_modes()
             try:
                 return self.attempt(frame, trace)
             except ObservedException as error:
@@ -172,6 +175,8 @@ class Converter:
             except RestartTrace as restart:
                 assert restart.step is not None
                 step, cause = restart.step, restart.cause or Break("inner_break")
+            finally:
+                restore_modes()
             assert step not in context.forced, (step, cause)
             context.forced[step] = cause
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
@@ -215,6 +220,9 @@ class Converter:
         """A frame that breaks before any tensor was met gains nothing from being replaced."""
         if result.graph is not None or isinstance(result.exit, ReturnExit):
             return
+        introspects = result.exit.reason.code == "frame_introspection"
+        if introspects and len(result.exit.frames) == 1 and not result.effects:
+            raise SkipFrame("it looks at its local variables as a whole")
         if self.continuations.is_continuation(frame.code):
             return
         if any(guard.kind == "TENSOR" for guard in result.guards):

@@ -64,6 +64,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("generic_alias_of_tensor", "a type is subscripted with a tensor", EAGER),
     ("escaping_exception", "an exception leaves the compiled part", EAGER),
     ("escaping_generator", "a suspended generator leaves the compiled part", EAGER),
+    ("frame_introspection", "the local variables are looked at as a whole", EAGER),
     ("opcode_unknown", "a bytecode instruction is not modelled", EAGER),
     ("class_definition", "a class is defined", "Define the class outside of the function."),
     ("async_code", "asynchronous code is met", EAGER),

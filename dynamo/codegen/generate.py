@@ -47,6 +47,7 @@ class Plan:
     """What the new code has to do.
 
     outputs: Vars of the graph's results, in order; function: the compiled graph, None for none.
+    has_inputs: False where the hook collects nothing for the graph.
     builtins: the builtins dict of the frame.
     """
 
@@ -57,6 +58,7 @@ class Plan:
     effects: tuple[Effect, ...]
     outputs: tuple[Var, ...]
     function: Callable[..., Any] | None
+    has_inputs: bool = True
 
 
 def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
@@ -153,10 +155,13 @@ class Generator:
 
     def _call_graph(self, function: Callable[..., Any]) -> None:
         emitter = self.emitter
-        self.raw.varnames.append(GRAPH_INPUTS)
         emitter.start_call_const(function)
-        emitter.load_fast(GRAPH_INPUTS)
-        emitter.delete_fast(GRAPH_INPUTS)
+        if self.plan.has_inputs:
+            self.raw.varnames.append(GRAPH_INPUTS)
+            emitter.load_fast(GRAPH_INPUTS)
+            emitter.delete_fast(GRAPH_INPUTS)
+        else:
+            emitter.emit("BUILD_TUPLE", 0)
         emitter.emit("CALL_FUNCTION_EX", 0)
         outputs = self.plan.outputs
         if not outputs:
@@ -174,7 +179,7 @@ class Generator:
         self.emitter.position = (line, None, None, None)
         for level in levels:
             level.keep_values()
-        if len(levels) == 1:
+        if len(levels) == 1 and exit.reason.code != "frame_introspection":
             self._run_here(levels[0], exit)
             return
         self._nested(levels, len(levels) - 1)

@@ -8,6 +8,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
@@ -61,6 +62,20 @@ def _keywords(frame: SymbolicFrame, mapping: Var) -> dict[str, Var]:
             frame.trace.raise_exception(TypeError, "keywords must be strings")
         found[name] = mapping.get_item(frame, key)
     return found
+
+
+@rule([locals, vars, dir])
+def look_at_frame(tx: SymbolicFrame, *args: Var) -> Var | None:
+    """Without an argument these need the real frame."""
+    if not args:
+        raise Break("frame_introspection")
+    return None
+
+
+@rule([eval, exec])
+def run_text(tx: SymbolicFrame, *args: Var) -> Var | None:
+    """Text that runs in the real frame."""
+    raise Break("frame_introspection")
 
 
 # -- functions ---------------------------------------------------------------------------------
