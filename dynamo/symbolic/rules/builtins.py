@@ -384,8 +384,15 @@ def reversed_(tx: SymbolicFrame, items: Var) -> Var:
     raise Break("iteration_unknown", f"reversed({items!r})")
 
 
+def is_integer_set(items: SetVar) -> bool:
+    """True where the order of the items can make no difference to their sum."""
+    return items.is_constant() and all(type(item) is int for item in items.as_constant())
+
+
 @rule([sum])
 def sum_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
+    if isinstance(items, SetVar) and is_integer_set(items) and start.is_constant():
+        return tx.trace.constant(sum(items.as_constant(), start.as_constant()))
     iterator, total = items.iterate(tx), start
     while True:
         try:
