@@ -8,20 +8,24 @@
     [3.0, 3.0]
 """
 
-from dynamo.base import extension  # isort: skip  # explains a missing build
-from dynamo import exc
-from dynamo.api import (
-    compile,
-    compile_in_place,
-    disable,
-    graph_break,
-    is_compiling,
-    reset,
-    run,
-)
-from dynamo.backends.registry import list_backends, lookup_backend, register_backend
-from dynamo.base.config import config
-from dynamo.base.counters import compile_times, counters
+from dynamo.base.loading import collection_paused
+
+# The collector would walk all of torch's objects, for nothing: imports make no garbage.
+with collection_paused():
+    from dynamo.base import extension  # isort: skip  # first, because it explains a missing build
+    from dynamo import exc
+    from dynamo.api import (
+        compile,
+        compile_in_place,
+        disable,
+        graph_break,
+        is_compiling,
+        reset,
+        run,
+    )
+    from dynamo.backends.registry import list_backends, lookup_backend, register_backend
+    from dynamo.base.config import config
+    from dynamo.base.counters import compile_times, counters
 
 __all__ = [
     "compile",

@@ -1,7 +1,7 @@
 """Shape rules: outcomes of frequent operations, computed without their meta kernels.
 
 torch's meta kernels of pointwise operations and reductions are Python programs that take 0.1 to 1 ms
-and import SymPy (half a second) or torch._dynamo (two seconds) on first use. A rule takes the
+and import SymPy (half a second) or a whole compiler (two seconds) on first use. A rule takes the
 arguments (fake tensors carry `.facts`) and gives an `Outcome`, or None for "not mine": then the meta
 kernel decides, which also covers every argument that eager would refuse.
 """

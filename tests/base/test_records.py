@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from dynamo.base import counters
 from dynamo.base.events import Event, EventLog
 from dynamo.base.extension import check_extension
+from dynamo.base.loading import collection_paused
 
 
 def test_events_are_bounded_and_kept_in_order() -> None:
@@ -63,3 +65,18 @@ def test_extension_of_another_torch_is_one_sentence(monkeypatch: pytest.MonkeyPa
 def test_missing_extension_is_one_sentence() -> None:
     with pytest.raises(ImportError, match="dynamo._missing is not built for this Python; run `make"):
         check_extension("dynamo._missing", "2.13.0")
+
+
+def test_collector_is_as_it_was_after_loading() -> None:
+    assert gc.isenabled()
+    with pytest.raises(KeyError), collection_paused():
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
