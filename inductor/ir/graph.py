@@ -232,7 +232,7 @@ def _print_node(node: Node) -> str:
 
 def verify(graph: LoopGraph) -> None:
     """Raise VerifyError unless each node reads only what exists and stores where it should."""
-    known = set(graph.layouts())
+    layouts = graph.layouts()
     defined = {b.name for b in graph.inputs if b is not None} | {b.name for b in graph.constants}
     for node in graph.nodes:
         for name in node.reads():
@@ -241,18 +241,17 @@ def verify(graph: LoopGraph) -> None:
         if node.name in defined:
             raise VerifyError(f"{node.name} is defined twice")
         if isinstance(node, ComputedBuffer):
-            _verify_body(node, graph)
+            _verify_body(node, layouts)
         defined.add(node.name)
     for output in graph.outputs:
         if isinstance(output, ViewRef) and (
-            output.buffer not in defined or output.buffer not in known
+            output.buffer not in defined or output.buffer not in layouts
         ):
             raise VerifyError(f"output {output} is not computed")
 
 
-def _verify_body(node: ComputedBuffer, graph: LoopGraph) -> None:
+def _verify_body(node: ComputedBuffer, layouts: dict[str, Layout]) -> None:
     goal = node.mutates or node.name
-    layouts = graph.layouts()
     stores = list(node.body.stores())
     if not stores:
         raise VerifyError(f"{node.name} stores nothing")
