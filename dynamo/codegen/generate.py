@@ -31,6 +31,8 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
 
 GRAPH_INPUTS = "__graph_inputs"
+# Functions that read all locals of the frame that calls them, dead ones too.
+FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
 # Reading these names of the frame in the new code would not find what the program would.
 NAME_OPS = {
     "LOAD_FAST": "cannot access local variable '{}' where it is not associated with a value",
@@ -70,7 +72,9 @@ def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
             live = codes.liveness(state.code).at(state.instruction + 1) | _handler_names(
                 state, codes
             )
-        keep_all = exit.reason.code == "frame_introspection"
+        keep_all = exit.reason.code == "frame_introspection" or not FRAME_READERS.isdisjoint(
+            state.code.co_names
+        )
         first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
         frames.append(
             FrameState(

@@ -7,12 +7,13 @@ import functools
 import inspect
 import math
 import operator
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, SkipFrame
 from dynamo.symbolic.rules import table
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -141,13 +142,27 @@ def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None
     return None
 
 
-@rule([print, input, open, eval, exec, compile, globals, locals, vars, dir, id, breakpoint, __import__])
+@rule([print, input, open, compile, globals, id, breakpoint, __import__])
 def not_modelled(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     return None
 
 
+@rule([locals, eval, exec, sys._getframe, inspect.currentframe])
+def frame_reader(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    """What looks at the caller's frame must find the real one."""
+    raise SkipFrame("it reads its own frame")
+
+
+@rule([dir])
+def dir_(tx: SymbolicFrame, *args: Var) -> Var | None:
+    return None if args else frame_reader(tx)
+
+
 @rule([vars])
-def vars_(tx: SymbolicFrame, var: Var) -> Var:
+def vars_(tx: SymbolicFrame, *args: Var) -> Var:
+    if not args:
+        return frame_reader(tx)
+    (var,) = args
     return var.get_attr(tx, "__dict__")
 
 
