@@ -210,6 +210,8 @@ class ObjectProtocol:
             raise Break("call_of_unknown_function", cls.__qualname__)
         base = base_of(cls)
         if base is object:
+            if not is_made_by_object(cls):
+                raise Break("call_of_unknown_function", cls.__qualname__)
             abstract = getattr(cls, "__abstractmethods__", None)
             if abstract:
                 self.run_real(lambda: object.__new__(cls))
@@ -310,6 +312,15 @@ class ObjectProtocol:
         self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         return tensors.call_method(tx, var, name, args, kwargs)
+
+
+def is_made_by_object(cls: type) -> bool:
+    """True where the C part of making an instance is `object.__new__`."""
+    for base in cls.__mro__:
+        new = base.__dict__.get("__new__")
+        if new is not None and not isinstance(new, types.FunctionType | staticmethod):
+            return new is object.__new__
+    return True
 
 
 def base_of(cls: type) -> type:
