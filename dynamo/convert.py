@@ -47,8 +47,8 @@ from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
-from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.rules.modes import keep_modes
+from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
 from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
 from dynamo.symbolic.variables.base import ObservedException, Var

@@ -1,4 +1,4 @@
-"""`Emitter`: new instructions at the end of a `RawCode`, without version knowledge outside of here."""
+"""`Emitter`: appends new instructions to a `RawCode`; version knowledge stays in here."""
 
 from __future__ import annotations
 

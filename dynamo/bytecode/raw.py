@@ -15,7 +15,7 @@ are appended.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -348,14 +348,3 @@ def is_generator_like(code: CodeType) -> bool:
     """True for the code of generators, coroutines and async generators."""
     kinds = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     return bool(code.co_flags & kinds)
-
-
-def protected_at(raw: RawCode, instructions: Iterable[Raw]) -> Protected | None:
-    """The region that covers the first of the instructions."""
-    first = next(iter(instructions))
-    index = {id(item): number for number, item in enumerate(raw.instructions)}
-    where = index[id(first)]
-    for entry in raw.protected:
-        if index[id(entry.first)] <= where <= index[id(entry.last)]:
-            return entry
-    return None

@@ -1,11 +1,11 @@
 """Continuations: functions that go on in the middle of a code object.
 
 A continuation holds the whole original bytecode behind a prefix, which takes stack items and live
-locals from arguments, puts the stack back, and jumps. It is made once per place, form and layout, so
-that a loop with a break inside compiles a constant number of graphs.
+locals from arguments, puts the stack back, and jumps. It is made once per place, form and layout,
+so that a loop with a break inside compiles a constant number of graphs.
 
-Forms: "at" and "after" go on at an instruction; "raise" raises the exception given as last argument at
-a place that the same handler covers.
+Forms: "at" and "after" go on at an instruction; "raise" raises the exception given as last
+argument at a place that the same handler covers.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ NAME_OPS = {
     "LOAD_DEREF": "cannot access local variable '{}' where it is not associated with a value",
     "DELETE_DEREF": "cannot access local variable '{}' where it is not associated with a value",
 }
-FREE_TEXT = "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
+FREE_TEXT = (
+    "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
+)
 ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
 
 

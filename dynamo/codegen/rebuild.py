@@ -1,8 +1,8 @@
 """How the new bytecode makes the real object of a Var: one row per class of Var.
 
-Sourced values are fetched, graph results lie in locals, constants are loaded, the rest is built. An
-object that is needed twice is built once and kept in a local; containers and objects are kept before
-they are filled, so that cycles close.
+Sourced values are fetched, graph results lie in locals, constants are loaded, the rest is built.
+An object that is needed twice is built once and kept in a local; containers and objects are kept
+before they are filled, so that cycles close.
 """
 
 from __future__ import annotations

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from types import CodeType
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break
 from dynamo.symbolic import machine
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.generators import GeneratorVar

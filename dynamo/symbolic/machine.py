@@ -11,7 +11,7 @@ import linecache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.raw import is_generator_like
 from dynamo.guards.records import UserLine
@@ -215,8 +215,3 @@ class SymbolicFrame:
 def source_text(line: UserLine) -> str:
     """The text of a user's line, empty when the file can't be read."""
     return linecache.getline(line.filename, line.lineno).strip()
-
-
-def restart_at(step: int, part: int, cause: Break) -> RestartTrace:
-    """The next attempt breaks before this instruction (before the first piece of it)."""
-    return RestartTrace(step - part, cause)

@@ -1,7 +1,7 @@
 """The handler table: normalised opcode -> function `(frame, arg, instruction)`.
 
-A handler is named after its opcode. `breaks_with` registers opcodes that are not modelled, each with
-the reason that it breaks with.
+A handler is named after its opcode. `breaks_with` registers opcodes that are not
+modelled, each with the reason that it breaks with.
 """
 
 from __future__ import annotations
