@@ -2,9 +2,9 @@
 
     python benchmarks/compare.py [--backend inductor] [--programs branch ResNet50] [--budget 3]
 
-Steady state: one process per program, calls of the three in turn, medians, so that a noisy machine is
-noisy to all. Compile seconds: one fresh process with empty caches per program and compiler, in turn,
-first call minus a later call. Ends with the call overhead of `x + 1` on 16 floats.
+Steady state: one process per program, calls of the three in turn, medians, so that a noisy machine
+is noisy to all. Compile seconds: one fresh process with empty caches per program and compiler, in
+turn; compiling and the first call minus a later call. Ends with the call overhead of `x + 1` on 16 floats.
 """
 
 from __future__ import annotations
@@ -78,8 +78,12 @@ def first_call(name: str, backend: str, compiler: str) -> dict[str, float]:
 def child(*arguments: str) -> dict[str, float]:
     """A measurement in a fresh process with empty caches; a failure ends the benchmark."""
     with tempfile.TemporaryDirectory() as cache:
-        env = dict(os.environ, DYNAMO_CACHE_DIR=f"{cache}/dynamo", HF_HUB_OFFLINE="1",
-                   TORCHINDUCTOR_CACHE_DIR=f"{cache}/torch")
+        env = dict(
+            os.environ,
+            DYNAMO_CACHE_DIR=f"{cache}/dynamo",
+            HF_HUB_OFFLINE="1",
+            TORCHINDUCTOR_CACHE_DIR=f"{cache}/torch",
+        )
         command = [sys.executable, __file__, *arguments]
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -104,8 +108,10 @@ def main() -> None:
                 result = first_call(name, options.backend, what)
         print(json.dumps(result))
         return
-    print(f"{'program':18}{'eager ms':>10}{'ours ms':>10}{'torch ms':>10}{'vs eager':>9}{'vs torch':>9}"
-          f"{'ours s':>8}{'torch s':>8}{'ratio':>7}")
+    print(
+        f"{'program':18}{'eager ms':>10}{'ours ms':>10}{'torch ms':>10}{'vs eager':>9}{'vs torch':>9}"
+        f"{'ours s':>8}{'torch s':>8}{'ratio':>7}"
+    )
     common = ["--backend", options.backend, "--budget", str(options.budget)]
     for name in options.programs:
         times = child(*common, "--one", name, "steady")
@@ -113,8 +119,11 @@ def main() -> None:
         for compiler in COMPILERS:
             cold |= child(*common, "--one", name, compiler)
         eager, ours, theirs = times["eager"], times["dynamo"], times["torch"]
-        print(f"{name:18}{eager:10.4f}{ours:10.4f}{theirs:10.4f}{eager / ours:8.2f}x{theirs / ours:8.2f}x"
-              f"{cold['dynamo']:8.2f}{cold['torch']:8.2f}{cold['dynamo'] / cold['torch']:7.2f}", flush=True)
+        print(
+            f"{name:18}{eager:10.4f}{ours:10.4f}{theirs:10.4f}{eager / ours:8.2f}x{theirs / ours:8.2f}x"
+            f"{cold['dynamo']:8.2f}{cold['torch']:8.2f}{cold['dynamo'] / cold['torch']:7.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

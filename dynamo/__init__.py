@@ -12,7 +12,7 @@ from dynamo.base.loading import collection_paused
 
 # The collector would walk all of torch's objects, for nothing: imports make no garbage.
 with collection_paused():
-    from dynamo.base import extension  # isort: skip  # first, because it explains a missing build
+    from dynamo.base import extension as extension  # isort: skip  # first: explains a bad build
     from dynamo import exc
     from dynamo.api import (
         compile,

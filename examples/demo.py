@@ -1,8 +1,9 @@
 """`make demo`: compiles five programs and prints what happened.
 
-Each program runs in two fresh processes, with an empty and with a filled cache folder. Columns: graphs, breaks, operations
-captured, seconds to compile (cold and warm), milliseconds of eager and compiled (medians of calls in turn), speedup, largest
-error relative to float64 eager (compiled, and eager for comparison).
+Each program runs in two fresh processes, with an empty and with a filled cache folder. Columns:
+graphs, breaks, operations captured, seconds to compile (cold and warm), milliseconds of eager and
+compiled (medians of calls in turn), speedup, largest error relative to float64 eager (compiled, and
+eager for comparison).
 """
 
 from __future__ import annotations
@@ -28,14 +29,22 @@ from examples.models import MODELS
 def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    items = (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, (list, tuple))
+        else ()
+    )
     return [t for item in items for t in tensors(item)]
 
 
 def error(got: Any, want: Any) -> float:
     """Largest difference over the largest value, over all tensors."""
     pairs = list(zip(tensors(got), tensors(want), strict=True))
-    return max(((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-12)).item() for a, b in pairs)
+    return max(
+        ((a.double() - b).abs().max() / b.abs().max().clamp(min=1e-12)).item() for a, b in pairs
+    )
 
 
 def double(value: Any) -> Any:
@@ -72,10 +81,17 @@ def measure(name: str, backend: str, budget: float) -> dict[str, Any]:
         slow, quick = (statistics.median(column) for column in zip(*times, strict=True))
         reference = copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model
         want = reference(*map(double, args), **{k: double(v) for k, v in kwargs.items()})
-        return dict(name=name, graphs=counter.frame_count, ops=counter.op_count,
-                    breaks=dict(dynamo.counters["graph_break"]), compile=first - steady,
-                    eager=1e3 * slow, ms=1e3 * quick, error=error(fast(), want),
-                    eager_error=error(eager(), want))
+        return dict(
+            name=name,
+            graphs=counter.frame_count,
+            ops=counter.op_count,
+            breaks=dict(dynamo.counters["graph_break"]),
+            compile=first - steady,
+            eager=1e3 * slow,
+            ms=1e3 * quick,
+            error=error(fast(), want),
+            eager_error=error(eager(), want),
+        )
 
 
 def main() -> int:
@@ -87,18 +103,33 @@ def main() -> int:
     if options.only:
         print(json.dumps(measure(options.only, options.backend, options.budget)))
         return 0
-    print(f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
-          f"{'ms':>10}{'speedup':>9}{'error':>10}{'eager':>10}")
+    print(
+        f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
+        f"{'ms':>10}{'speedup':>9}{'error':>10}{'eager':>10}"
+    )
     reasons: dict[str, Any] = {}
     wrong = 0
     for name in MODELS:
         with tempfile.TemporaryDirectory() as cache:
             runs = []
             for _ in range(2):
-                command = [sys.executable, "-m", "examples.demo", "--only", name, "--backend", options.backend,
-                           "--budget", str(options.budget)]
-                done = subprocess.run(command, env=dict(os.environ, DYNAMO_CACHE_DIR=cache, HF_HUB_OFFLINE="1"),
-                                      stdout=subprocess.PIPE, text=True)
+                command = [
+                    sys.executable,
+                    "-m",
+                    "examples.demo",
+                    "--only",
+                    name,
+                    "--backend",
+                    options.backend,
+                    "--budget",
+                    str(options.budget),
+                ]
+                done = subprocess.run(
+                    command,
+                    env=dict(os.environ, DYNAMO_CACHE_DIR=cache, HF_HUB_OFFLINE="1"),
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
                 if done.returncode:
                     return done.returncode
                 runs.append(json.loads(done.stdout.splitlines()[-1]))
@@ -106,9 +137,12 @@ def main() -> int:
         reasons[name] = cold["breaks"]
         correct = cold["error"] <= max(1e-4, 3 * cold["eager_error"])
         wrong += not correct
-        print(f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['compile']:8.2f}"
-              f"{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}{cold['eager'] / cold['ms']:8.2f}x"
-              f"{cold['error']:10.1e}{cold['eager_error']:10.1e}{'' if correct else '  WRONG'}", flush=True)
+        print(
+            f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['compile']:8.2f}"
+            f"{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}{cold['eager'] / cold['ms']:8.2f}x"
+            f"{cold['error']:10.1e}{cold['eager_error']:10.1e}{'' if correct else '  WRONG'}",
+            flush=True,
+        )
     for name, breaks in reasons.items():
         for reason, count in breaks.items():
             print(f"{name}: {count} x {reason}")

@@ -1,4 +1,4 @@
-"""The models of the demo: three transformers from configs with random weights, a ResNet-50, a branch on data."""
+"""The demo's models: three transformers with random weights, a ResNet-50, a branch on data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class ResNet50(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2, 1),
         )
         channels, blocks = 64, []
@@ -76,11 +78,20 @@ def transformer(name: str, config: str) -> tuple[nn.Module, tuple[Any, ...], dic
     s = SIZES
     settings: dict[str, Any] = dict(vocab_size=s["vocabulary"], use_cache=False)
     if config == "GPT2Config":
-        settings.update(n_embd=s["hidden"], n_layer=s["layers"], n_head=s["heads"],
-                        bos_token_id=1, eos_token_id=2)
+        settings.update(
+            n_embd=s["hidden"],
+            n_layer=s["layers"],
+            n_head=s["heads"],
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     else:
-        settings.update(hidden_size=s["hidden"], num_hidden_layers=s["layers"],
-                        num_attention_heads=s["heads"], intermediate_size=4 * s["hidden"])
+        settings.update(
+            hidden_size=s["hidden"],
+            num_hidden_layers=s["layers"],
+            num_attention_heads=s["heads"],
+            intermediate_size=4 * s["hidden"],
+        )
     model = getattr(transformers, name)(getattr(transformers, config)(**settings)).eval()
     return model, (), dict(input_ids=torch.randint(3, s["vocabulary"], (s["batch"], s["length"])))
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from dynamo.base.errors import Break
 
-EAGER = "This part runs as plain Python; nothing is wrong. Move it out of the compiled function to get one graph."
+EAGER = (
+    "This part runs as plain Python; nothing is wrong. Move it out of the compiled function "
+    "to get one graph."
+)
 REPORT = "If this is ordinary code of your model, it is worth a report."
 
 
@@ -68,7 +71,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("opcode_unknown", "a bytecode instruction is not modelled", EAGER),
     ("class_definition", "a class is defined", "Define the class outside of the function."),
     ("async_code", "asynchronous code is met", EAGER),
-    ("trace_too_long", "the trace is too long", "Compile a smaller part, or raise config.max_steps."),
+    ("trace_too_long", "the trace is too long",
+     "Compile a smaller part, or raise config.max_steps."),
     ("inline_too_deep", "calls are nested too deeply", "Raise config.inline_depth."),
     ("rebuild_unknown", "a value that is alive here can't be rebuilt", REPORT),
     ("inner_break", "a break inside of something that can't be resumed", EAGER),

@@ -78,7 +78,9 @@ class Config:
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(f"no such setting: {name}; there are {sorted(self._knobs)}") from None
+            raise AttributeError(
+                f"no such setting: {name}; there are {sorted(self._knobs)}"
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check(name, value)
@@ -122,10 +124,18 @@ class Config:
 config = Config(
     "dynamo_config",
     [
-        Knob("disable", False, "Run everything as it is, compile nothing.",
-             ("DYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")),
-        Knob("suppress_errors", True, "A defect of the compiler runs the frame in eager, with one warning.",
-             ("DYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS")),
+        Knob(
+            "disable",
+            False,
+            "Run everything as it is, compile nothing.",
+            ("DYNAMO_DISABLE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"),
+        ),
+        Knob(
+            "suppress_errors",
+            True,
+            "A defect of the compiler runs the frame in eager, with one warning.",
+            ("DYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS"),
+        ),
         Knob("verbose", False, "Error messages show internal frames too.", ("DYNAMO_VERBOSE",)),
         Knob("recompile_limit", 8, "Entries per code object and region; later values run eager."),
         Knob("accumulated_recompile_limit", 256, "Entries per code object over all regions."),
@@ -135,13 +145,28 @@ config = Config(
         Knob("automatic_dynamic_shapes", True, "A size or number that changes becomes symbolic."),
         Knob("specialize_int", False, "Integer inputs stay constants for ever."),
         Knob("specialize_float", False, "Float inputs stay constants for ever."),
-        Knob("capture_scalar_outputs", False, "`item()` gives an unknown number instead of a break."),
+        Knob(
+            "capture_scalar_outputs", False, "`item()` gives an unknown number instead of a break."
+        ),
         Knob("capture_dynamic_output_shape_ops", False, "`nonzero()` stays in the graph."),
-        Knob("guard_nn_modules_using_dict_tags", True, "Skip module subtrees whose dicts are unchanged."),
+        Knob(
+            "guard_nn_modules_using_dict_tags",
+            True,
+            "Skip module subtrees whose dicts are unchanged.",
+        ),
         Knob("max_steps", 400_000, "Instructions per trace; a longer trace breaks the graph."),
         Knob("inline_depth", 120, "Depth of inlined calls; a deeper call breaks the graph."),
-        Knob("cache_dir", os.path.expanduser("~/.cache/dynamo-jit"), "Where compiled code is kept.",
-             ("DYNAMO_CACHE_DIR",)),
-        Knob("debug_dir", "", "Folder for records of each compile; empty for none.", ("DYNAMO_DEBUG_DIR",)),
+        Knob(
+            "cache_dir",
+            os.path.expanduser("~/.cache/dynamo-jit"),
+            "Where compiled code is kept.",
+            ("DYNAMO_CACHE_DIR",),
+        ),
+        Knob(
+            "debug_dir",
+            "",
+            "Folder for records of each compile; empty for none.",
+            ("DYNAMO_DEBUG_DIR",),
+        ),
     ],
 )

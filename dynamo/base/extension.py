@@ -28,8 +28,8 @@ def check_extension(name: str, installed: str) -> str:
         ) from None
     except ImportError as error:
         raise ImportError(
-            f"dynamo-jit: the extension {name} does not load with torch {installed} ({error}); it was "
-            f"probably built against another torch: {BUILD}."
+            f"dynamo-jit: the extension {name} does not load with torch {installed} ({error}); "
+            f"it was probably built against another torch: {BUILD}."
         ) from None
     built = str(getattr(module, "torch_version", installed))
     if built.split("+")[0] != installed.split("+")[0]:

@@ -1,7 +1,8 @@
 """`DYNAMO_LOGS`: which artifacts are printed, with TORCH_LOGS' grammar.
 
-`DYNAMO_LOGS="graph_breaks,+guards,-bytecode"` turns artifacts on (`+x` the same, with detail) and off (`-x`); `help`
-prints the table. An unknown word is one warning, never a crash. Output goes to stderr or DYNAMO_LOGS_OUT.
+`DYNAMO_LOGS="graph_breaks,+guards,-bytecode"` turns artifacts on (`+x` the same, with detail) and
+off (`-x`); `help` prints the table. An unknown word is one warning, never a crash. Output goes to
+stderr or to the file that DYNAMO_LOGS_OUT names.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _lock = threading.Lock()
 
 
 class Artifact:
-    """One kind of log output; `enabled` is a plain attribute, so that a disabled one costs nothing."""
+    """One kind of log output; `enabled` is a plain attribute: a disabled one costs nothing."""
 
     def __init__(self, name: str) -> None:
         self.name, self.enabled, self.verbose = name, False, False
@@ -94,7 +95,9 @@ def set_logs(words: str = "", **switches: bool) -> None:
                 artifact.verbose = word.startswith("+")
         else:
             near = difflib.get_close_matches(name, ARTIFACTS, 3)
-            hint = f"did you mean {', '.join(near)}?" if near else "DYNAMO_LOGS=help lists the words"
+            hint = "DYNAMO_LOGS=help lists the words"
+            if near:
+                hint = f"did you mean {', '.join(near)}?"
             warnings.warn(f"DYNAMO_LOGS: unknown word {word!r}; {hint}", stacklevel=2)
     for name, on in switches.items():
         name = ALIASES.get(name, name)

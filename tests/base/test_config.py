@@ -9,13 +9,16 @@ import pytest
 from dynamo.base.config import Config, Knob, config
 
 
-def make(**env_free: object) -> Config:
-    return Config("test_config", [
-        Knob("flag", True, "A flag.", ("DYNAMO_TEST_FLAG",)),
-        Knob("count", 3, "A number.", ("DYNAMO_TEST_COUNT", "TORCH_TEST_COUNT")),
-        Knob("ratio", 0.5, "A ratio."),
-        Knob("folder", "", "A folder."),
-    ])
+def make() -> Config:
+    return Config(
+        "test_config",
+        [
+            Knob("flag", True, "A flag.", ("DYNAMO_TEST_FLAG",)),
+            Knob("count", 3, "A number.", ("DYNAMO_TEST_COUNT", "TORCH_TEST_COUNT")),
+            Knob("ratio", 0.5, "A ratio."),
+            Knob("folder", "", "A folder."),
+        ],
+    )
 
 
 def test_write_and_read() -> None:
@@ -26,8 +29,10 @@ def test_write_and_read() -> None:
     assert settings.ratio == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("flag", 1), ("count", True), ("count", "3"),
-                                            ("folder", 3), ("flag", None), ("ratio", "0.1")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("flag", 1), ("count", True), ("count", "3"), ("folder", 3), ("flag", None), ("ratio", "0.1")],
+)
 def test_wrong_type_names_the_knob(name: str, value: object) -> None:
     settings = make()
     with pytest.raises(TypeError, match=f"config.{name} takes"):
@@ -40,7 +45,7 @@ def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no such setting: cuont"):
         make().cuont = 3
     with pytest.raises(AttributeError, match="count"):
-        make().cuont
+        _ = make().cuont
 
 
 def test_patch_nests_and_ends_on_error() -> None:

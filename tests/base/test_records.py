@@ -31,8 +31,10 @@ def test_events_go_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     path = tmp_path / "trace.jsonl"
     monkeypatch.setenv("DYNAMO_TRACE", str(path))
     log = EventLog()
-    threads = [threading.Thread(target=log.record, args=(Event("compile", str(i), {"x": {1}}),))
-               for i in range(8)]
+    threads = [
+        threading.Thread(target=log.record, args=(Event("compile", str(i), {"x": {1}}),))
+        for i in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -58,12 +60,16 @@ def test_extension_of_another_torch_is_one_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "dynamo._other", extension)
     extension.torch_version = "2.11.0+cu130"  # type: ignore[attr-defined]
     assert check_extension("dynamo._other", "2.11.0+cpu") == "2.11.0+cu130"
-    with pytest.raises(ImportError, match="built against torch 2.11.0.*, this is torch 2.13.0; run `make"):
+    with pytest.raises(
+        ImportError, match="built against torch 2.11.0.*, this is torch 2.13.0; run `make"
+    ):
         check_extension("dynamo._other", "2.13.0")
 
 
 def test_missing_extension_is_one_sentence() -> None:
-    with pytest.raises(ImportError, match="dynamo._missing is not built for this Python; run `make"):
+    with pytest.raises(
+        ImportError, match="dynamo._missing is not built for this Python; run `make"
+    ):
         check_extension("dynamo._missing", "2.13.0")
 
 
