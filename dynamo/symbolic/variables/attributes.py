@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -190,6 +191,8 @@ class Attributes:
         if isinstance(custom, types.FunctionType):
             getter = self.bind(tx, var, cls, "__getattribute__")
             return tx.call(getter, [ConstVar(name)], {})
+        if issubclass(cls, threading.local):
+            raise Break("attribute_unknown", f"{name} of {var!r}, which every thread has its own of")
         found = self.get_plain(tx, var, name)
         if found is not None:
             return found
@@ -328,6 +331,8 @@ class Attributes:
             setter = self.bind(tx, var, cls, "__setattr__")
             tx.call(setter, [ConstVar(name), value], {})
             return
+        if custom is not object.__setattr__:
+            raise Break("attribute_store_unknown", f"{name} of {var!r}")
         self.set_plain(tx, var, name, value)
 
     def set_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str, value: Var) -> None:

@@ -152,11 +152,18 @@ class ModuleSliceVar(SequenceVar):
         return self.items
 
 
+def is_unfinished(module: torch.nn.Module) -> bool:
+    """True for a lazy module (also one that is still being made) without all its parameters."""
+    own = module.__dict__
+    tensors = [*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values()]
+    return "_modules" not in own or any(map(torch.nn.parameter.is_lazy, tensors))
+
+
 @wraps_if(5, lambda value: isinstance(value, MODULE))
 def wrap_nn_module(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing module."""
     if isinstance(value, torch.jit.ScriptModule):
         raise Break("script_module", type(value).__qualname__)
-    if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin) and value.has_uninitialized_params():
+    if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin) and is_unfinished(value):
         raise Break("lazy_module", type(value).__qualname__)
     return ModuleVar(type(value), source, real=value, trace=trace)

@@ -1,0 +1,101 @@
+"""Torch's modes in traced programs: they hold in the graph, after a break, and are put back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+
+def no_grad_around_break(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = x + 1
+        dynamo.graph_break()
+        z = y * x
+    return y, z, z.requires_grad, (x * 2).requires_grad
+
+
+def autocast_around_break(x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x.t()
+        dynamo.graph_break()
+        z = y @ y
+    return y, z, x @ x.t()
+
+
+def generator_context(x: torch.Tensor) -> Any:
+    @contextlib.contextmanager
+    def doubled(value: torch.Tensor) -> Any:
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            yield value * 2
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    with doubled(x) as y:
+        z = y + x
+    return z, z.requires_grad, (z + x).requires_grad
+
+
+@pytest.mark.parametrize("f", [no_grad_around_break, autocast_around_break, generator_context])
+def test_modes_hold_and_are_put_back(f: Callable[..., Any]) -> None:
+    dynamo.reset()
+    x = torch.randn(3, 3, requires_grad=True)
+    want = f(x)
+    got = dynamo.compile(f, backend="eager")(x)
+    for a, b in zip(want, got, strict=True):
+        if isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype and torch.equal(a, b)
+        else:
+            assert a == b
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def test_a_graph_without_inputs() -> None:
+    dynamo.reset()
+
+    def f() -> torch.Tensor:
+        return torch.ones(3) + torch.tensor([1, 2, 3])
+
+    compiled = dynamo.compile(f, backend="eager")
+    assert torch.equal(compiled(), f()) and torch.equal(compiled(), f())
+
+
+def test_metaclass_call_reaches_type_call() -> None:
+    dynamo.reset()
+
+    class Meta(type):
+        def __call__(cls, *args: Any) -> Any:
+            made = super().__call__(*args)
+            made.extra = 5
+            return made
+
+    class Made(metaclass=Meta):
+        def __init__(self, q: Any) -> None:
+            self.q = q
+
+    def f(x: torch.Tensor) -> Any:
+        made = Made(x)
+        return made.q + made.extra  # type: ignore[attr-defined]
+
+    x = torch.randn(2)
+    assert torch.equal(dynamo.compile(f, backend="eager", fullgraph=True)(x), x + 5)
+
+
+def test_sorting_a_new_set_needs_no_order() -> None:
+    dynamo.reset()
+
+    def f(x: torch.Tensor) -> Any:
+        letters = {"a", "b", "c"} | {"q", "z"}
+        letters.discard("b")
+        return x + len(letters), sorted(letters)
+
+    x = torch.randn(2)
+    got, names = dynamo.compile(f, backend="eager", fullgraph=True)(x)
+    assert torch.equal(got, x + 4) and names == ["a", "c", "q", "z"]
