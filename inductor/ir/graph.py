@@ -10,8 +10,8 @@ In: made by `inductor.lowering`. Out: read by the scheduler and by code generati
     ViewRef     := buffer name + size, stride, offset: a tensor that looks at the buffer's storage
 
 Names: `arg0`.. (inputs, in the order of the placeholders), `const0`.., `buf0`.. (nodes). The layout
-of a buffer names elements of its own storage; loads and stores in bodies index that storage directly
-(layout offset and strides are already part of the index), in elements.
+of a buffer names elements of its own storage; loads and stores in bodies index that storage
+directly (layout offset and strides are already part of the index), in elements.
 
 A node may read only what stands before it. A ComputedBuffer of kind "scatter" and an ExternKernel
 with `mutates` change a buffer that exists already: readers before it see the old contents, readers
