@@ -52,10 +52,30 @@ class Fetcher:
             self.stored[source] = self.emitter.store_fresh("kept")
 
 
+def read_item(container: Any, key: Any) -> Any:
+    """The item of a list, tuple or dict, whatever `__getitem__` a subclass has."""
+    for kind in (dict, list, tuple):
+        if isinstance(container, kind):
+            return kind.__getitem__(container, key)  # type: ignore[index]
+    return container[key]
+
+
+PLAIN_ATTRS = frozenset({"__closure__", "__defaults__", "__kwdefaults__"})
+
+
 def _item(fetcher: Fetcher, source: Any) -> None:
-    fetcher.load(source.base)
+    base = source.base
+    if isinstance(base, s.DictSource) or (
+        isinstance(base, s.AttrSource) and base.name in PLAIN_ATTRS
+    ):
+        fetcher.load(base)
+        fetcher.emitter.load_const(source.key)
+        fetcher.emitter.emit("BINARY_SUBSCR")
+        return
+    fetcher.emitter.start_call_const(read_item)
+    fetcher.load(base)
     fetcher.emitter.load_const(source.key)
-    fetcher.emitter.emit("BINARY_SUBSCR")
+    fetcher.emitter.call(2)
 
 
 def _attr(name: str) -> Callable[[Fetcher, Any], None]:

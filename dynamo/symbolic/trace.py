@@ -85,6 +85,8 @@ class Trace(ObjectProtocol):
         """Assumes something about the real value at `source`."""
         if isinstance(source, ObjectSource) and kind in ("TYPE", "ID", "CODE"):
             return
+        if source is not None and is_in_constant_tuple(source):
+            return
         self.guards.add(Guard(kind, source, payload, self.user_line()))
 
     # -- values -----------------------------------------------------------------------------
@@ -272,6 +274,13 @@ METHOD_DESCRIPTORS = (
     types.FunctionType,
 )
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
+
+
+def is_in_constant_tuple(source: Source) -> bool:
+    """True for a tuple of the program's constants and what is in it: it can't change."""
+    while isinstance(source, ItemSource):
+        source = source.base
+    return isinstance(source, ObjectSource) and source.name == "constant"
 
 
 def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:

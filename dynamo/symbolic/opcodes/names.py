@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynamo.bytecode.decode import Instruction
+from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
@@ -53,7 +54,11 @@ def COPY(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 
 @opcode
 def LOAD_CONST(frame: SymbolicFrame, arg: Any, instruction: Instruction) -> None:
-    frame.push(frame.trace.constant(arg))
+    # A constant tuple is one object, however often its instruction runs.
+    if type(arg) is tuple and arg:
+        frame.push(frame.trace.wrap(arg, ObjectSource(arg, "constant")))
+    else:
+        frame.push(frame.trace.constant(arg))
 
 
 # -- locals and cells --------------------------------------------------------------------------

@@ -108,7 +108,9 @@ class SequenceVar(Var):
     ) -> Var:
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
-    def index(self, tx: SymbolicFrame, key: Var, size: int) -> int | slice:
+    def index(
+        self, tx: SymbolicFrame, key: Var, size: int, what: str = ""
+    ) -> int | slice:
         """A checked index into `size` items, or a slice of constants."""
         if isinstance(key, SliceVar):
             return key.as_constant()
@@ -120,7 +122,7 @@ class SequenceVar(Var):
                 f"not {key.python_type().__name__}",
             )
         if not -size <= position < size:
-            tx.trace.raise_exception(IndexError, f"{self.kind.__name__} index out of range")
+            tx.trace.raise_exception(IndexError, f"{self.kind.__name__} {what}index out of range")
         return position
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
@@ -249,7 +251,7 @@ class ListVar(SequenceVar):
             self._check_extended(tx, where, len(new))
             self.change(tx)[where] = new
             return
-        position = self.index(tx, key, len(self.items))
+        position = self.index(tx, key, len(self.items), "assignment ")
         self.change(tx)[position] = value  # type: ignore[call-overload]
 
     def _check_extended(self, tx: SymbolicFrame, where: slice, count: int) -> None:
@@ -263,7 +265,7 @@ class ListVar(SequenceVar):
             )
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
-        position = self.index(tx, key, len(self.items))
+        position = self.index(tx, key, len(self.items), "assignment ")
         del self.change(tx)[position]
 
 
