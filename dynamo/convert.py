@@ -19,6 +19,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from dynamo import hook
 from dynamo.base import counters, logs
@@ -56,6 +57,8 @@ from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 RESTARTS = 100
+# A checkpointed function runs again in backward, outside of any region: both runs must be alike.
+CHECKPOINT = torch.utils.checkpoint.__file__
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 STDLIB = sysconfig.get_path("stdlib") + os.sep
@@ -73,6 +76,8 @@ class Converter:
 
     def __call__(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
         """The hook's answer: an entry, None (run it as it is this time) or SKIP."""
+        if frame.code.co_filename == CHECKPOINT:
+            return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
         if reason is not None:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)

@@ -387,6 +387,10 @@ FILLED = {list: list.extend, dict: dict.update, set: set.update}
 OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
 
 
+# Built-in classes that insist on their own `__new__`.
+STATIC_NEW = (collections.OrderedDict, types.SimpleNamespace)
+
+
 @rebuilds(object_vars.ObjectVar)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
@@ -394,8 +398,8 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     if base in OWN_NEW and content is not None:
         rebuilder.call_const(base.__new__, cls, content)
         return
-    new = collections.OrderedDict.__new__ if issubclass(cls, collections.OrderedDict) else None
-    rebuilder.call_const(new or base.__new__, cls)
+    new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
+    rebuilder.call_const(new, cls)
     rebuilder.keep(var)
     if isinstance(content, DictVar):
         store_items(rebuilder, var, content, cls)

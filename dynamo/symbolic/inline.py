@@ -23,6 +23,7 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 STAND_INS = os.path.join(OWN_FOLDER, "symbolic", "rules", "standins.py")
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
+CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 DISABLED = "__dynamo_disabled__"
 RESUME_OF_YIELD_FROM = 2
 
@@ -59,6 +60,8 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)
     if function.real is not None and function.real.__dict__.get(DISABLED):
+        raise Break("call_disabled", function.qualname)
+    if code.co_filename.endswith(CHECKPOINT_FILE):
         raise Break("call_disabled", function.qualname)
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("async_code", function.qualname)

@@ -331,7 +331,7 @@ class Attributes:
             setter = self.bind(tx, var, cls, "__setattr__")
             tx.call(setter, [ConstVar(name), value], {})
             return
-        if custom is not object.__setattr__:
+        if custom not in (object.__setattr__, types.SimpleNamespace.__setattr__):
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
         self.set_plain(tx, var, name, value)
 
