@@ -13,7 +13,7 @@ from dynamo.base.loading import collection_paused
 # The collector would walk all of torch's objects, for nothing: imports make no garbage.
 with collection_paused():
     from dynamo.base import extension as extension  # isort: skip  # first: explains a bad build
-    from dynamo import exc
+    from dynamo import exc, testing
     from dynamo.api import (
         compile,
         compile_in_place,
@@ -26,6 +26,8 @@ with collection_paused():
     from dynamo.backends.registry import list_backends, lookup_backend, register_backend
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
+    from dynamo.base.logs import set_logs
+    from dynamo.explain import explain
 
 __all__ = [
     "compile",
@@ -35,6 +37,7 @@ __all__ = [
     "counters",
     "disable",
     "exc",
+    "explain",
     "graph_break",
     "is_compiling",
     "list_backends",
@@ -42,4 +45,6 @@ __all__ = [
     "register_backend",
     "reset",
     "run",
+    "set_logs",
+    "testing",
 ]

@@ -1,0 +1,146 @@
+"""The public functions: what they accept, what they keep, what they say."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import pytest
+import torch
+
+import dynamo
+
+
+def f(x: torch.Tensor, k: int = 2) -> torch.Tensor:
+    """Doubles."""
+    return x * k
+
+
+def test_functions_keep_their_face() -> None:
+    compiled = dynamo.compile(f, backend="eager")
+    assert compiled.__name__ == "f" and compiled.__doc__ == "Doubles." and compiled.__wrapped__ is f
+    assert inspect.signature(compiled) == inspect.signature(f)
+    assert compiled(torch.ones(2)).eq(2).all()
+
+
+def test_decorator_forms() -> None:
+    @dynamo.compile(backend="eager")
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    class C:
+        @dynamo.compile(backend="eager")
+        def method(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 2
+
+    assert g(torch.zeros(1)).item() == 1 and C().method(torch.zeros(1)).item() == 2
+
+
+@pytest.mark.parametrize("arguments,error,words", [
+    (dict(backend="nosuch"), dynamo.exc.InvalidBackend, "eager"),
+    (dict(backend=3), TypeError, "callable"),
+    (dict(mode="fast"), ValueError, "max-autotune"),
+    (dict(mode="default", options={"a": 1}), ValueError, "exclude"),
+    (dict(options=3), TypeError, "dict"),
+    (dict(fullgraph=1), TypeError, "True or False"),
+    (dict(dynamic="yes"), TypeError, "None"),
+])
+def test_bad_arguments(arguments: dict, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        dynamo.compile(f, **arguments)
+
+
+def test_not_callable() -> None:
+    with pytest.raises(TypeError, match="callable|function"):
+        dynamo.compile(3)
+
+
+def test_fullgraph_error_names_line_reason_and_hint() -> None:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:  # the line
+            return x
+        return -x
+
+    with pytest.raises(dynamo.exc.Unsupported) as info:
+        dynamo.compile(g, backend="eager", fullgraph=True)(torch.ones(2))
+    text = str(info.value)
+    assert "test_api.py" in text and "if x.sum() > 0:  # the line" in text
+    assert "torch.where" in text and "fullgraph=True" in text
+
+
+def test_module_stays_itself() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5))
+    compiled = dynamo.compile(module, backend="eager")
+    assert isinstance(compiled, torch.nn.Sequential)
+    assert list(compiled.state_dict()) == list(module.state_dict())
+    assert all(a is b for a, b in zip(compiled.parameters(), module.parameters(), strict=True))
+    compiled.eval()
+    assert not module.training
+    module.note = 5
+    assert compiled.note == 5
+    x = torch.ones(2, 3)
+    assert torch.equal(compiled(x), module(x))
+    seen = []
+    module.register_forward_hook(lambda m, a, out: seen.append(1))
+    compiled(x)
+    assert seen == [1]
+    for other in (copy.deepcopy(compiled), pickle.loads(pickle.dumps(dynamo.compile(torch.nn.Linear(3, 3), backend="eager")))):
+        assert type(other) in (torch.nn.Sequential, torch.nn.Linear)
+
+
+def test_in_place() -> None:
+    module = torch.nn.Linear(3, 3)
+    counter = dynamo.testing.CompileCounter()
+    assert dynamo.compile_in_place(module, backend=counter) is module
+    assert type(module) is torch.nn.Linear and list(module.state_dict()) == ["weight", "bias"]
+    module(torch.ones(2, 3))
+    assert counter.frame_count == 1
+
+
+def test_disable_and_reset() -> None:
+    counter = dynamo.testing.CompileCounter()
+    inner = dynamo.disable(lambda x: x * 3)
+    g = dynamo.compile(lambda x: inner(x + 1) + 1, backend=counter)
+    assert g(torch.ones(1)).item() == 7 and counter.frame_count == 2
+    dynamo.reset()
+    g(torch.ones(1))
+    assert counter.frame_count == 4
+
+
+def test_explain() -> None:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        dynamo.graph_break()
+        return x * 2
+
+    report = dynamo.explain(g)(torch.ones(2))
+    assert report.graph_count == 2 and report.op_count == 2
+    assert list(report.breaks) == ["explicit_break"] and "convert" in str(report)
+
+
+def test_backend_error_has_graph_and_nothing_is_cached() -> None:
+    calls = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list) -> object:
+        calls.append(1)
+        raise KeyError("boom")
+
+    g = dynamo.compile(f, backend=backend)
+    for _ in range(2):
+        with pytest.raises(dynamo.exc.BackendError, match="boom") as info:
+            g(torch.ones(2))
+        assert isinstance(info.value.graph_module, torch.fx.GraphModule)
+    assert len(calls) == 2
+
+
+def test_recompile_limit_warns_once_and_keeps_entries() -> None:
+    counter = dynamo.testing.CompileCounter()
+    g = dynamo.compile(f, backend=counter, recompile_limit=2)
+    x = torch.ones(2)
+    with pytest.warns(UserWarning, match="recompile limit.*k was"):
+        for k in range(5):
+            assert g(x, k).eq(k).all()
+    assert counter.frame_count == 2
+    g(x, 0)
+    assert counter.frame_count == 2
