@@ -76,7 +76,7 @@ class Converter:
 
     def __call__(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
         """The hook's answer: an entry, None (run it as it is this time) or SKIP."""
-        if frame.code.co_filename == CHECKPOINT:
+        if frame.code.co_filename == CHECKPOINT or frame.code.co_filename.startswith("<frozen"):
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
         if reason is not None:
@@ -91,6 +91,11 @@ class Converter:
             return hook.SKIP if skip.forever else None
         except RecursionError:
             return None  # the program is about to meet it itself
+        except Break as reason:
+            # A value is alive that can't be rebuilt: the frame runs as it is, what it calls is compiled.
+            logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+            counters.counters["skips"][str(reason)] += 1
+            return hook.SKIP
         except DynamoError:
             raise
         except Exception as error:

@@ -78,6 +78,14 @@ def _item(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.call(2)
 
 
+def _dict(fetcher: Fetcher, source: Any) -> None:
+    """The instance dict without running a `__getattribute__` of the program."""
+    fetcher.emitter.start_call_const(object.__getattribute__)
+    fetcher.load(source.base)
+    fetcher.emitter.load_const("__dict__")
+    fetcher.emitter.call(2)
+
+
 def _attr(name: str) -> Callable[[Fetcher, Any], None]:
     def row(fetcher: Fetcher, source: Any) -> None:
         fetcher.load(source.base)
@@ -127,7 +135,7 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.ModuleSource: lambda fetcher, source: fetcher.emitter.load_const(sys.modules[source.name]),
     s.ObjectSource: lambda fetcher, source: fetcher.emitter.load_const(source.value),
     s.AttrSource: _attr(""),
-    s.DictSource: _attr("__dict__"),
+    s.DictSource: _dict,
     s.ItemSource: _item,
     s.DictKeySource: _call(nth_key),
     s.DictValueSource: _call(nth_value),

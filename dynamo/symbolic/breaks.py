@@ -8,6 +8,9 @@ the order to break there.
 
 from __future__ import annotations
 
+import os
+import sysconfig
+from types import CodeType
 from typing import TYPE_CHECKING, NoReturn
 
 from dynamo.base.errors import Break, RestartTrace, Signal
@@ -46,10 +49,20 @@ def end_trace(frame: SymbolicFrame, reason: Break) -> NoReturn:
     raise EndTrace(BreakExit(reason, tuple(states), instruction.op in BRANCHING))
 
 
+STDLIB = sysconfig.get_path("stdlib") + os.sep
+SITE = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+
+
+def is_standard_library(code: CodeType) -> bool:
+    """True for Python's own library and its import system: inlined, but never cut into pieces."""
+    name = code.co_filename
+    return name.startswith("<frozen") or (name.startswith(STDLIB) and not name.startswith(SITE))
+
+
 def innermost_resumable(frames: list[SymbolicFrame]) -> int:
     """Index of the innermost frame that a continuation can resume."""
     for index, frame in enumerate(frames):
-        if frame.is_generator:
+        if frame.is_generator or (index and is_standard_library(frame.code)):
             return index - 1
         if not frame.awaiting:
             return index
