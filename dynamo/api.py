@@ -47,7 +47,7 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., Any] = "eager",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,

@@ -96,7 +96,7 @@ def measure(name: str, backend: str, budget: float) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--backend", default="eager")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds of timing per program")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()

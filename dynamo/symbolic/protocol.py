@@ -134,6 +134,10 @@ class ObjectProtocol:
     def as_exception(self, tx: SymbolicFrame, args: list[Var]) -> Var:
         """The exception that `throw(*args)` or `raise args[0]` means."""
         first = args[0]
+        if len(args) > 1 and not (args[1].is_constant() and args[1].as_constant() is None):
+            if not issubclass(args[1].python_type(), BaseException):
+                raise Break("argument_mismatch", "throw(type, arguments)")
+            return args[1]
         if isinstance(first, ClassVar) and issubclass(first.cls, BaseException):
             return self.construct(tx, first, [], {})
         if issubclass(first.python_type(), BaseException):

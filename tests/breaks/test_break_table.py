@@ -145,8 +145,9 @@ CONSTRUCTS = {
 RAISES = {"with escaping", "try wrong handler", "except reraise"}
 # Each call defines a new class, so that code which depends on the class is compiled again.
 NEW_CLASS = {"method", "constructor", "property", "operator method"}
-# Here no tensor operation follows the break.
-NO_WORK_AFTER = RAISES | {"sorted key"}
+# Here no tensor operation follows the break, or all work is in the body of a generator, which is not
+# compiled by itself.
+NO_WORK_AFTER = RAISES | {"sorted key", "generator expression"}
 
 
 def namespace() -> dict[str, Any]:
