@@ -1,0 +1,114 @@
+"""From C++ texts to a shared library on disk, once per content.
+
+Comes in: the translation units of one graph. Goes out: the path of a library in the store. Several
+units are compiled side by side and linked; one unit is compiled and linked by one command.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from inductor.runtime.store import Key, Store, make_key
+from inductor.runtime.toolchain import Toolchain
+
+
+class BuildError(RuntimeError):
+    """The compiler refused generated code: a defect of the code generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A library on disk and how it came to be there."""
+
+    path: Path
+    key: Key
+    reused: bool
+    reason: str  # why it had to be built; empty if it was reused
+
+
+def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
+    """What a library depends on."""
+    return make_key(
+        "library",
+        {
+            "source": "\0".join(units),
+            "flags": " ".join(
+                (*toolchain.compile_flags, *toolchain.link_flags, *toolchain.libraries)
+            ),
+            "compiler": toolchain.version,
+            "isa": toolchain.isa,
+        },
+    )
+
+
+def build_library(
+    units: Sequence[str], toolchain: Toolchain, store: Store, explain: bool = False
+) -> Built:
+    """The library made from `units`; from the store when it is there.
+
+    explain: find out why it was not there (reads the store's descriptions).
+    """
+    key = library_key(units, toolchain)
+    found = store.find(key, ".so")
+    if found is not None:
+        return Built(found, key, True, "")
+    reason = store.explain_miss(key) if explain else "not in the cache"
+    path = store.path(key, ".so")
+    sources = [
+        store.write(key, ".cpp" if len(units) == 1 else f".{i}.cpp", unit.encode())
+        for i, unit in enumerate(units)
+    ]
+    temporary = store.temporary(path)
+    try:
+        if len(sources) == 1:
+            _run(_link_command(toolchain, sources, temporary, compile_too=True))
+        else:
+            _build_split(toolchain, sources, temporary)
+        store.publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    store.describe(key)
+    return Built(path, key, False, reason)
+
+
+def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:
+    objects = [target.with_suffix(f".{i}.o") for i in range(len(sources))]
+    commands = [
+        [toolchain.compiler, *toolchain.compile_flags, "-c", "-x", "c++", str(s), "-o", str(o)]
+        for s, o in zip(sources, objects, strict=True)
+    ]
+    try:
+        with ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)))) as pool:
+            list(pool.map(_run, commands))
+        _run(_link_command(toolchain, objects, target, compile_too=False))
+    finally:
+        for item in objects:
+            item.unlink(missing_ok=True)
+
+
+def _link_command(
+    toolchain: Toolchain, inputs: Sequence[Path], target: Path, compile_too: bool
+) -> list[str]:
+    openmp = ("-fopenmp",) if "-fopenmp" in toolchain.compile_flags else ()
+    flags = toolchain.compile_flags if compile_too else openmp
+    names = [str(path) for path in inputs]
+    return [
+        toolchain.compiler,
+        *flags,
+        *toolchain.link_flags,
+        *names,
+        "-o",
+        str(target),
+        *toolchain.libraries,
+    ]
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command)}\n{done.stderr[:4000]}")

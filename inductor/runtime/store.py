@@ -1,0 +1,125 @@
+"""The folder of compiled things: content-addressed files shared by all processes of one user.
+
+A key goes in (see `make_key`), bytes or a file come out. Files appear by atomic rename, so that
+readers never see half of one and two writers of the same key do no harm. Whoever looks a key up can
+say why it was missing: the parts of the key are kept in readable form beside the entry and the
+nearest entry of the same kind names the part that differs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+KEY_LENGTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What an entry depends on: `parts` maps each name to a short text (long texts are hashed).
+
+    >>> make_key("kernel", {"source": "int f();", "flags": "-O3"}).digest == make_key(
+    ...     "kernel", {"flags": "-O3", "source": "int f();"}).digest
+    True
+    """
+
+    kind: str
+    digest: str
+    parts: tuple[tuple[str, str], ...]
+
+
+def make_key(kind: str, parts: dict[str, str]) -> Key:
+    """The key of the entry of `kind` that depends on exactly `parts`."""
+    short = tuple(
+        (name, text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest())
+        for name, text in sorted(parts.items())
+    )
+    digest = hashlib.sha256(repr((kind, short)).encode()).hexdigest()[:KEY_LENGTH]
+    return Key(kind, digest, short)
+
+
+def default_cache_dir() -> Path:
+    """`DYNAMO_CACHE_DIR`, or a folder of this user below the system's temporary folder."""
+    chosen = os.environ.get("DYNAMO_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(tempfile.gettempdir()) / f"dynamo_jit_{getpass.getuser()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One cache folder."""
+
+    root: Path
+
+    def path(self, key: Key, suffix: str) -> Path:
+        """Where the entry lies or would lie."""
+        return self.root / key.kind / key.digest[:2] / (key.digest + suffix)
+
+    def find(self, key: Key, suffix: str) -> Path | None:
+        """The entry's file, if it is there."""
+        path = self.path(key, suffix)
+        return path if path.is_file() else None
+
+    def read(self, key: Key, suffix: str) -> bytes | None:
+        """The entry's content, if it is there."""
+        try:
+            return self.path(key, suffix).read_bytes()
+        except OSError:
+            return None
+
+    def write(self, key: Key, suffix: str, content: bytes) -> Path:
+        """Puts `content` there; the last of several writers wins."""
+        path = self.path(key, suffix)
+        temporary = self.temporary(path)
+        temporary.write_bytes(content)
+        self.publish(temporary, path)
+        return path
+
+    def temporary(self, path: Path) -> Path:
+        """A name of this thread beside `path`, in a folder that exists."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=path.stem + ".", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        return Path(name)
+
+    def publish(self, temporary: Path, path: Path) -> None:
+        """Moves a finished file to its place."""
+        os.replace(temporary, path)
+
+    def describe(self, key: Key) -> None:
+        """Keeps the parts of the key, for `explain_miss`."""
+        self.write(key, ".key", json.dumps(dict(key.parts)).encode())
+
+    def explain_miss(self, key: Key, limit: int = 200) -> str:
+        """Why `key` is not there: the difference to the nearest of the newest `limit` entries."""
+        wanted = dict(key.parts)
+        folder = self.root / key.kind
+        files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
+        best: list[str] | None = None
+        for file in files:
+            try:
+                have = json.loads(file.read_text())
+            except (OSError, ValueError):
+                continue
+            differing = [n for n in wanted if have.get(n) != wanted[n]]
+            if best is None or len(differing) < len(best):
+                best = differing
+        if best is None:
+            return f"no {key.kind} is in the cache yet"
+        if not best:
+            return f"the {key.kind} was removed from the cache"
+        return f"the nearest {key.kind} differs in: {', '.join(best)}"
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,126 @@
+"""The C++ compiler of this machine: found once, remembered on disk, described for cache keys.
+
+What comes out is a `Toolchain` (the command and the texts that a cache key needs), or the sentence
+that says why there is none. Looking at the compiler costs some 30 ms; the remembered answer, which
+holds as long as the compiler's file is the same, costs none of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from inductor.runtime.store import Store, make_key
+
+COMPILERS = ("g++", "clang++", "c++")
+
+BASE_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden",
+    "-Wno-attributes",
+    "-w",
+    "-pipe",
+)
+LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,-O1", "-Wl,--hash-style=gnu")
+LIBRARIES = ("-lmvec", "-lm")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler that was seen to work.
+
+    `version` and `isa` are what a compiled file depends on besides its source and flags.
+    """
+
+    compiler: str
+    version: str
+    isa: str
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+def describe_isa() -> str:
+    """The instruction sets of this machine's processor, the same text on like machines."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                flags = " ".join(sorted(value.split()))
+                return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:16]}"
+    except OSError:
+        pass
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def find_toolchain(store: Store) -> Toolchain | str:
+    """The compiler to use, or why there is none.
+
+    `CXX` names another compiler than the first of `COMPILERS` that exists.
+    """
+    chosen = os.environ.get("CXX")
+    names = (chosen,) if chosen else COMPILERS
+    paths = [path for path in map(shutil.which, names) if path]
+    if not paths:
+        return f"no C++ compiler was found (looked for {', '.join(names)})"
+    path = paths[0]
+    isa = describe_isa()
+    stat = os.stat(os.path.realpath(path))
+    identity = f"{os.path.realpath(path)} {stat.st_size} {stat.st_mtime_ns}"
+    key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(BASE_FLAGS)})
+    remembered = store.read(key, ".json")
+    if remembered is not None:
+        return _decode(remembered)
+    found = _probe(path, isa)
+    if isinstance(found, Toolchain):
+        store.write(key, ".json", json.dumps(asdict(found)).encode())
+    return found
+
+
+def _decode(text: bytes) -> Toolchain:
+    fields = json.loads(text)
+    return Toolchain(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+
+
+def _probe(path: str, isa: str) -> Toolchain | str:
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    if version.returncode != 0:
+        return f"{path} --version failed: {version.stderr.strip()}"
+    native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    wide = ("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()
+    for flags in ((native, *wide, "-fopenmp"), (native, "-fopenmp"), ("-fopenmp",), ()):
+        if _compiles(path, flags):
+            return Toolchain(
+                compiler=path,
+                version=version.stdout.splitlines()[0],
+                isa=isa,
+                compile_flags=(*BASE_FLAGS, *flags),
+                link_flags=LINK_FLAGS,
+                libraries=_existing_libraries(path),
+            )
+    return f"{path} can't compile an empty function"
+
+
+def _compiles(path: str, flags: tuple[str, ...], libraries: tuple[str, ...] = ()) -> bool:
+    command = [path, *BASE_FLAGS, *flags, "-x", "c++", "-", "-shared", "-o", os.devnull, *libraries]
+    done = subprocess.run(command, input=b"int f() { return 0; }", capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _existing_libraries(path: str) -> tuple[str, ...]:
+    return LIBRARIES if _compiles(path, (), LIBRARIES) else LIBRARIES[1:]
