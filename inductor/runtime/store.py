@@ -8,7 +8,6 @@ nearest entry of the same kind names the part that differs.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -43,17 +42,9 @@ def make_key(kind: str, parts: dict[str, str]) -> Key:
     return Key(kind, digest, short)
 
 
-def default_cache_dir() -> Path:
-    """`DYNAMO_CACHE_DIR`, or a folder of this user below the system's temporary folder."""
-    chosen = os.environ.get("DYNAMO_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    return Path(tempfile.gettempdir()) / f"dynamo_jit_{getpass.getuser()}"
-
-
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One cache folder."""
+    """One cache folder: `config.cache_dir`, or another in tests."""
 
     root: Path
 

@@ -94,7 +94,14 @@ def find_toolchain(store: Store) -> Toolchain | str:
 
 def _decode(text: bytes) -> Toolchain:
     fields = json.loads(text)
-    return Toolchain(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    return Toolchain(
+        compiler=fields["compiler"],
+        version=fields["version"],
+        isa=fields["isa"],
+        compile_flags=tuple(fields["compile_flags"]),
+        link_flags=tuple(fields["link_flags"]),
+        libraries=tuple(fields["libraries"]),
+    )
 
 
 def _probe(path: str, isa: str) -> Toolchain | str:

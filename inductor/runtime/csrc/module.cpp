@@ -37,6 +37,13 @@ struct LauncherObject {
 
 std::atomic<uint64_t> next_graph_id{1};
 
+// The library is loaded, but not into the global scope. Null where it has no such product.
+decltype(Runtime::sgemm) find_sgemm() {
+  void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  return reinterpret_cast<decltype(Runtime::sgemm)>(dlsym(library, "sgemm_"));
+}
+
 // Gives the state back to its graph and the arena to its pool, whatever happens.
 struct RunningCall {
   Graph& graph;
@@ -66,7 +73,7 @@ struct RunningCall {
   }
 
   static std::unique_ptr<CallState> make_state(Graph& graph) {
-    static auto sgemm = reinterpret_cast<decltype(Runtime::sgemm)>(dlsym(RTLD_DEFAULT, "sgemm_"));
+    static auto sgemm = find_sgemm();
     auto made = std::make_unique<CallState>();
     made->graph = &graph;
     made->data.resize(graph.slots.size());

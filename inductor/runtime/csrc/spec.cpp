@@ -1,4 +1,12 @@
-// Reads the Python description of a compiled graph (`runtime/launch.py` documents it) into `Graph`.
+// Reads the Python description of a compiled graph, a dict, into `Graph`:
+//   name: text; arena_bytes: int; release_gil: bool
+//   slots: (kind, position, dtype, size, stride); kind is input, constant, arena, output or extern
+//   views: (slot, offset in elements, dtype, size, stride)
+//   constants: tensors
+//   externs: (operator, overload, operands, results); an operand is ("view", index),
+//     ("views", indices, -1 for None) or ("constant", value), one for each argument of the schema;
+//     results: slot of each returned tensor, -1 if it is not wanted
+//   outputs: ("view", index), ("input", index) or ("object", value)
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>

@@ -1,0 +1,83 @@
+"""The store of compiled things, the compiler, and building."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from inductor.runtime.build import BuildError, build_library
+from inductor.runtime.store import Store, make_key
+from inductor.runtime.toolchain import Toolchain, find_toolchain
+
+ONE = 'extern "C" __attribute__((visibility("default"))) int one() { return 1; }'
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def toolchain(store: Store) -> Toolchain:
+    found = find_toolchain(store)
+    assert isinstance(found, Toolchain), found
+    return found
+
+
+def test_key_depends_on_every_part() -> None:
+    parts = {"source": "a", "flags": "b"}
+    key = make_key("library", parts)
+    assert key == make_key("library", dict(reversed(parts.items())))
+    assert key != make_key("graph", parts)
+    assert key.digest != make_key("library", parts | {"flags": "c"}).digest
+
+
+def test_write_read_and_private_folder(store: Store) -> None:
+    key = make_key("graph", {"text": "x"})
+    assert store.read(key, ".bin") is None
+    path = store.write(key, ".bin", b"content")
+    assert store.read(key, ".bin") == b"content"
+    assert stat.S_IMODE(os.stat(store.root).st_mode) == 0o700
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_explained_miss(store: Store) -> None:
+    old = make_key("graph", {"text": "x", "version": "1"})
+    new = make_key("graph", {"text": "x", "version": "2"})
+    assert "no graph" in store.explain_miss(new)
+    store.describe(old)
+    assert store.explain_miss(new) == "the nearest graph differs in: version"
+
+
+def test_toolchain_is_remembered(store: Store, toolchain: Toolchain) -> None:
+    assert len(list((store.root / "toolchain").glob("*/*.json"))) == 1
+    assert find_toolchain(store) == toolchain
+
+
+def test_missing_compiler_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert find_toolchain(store) == "no C++ compiler was found (looked for no-such-compiler)"
+
+
+def test_build_and_reuse(store: Store, toolchain: Toolchain) -> None:
+    built = build_library([ONE], toolchain, store, explain=True)
+    assert not built.reused and built.reason == "no library is in the cache yet"
+    assert ctypes.CDLL(str(built.path)).one() == 1
+    assert build_library([ONE], toolchain, store).reused
+
+
+def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
+    caller = ONE.replace("one", "two").replace("return 1", "return 1 + one()")
+    caller = 'extern "C" int one();\n' + caller
+    built = build_library([ONE, caller], toolchain, store)
+    assert ctypes.CDLL(str(built.path)).two() == 2
+
+
+def test_refused_source_leaves_no_library(store: Store, toolchain: Toolchain) -> None:
+    with pytest.raises(BuildError, match="nonsense"):
+        build_library(["nonsense;"], toolchain, store)
+    assert not list(store.root.glob("library/*/*.so"))
