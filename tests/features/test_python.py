@@ -314,7 +314,7 @@ return x + sum(a) + b + a.index(7) + a.count(2) + len(a) + a[-1] + sum(a[::2]) +
 a = [3, 1, 2]; a.sort(key=lambda v: -v); return x + a[0], a, sorted("bca"), sorted([(1, "b"), (1, "a")])
 # dict methods
 d = {"a": x, "b": 2}; d["c"] = 3; d.update(e=4); d.setdefault("f", []).append(1); p = d.pop("b"); q = d.pop("zz", 7); d |= {"g": 8}
-return d["a"] + d.get("c") + d.get("nope", 1) + p + q + len(d) + ("a" in d) + sum(v for k, v in d.items() if isinstance(v, int)), list(d), list(d.keys() - {"a"}), dict.fromkeys("ab", 1), {1: 2} == {1: 2}
+return d["a"] + d.get("c") + d.get("nope", 1) + p + q + len(d) + ("a" in d) + sum(v for k, v in d.items() if isinstance(v, int)), list(d), sorted(d.keys() - {"a"}), dict.fromkeys("ab", 1), {1: 2} == {1: 2}
 # dict order and iteration
 d = {}
 for k in "cab": d[k] = len(d)
