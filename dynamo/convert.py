@@ -61,6 +61,10 @@ RESTARTS = 100
 CHECKPOINT = torch.utils.checkpoint.__file__
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
+SET_UP = frozenset(
+    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters register_parameter
+    register_buffer register_module add_module""".split()
+)
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
@@ -127,6 +131,8 @@ class Converter:
             return "Python's import system"
         if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH):
             return "torch's own code"
+        if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
+            return "torch's own code, which sets modules up"
         if name.startswith(STDLIB) and not name.startswith(SITE):
             return "the standard library"
         return None

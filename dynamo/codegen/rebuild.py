@@ -432,8 +432,7 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
 
 @rebuilds(object_vars.InstanceDictVar)
 def instance_dict(rebuilder: Rebuilder, var: object_vars.InstanceDictVar) -> None:
-    rebuilder.load(var.owner)
-    rebuilder.emitter.load_attr("__dict__")
+    rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
 
 
 @rebuilds(object_vars.SuperVar)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynamo.base.errors import Break
 from dynamo.guards.kinds import TensorFacts
@@ -39,6 +40,7 @@ from dynamo.symbolic.variables.iterators import (
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
@@ -181,7 +183,7 @@ class ObjectProtocol:
         if issubclass(cls, enum.Enum):
             values = [arg.as_constant() for arg in args]
             return tx.trace.wrap(self.run_real(lambda: cls(*values)), None)
-        if issubclass(cls, torch.Tensor | torch.nn.Module):
+        if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
             raise Break("module_structure_change", cls.__qualname__)
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             return self._named_tuple(tx, cls, args, kwargs)
@@ -219,7 +221,7 @@ class ObjectProtocol:
             abstract = getattr(cls, "__abstractmethods__", None)
             if abstract:
                 self.run_real(lambda: object.__new__(cls))
-            return ObjectVar(cls)
+            return ModuleVar(cls) if issubclass(cls, torch.nn.Module) else ObjectVar(cls)
         if base not in CONTENT_TYPES:
             raise Break("call_of_unknown_function", cls.__qualname__)
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
@@ -290,6 +292,13 @@ class ObjectProtocol:
         """Guards the metadata of a tensor from outside."""
         self.guard("TENSOR", var.source, TensorFacts.of(var.real))  # type: ignore[attr-defined]
 
+    def guard_history(self, var: TensorVar) -> None:
+        """Guards whether a tensor from outside is a leaf, and which output it is."""
+        if var.source is not None and var.fake.requires_grad and var.real is not None:
+            for part in ("is_leaf", "output_nr"):
+                place = AttrSource(var.source, part)
+                self.guard("CONST", place, getattr(var.real, part))  # type: ignore[attr-defined]
+
     def add_input(self, var: TensorVar) -> None:
         """A tensor became a graph input: it must stay another one than the mutated ones."""
         for other in self.mutated:
@@ -302,6 +311,7 @@ class ObjectProtocol:
         if var.source is None or var in self.mutated:
             return
         self.mutated[var] = None
+        self.guard_history(var)
         for other in self.tensor_inputs:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]

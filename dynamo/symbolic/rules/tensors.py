@@ -26,14 +26,24 @@ VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 FACTS = frozenset(
     """shape dtype device ndim layout requires_grad is_leaf is_cuda is_cpu is_sparse is_sparse_csr
     is_quantized is_meta is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_vulkan is_maia is_mtia
-    itemsize nbytes output_nr""".split()
+    itemsize nbytes output_nr grad_fn""".split()
 )
+# Attributes that tell how a tensor was made, which its metadata do not.
+HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     """`tensor.name`."""
     trace = tx.trace
+    if name in HISTORY:
+        trace.guard_history(var)
+        if name == "grad_fn" and var.fake.grad_fn is not None:
+            raise Break("attribute_unknown", f"grad_fn of {var!r}")
+        if name == "output_nr" and var.source is not None:
+            if var in trace.mutated:
+                raise Break("attribute_unknown", f"output_nr of {var!r}")
+            return trace.constant(var.real.output_nr)
     if name in FACTS:
         return trace.constant(getattr(var.fake, name))
     if name in VIEWS:
@@ -119,6 +129,12 @@ def answer_no(tx: SymbolicFrame, *args: Var) -> Var:
 
 @rule(torch._C._get_tracing_state)
 def tracing_state(tx: SymbolicFrame) -> Var:
+    return ConstVar(None)
+
+
+@rule([torch._C._log_api_usage_once])
+def log_usage(tx: SymbolicFrame, *args: Var) -> Var:
+    """Counts uses inside of torch; a compiled program counts none."""
     return ConstVar(None)
 
 

@@ -16,7 +16,7 @@ from torch import fx
 
 from dynamo.base.errors import Break, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -141,7 +141,12 @@ def call_in_graph(
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
-    result = run_on_fakes(tx, function, fake_args, fake_kwargs)
+    try:
+        result = run_on_fakes(tx, function, fake_args, fake_kwargs)
+    except ObservedException:
+        for var in tensors:  # writing into a leaf is an error, into its copy not
+            tx.trace.guard_history(var)
+        raise
     changed = [
         var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
     ]

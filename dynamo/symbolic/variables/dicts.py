@@ -18,6 +18,7 @@ from dynamo.guards.sources import (
     DictValueSource,
     ItemSource,
     ObjectSource,
+    ReduceSource,
     Source,
 )
 from dynamo.symbolic.variables.base import Var
@@ -53,6 +54,7 @@ class DictVar(Var):
         self._real = real
         self._trace = trace
         self._seen: dict[Any, Var | None] = {}
+        self.attributes: dict[str, Var] = {}
 
     @classmethod
     def from_pairs(
@@ -166,6 +168,7 @@ class DictVar(Var):
             yield key
             yield value
         yield from (value for value in self._seen.values() if value is not None)
+        yield from self.attributes.values()
         if self.factory is not None:
             yield self.factory
 
@@ -210,7 +213,31 @@ class DictVar(Var):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name == "default_factory" and self.kind is collections.defaultdict:
             return self.factory if self.factory is not None else ConstVar(None)
+        if self.kind is collections.OrderedDict and not hasattr(self.kind, name):
+            return self.own_attr(tx, name)
         return tx.trace.get_builtin_attr(tx, self, name)
+
+    def own_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        """An attribute that an OrderedDict was given."""
+        if name in self.attributes:
+            return self.attributes[name]
+        own = {} if self._real is None else self._real.__dict__
+        if name not in own:
+            if self.source is not None:
+                tx.trace.guard("LACKS_ATTR", self.source, name)
+            message = f"'{self.kind.__name__}' object has no attribute '{name}'"
+            tx.trace.raise_exception(AttributeError, message)
+        assert self.source is not None
+        self.python_type()
+        self.attributes[name] = tx.trace.wrap(own[name], AttrSource(self.source, name))
+        return self.attributes[name]
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
+            super().set_attr(tx, name, value)
+        self.python_type()
+        tx.trace.effects.store_attr(self, name, value)
+        self.attributes[name] = value
 
     def call_method(
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
@@ -384,18 +411,21 @@ class SetVar(Var):
         tx.trace.effects.change_contents(self)
         return entries
 
-    def ordered(self) -> list[Var]:
+    def ordered(self, trace: Trace) -> list[Var]:
         """The items in the order in which CPython would iterate over them.
 
         Equal sets may have different orders (they depend on what was added and removed before), so
-        the order is only known of a set that the compiled code itself refers to and nobody changed.
+        the order is only known of a set from outside that nobody changed; it is guarded.
         """
         items = list(self.entries.values())
         if len(items) <= 1:
             return items
-        if isinstance(self.source, ObjectSource) and self._real is not None:
+        if self.source is not None and self._real is not None:
             values = list(self._real)
             if len(values) == len(items) and all(("constant", v) in self._entries for v in values):
+                if not isinstance(self.source, ObjectSource):
+                    order = ItemSource(ItemSource(ReduceSource(self.source), 1), 0)
+                    trace.guard("CONST", order, values)
                 return [self._entries["constant", value] for value in values]
         raise Break("set_order", repr(self))
 
@@ -409,10 +439,10 @@ class SetVar(Var):
         return ConstVar(item.hash_key(tx) in self.entries)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
-        return self.ordered()
+        return self.ordered(tx.trace)
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), self.ordered())
+        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), self.ordered(tx.trace))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.get_builtin_attr(tx, self, name)

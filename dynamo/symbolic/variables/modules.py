@@ -83,15 +83,17 @@ class ModuleVar(ObjectVar):
             self.set_registered(tx, name, value)
 
     def set_registered(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        """`Module.__setattr__`."""
+        """`Module.__setattr__`; where the structure changes, its Python code is traced."""
         key = ConstVar(name)
         parts = {part: self.registry(tx, part) for part in REGISTRIES}
         kept = {p: r is not None and r.lookup(tx, key) is not None for p, r in parts.items()}
         is_parameter = isinstance(value, TensorVar) and issubclass(
             value.python_type(), torch.nn.Parameter
         )
-        if is_parameter or isinstance(value, ModuleVar) or kept["_parameters"] or kept["_modules"]:
-            raise Break("module_structure_change", f"{name} of {self!r}")
+        registers = is_parameter or isinstance(value, ModuleVar)
+        if self.real is None or registers or kept["_parameters"] or kept["_modules"]:
+            super().set_attr(tx, name, value)
+            return
         if kept["_buffers"] and isinstance(value, TensorVar | ConstVar):
             buffers = parts["_buffers"]
             assert buffers is not None
