@@ -1,0 +1,280 @@
+"""Capture for inference: a program (torch-level graph) becomes a functional ATen graph.
+
+In: the module that the frontend captured and its example inputs. Out: an `AtenGraph`.
+
+    >>> graph = capture_forward(fx.symbolic_trace(lambda x: x.sin().add_(1)), [torch.randn(3)])
+    >>> [str(node.target) for node in graph.module.graph.nodes if node.op == "call_function"]
+    ['aten.sin.default', 'aten.add.Tensor']
+
+The program runs twice over fake tensors: once as eager runs it (`reference`), once above torch's
+C++ functionalization with a `Recorder` below it. Sizes and strides must agree at every node, since
+a value whose strides differ from eager's could make a view of what eager copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.aliasing import OutputPlan, check_mutations, plan_outputs
+from dynamo.aot.program import Observer, run_program
+from dynamo.aot.recorder import Recorder
+from dynamo.aot.records import AtenGraph, Mutation, Unsupported
+from dynamo.aot.reference import Reference, metadata_of, run_reference
+from dynamo.base.errors import Signal
+from dynamo.shapes.fake import Fake, FakeWorld
+
+aten = torch.ops.aten
+
+
+def capture_forward(
+    gm: fx.GraphModule, example_inputs: list[Any], *, epilogue_in_graph: bool = False
+) -> AtenGraph:
+    """The functional ATen graph of a program, under the present grad mode and autocast state.
+
+    Errors: Unsupported; errors of the program are raised as eager raises them.
+    """
+    with refusals(), torch.inference_mode(False), torch.set_grad_enabled(_grad_mode()):
+        world = FakeWorld()
+        reference = run_reference(world, gm, list(example_inputs))
+        plan = plan_outputs(reference)
+        session = Session(world, gm, reference)
+        with session.recording():
+            outputs = session.run()
+        mutated = session.mutated()
+        check_mutations(reference, [index for index, _ in mutated])
+        return _finish(session, plan, outputs, mutated, epilogue_in_graph)
+
+
+def _grad_mode() -> bool:
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Signals of the stages below become Unsupported."""
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Signal as signal:
+        raise Unsupported(f"{type(signal).__name__}: {signal}") from signal
+
+
+class Session:
+    """One recording of a program: wrappers of the inputs, and the recorder below them."""
+
+    def __init__(self, world: FakeWorld, gm: fx.GraphModule, reference: Reference) -> None:
+        self.gm = gm
+        self.reference = reference
+        self.world = world
+        self.recorder = Recorder(world)
+        self.inputs: list[Any] = []
+        self.insides: dict[int, Fake] = {}
+        self._leaves: dict[int, torch.Tensor] = {}
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """What runs inside is functionalized and recorded."""
+        autocast_cached = torch.is_autocast_cache_enabled()
+        with self.recorder:
+            torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
+            try:
+                yield
+            finally:
+                torch._disable_functionalization()  # type: ignore[attr-defined]
+                if autocast_cached:
+                    torch.clear_autocast_cache()
+
+    def run(self) -> list[Any]:
+        """Records the program; its flat outputs (functional tensors and plain values)."""
+        names = [node.name for node in self.gm.graph.nodes if node.op == "placeholder"]
+        for index, (name, value) in enumerate(zip(names, self.reference.inputs, strict=True)):
+            self.inputs.append(self._wrap_input(index, name, value))
+        checker = _Checker(self.recorder, self.reference)
+        result = run_program(self.gm, self.inputs, self._wrap_leaf, checker)
+        self.recorder.stack_trace = None
+        if self.reference.form.kind is not None:
+            return list(result)
+        return torch.utils._pytree.tree_leaves(result)
+
+    def _wrap_input(self, index: int, name: str, value: Any) -> Any:
+        if type(value) is not Fake:
+            self.recorder.placeholder(name, value)
+            return value
+        inside = self.world.make(value.facts)
+        self.recorder.placeholder(name, inside)
+        self.insides[index] = inside
+        wrapper = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+        if value.requires_grad:
+            wrapper.requires_grad_()
+        self.recorder.watch(wrapper, inside)
+        return wrapper
+
+    def _wrap_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._leaves.get(id(tensor))
+        if known is None:
+            inside = self.world.make(self.world.cache.facts_of(tensor, tensor.device))
+            self.recorder.alias(inside, self.recorder.constant(tensor))
+            known = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+            if tensor.requires_grad:
+                known.requires_grad_()
+            self._leaves[id(tensor)] = known
+        return known
+
+    def value(self, wrapper: torch.Tensor) -> Fake:
+        """The present value of a functional tensor."""
+        torch._sync(wrapper)  # type: ignore[attr-defined]
+        inside: Fake = torch._from_functional_tensor(wrapper)  # type: ignore[attr-defined]
+        return inside
+
+    def mutated(self) -> list[tuple[int, Fake]]:
+        """(input, last value) of the inputs whose data the program changed."""
+        found = []
+        with self.recording():
+            for index, inside in self.insides.items():
+                value = self.value(self.inputs[index])
+                if value is not inside:
+                    found.append((index, value))
+        return found
+
+
+class _Checker(Observer):
+    """Compares with the reference run, and tells the recorder the user's line."""
+
+    def __init__(self, recorder: Recorder, reference: Reference) -> None:
+        self.recorder = recorder
+        self.metadata = reference.metadata
+
+    def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        self.recorder.stack_trace = node.meta.get("stack_trace")
+        seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
+        if seen != self.metadata[node][0]:
+            raise Unsupported(f"an argument of {node.name} has other strides after mutation")
+
+    def after(self, node: fx.Node, value: Any) -> None:
+        if metadata_of(value) != self.metadata[node][1]:
+            raise Unsupported(f"{node.name} has other strides in functional form")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """The nodes that leave the graph."""
+
+    values: list[fx.Node]
+    mutations: tuple[Mutation, ...]
+
+
+def _finish(
+    session: Session,
+    plan: OutputPlan,
+    outputs: list[Any],
+    mutated: list[tuple[int, Fake]],
+    epilogue_in_graph: bool,
+) -> AtenGraph:
+    recorder, reference = session.recorder, session.reference
+    with session.recording():
+        leaving = _leave(session, plan, outputs, mutated, epilogue_in_graph)
+    recorder.graph.output(tuple(leaving.values))
+    remove_dead_code(recorder.graph)
+    return AtenGraph(
+        module=make_module(recorder.graph, recorder.constants),
+        outputs=plan.outputs,
+        form=reference.form,
+        mutations=leaving.mutations,
+        numbers=tuple(
+            (index, value)
+            for index, value in enumerate(reference.inputs)
+            if type(value) is not Fake
+        ),
+        needs_grad=tuple(
+            at
+            for at, out in enumerate(reference.outputs)
+            if type(out) is Fake and out.requires_grad and id(out) not in _ids(reference.inputs)
+        ),
+        epilogue_in_graph=epilogue_in_graph,
+    )
+
+
+def _ids(values: tuple[Any, ...]) -> set[int]:
+    return {id(value) for value in values}
+
+
+def _leave(
+    session: Session,
+    plan: OutputPlan,
+    outputs: list[Any],
+    mutated: list[tuple[int, Fake]],
+    epilogue_in_graph: bool,
+) -> _Leaving:
+    recorder = session.recorder
+    values = [
+        _own_value(session, outputs[position], is_base, session.reference.outputs[position])
+        for position, is_base in plan.values
+    ]
+    mutations = []
+    placeholders = [node for node in recorder.graph.nodes if node.op == "placeholder"]
+    for index, value in mutated:
+        node = recorder.node_of(value)
+        if epilogue_in_graph:
+            copy = recorder.graph.call_function(aten.copy_.default, (placeholders[index], node))
+            copy.meta["val"] = placeholders[index].meta["val"]
+            mutations.append(Mutation(index, None))
+        else:
+            mutations.append(Mutation(index, len(values)))
+            values.append(node)
+    return _Leaving(values, tuple(mutations))
+
+
+def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected: Fake) -> fx.Node:
+    """The node of an output; a copy where the node is an input or a constant."""
+    recorder = session.recorder
+    value = session.value(wrapper)
+    node = recorder.node_of(value)
+    facts = expected.facts
+    if is_base:
+        node = recorder.base_of(value)
+        facts = expected._base.facts  # type: ignore[union-attr]
+    found: Fake = node.meta["val"]
+    if (found.facts.size, found.facts.stride, found.facts.dtype) != (
+        facts.size,
+        facts.stride,
+        facts.dtype,
+    ):
+        raise Unsupported("an output has other strides in functional form")
+    if node.op == "call_function":
+        return node
+    inside = recorder.call_on_node(aten.clone.default, node)
+    return recorder.node_of(inside)
+
+
+def make_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
+    """A module of the graph with those of the constants that it reads."""
+    used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    root = {name: tensor for name, tensor in constants.items() if name in used}
+    return fx.GraphModule(root, graph, class_name="AtenGraph")
+
+
+_EFFECTS = frozenset({aten._assert_async.msg, aten._assert_async.default, aten._print.default})
+
+
+def is_effect(node: fx.Node) -> bool:
+    """True for a node that must stay though nothing reads it: random, mutating, or checking."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return node.op in ("placeholder", "output")
+    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+        return True
+    return target in _EFFECTS or not target._schema.returns
+
+
+def remove_dead_code(graph: fx.Graph) -> None:
+    """Erases what nothing reads, effects and placeholders aside."""
+    for node in reversed(graph.nodes):
+        if not node.users and not is_effect(node):
+            graph.erase_node(node)

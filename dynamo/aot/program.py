@@ -1,0 +1,95 @@
+"""Running a captured program (a torch.fx graph of torch-level calls) node by node.
+
+In: the module and values for its placeholders. Out: the values of its output node. The observer
+sees each node before it runs and its value afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+from torch.nn.utils.stateless import _reparametrize_module
+
+Leaf = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Observer:
+    """Sees a program run. Methods do nothing unless overridden."""
+
+    def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        """`node` is about to run with these arguments."""
+
+    def after(self, node: fx.Node, value: Any) -> None:
+        """`node` has run."""
+
+
+def run_program(gm: fx.GraphModule, inputs: list[Any], leaf: Leaf, observer: Observer) -> Any:
+    """Runs the program; `leaf` stands in for each tensor attribute of the module.
+
+    Modes that the program sets (grad, autocast) are as before afterwards.
+    """
+    env: dict[fx.Node, Any] = {}
+    values = iter(inputs)
+    with keep_modes():
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(values)
+                continue
+            if node.op == "get_attr":
+                value = _attribute(gm, str(node.target))
+                env[node] = leaf(value) if isinstance(value, torch.Tensor) else value
+                continue
+            args = map_arg(node.args, env.__getitem__)
+            if node.op == "output":
+                return args[0]
+            kwargs = map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
+            observer.before(node, args, kwargs)
+            env[node] = value = _run_node(gm, node, args, kwargs, leaf)
+            observer.after(node, value)
+    raise AssertionError("a graph without an output node")
+
+
+def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
+    if node.op == "call_function":
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    module = gm.get_submodule(str(node.target))
+    tensors = {
+        name: leaf(tensor)
+        for named in (module.named_parameters, module.named_buffers)
+        for name, tensor in named(remove_duplicate=False)
+    }
+    with _reparametrize_module(module, tensors):
+        return module(*args, **kwargs)
+
+
+def _attribute(gm: fx.GraphModule, target: str) -> Any:
+    value: Any = gm
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+@contextlib.contextmanager
+def keep_modes() -> Iterator[None]:
+    """Restores grad mode and autocast, which a program may set."""
+    grad = torch.is_grad_enabled()
+    cache = torch.is_autocast_cache_enabled()
+    casts = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    ]
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)

@@ -1,0 +1,203 @@
+"""The recorder: functional ATen calls over fake tensors become nodes of a graph.
+
+In: calls that reach torch's dispatch below C++ functionalization, so that no call mutates (it
+rewrites in-place operations and keeps views up to date). Out: an `fx.Graph` whose nodes carry
+`meta["val"]`.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynamo.aot.recording_rules import RECORD_RULES
+from dynamo.aot.records import Unsupported
+from dynamo.shapes.fake import Fake, FakeWorld
+
+FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+NODE = "aot_node"
+_SHARED_CONSTANT = 64
+
+
+class Recorder(TorchDispatchMode):
+    """Records every ATen call that runs while it is active.
+
+    graph: grows. stack_trace: what new nodes get as the user's stack. constants: attributes for
+    the module, by name. wrappers: the functional tensors of the inputs, by the id of the fake
+    inside.
+    """
+
+    def __init__(self, world: FakeWorld) -> None:
+        super().__init__()
+        self.world = world
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.stack_trace: str | None = None
+        self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
+        self._constant_nodes: dict[Any, fx.Node] = {}
+        self._makers: dict[int, fx.Node] = {}
+        self._last_leaf: fx.Node = self.graph._root
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE):
+            special = RECORD_RULES.get(func)
+            if special is not None:
+                result = special(self, func, args, kwargs or {})
+                if result is not NotImplemented:
+                    return result
+            return self.call(func, args, kwargs or {})
+
+    # -- recording -----------------------------------------------------------------------------
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs one operation on fakes and records it, unless its result is no tensor."""
+        result = self.world.dispatch(func, args, kwargs)
+        if func._schema.is_mutable:
+            raise Unsupported(f"{func} has no functional form")
+        if not _holds_fake(result):
+            if result is None or _is_empty(result):
+                self._record(func, args, kwargs)
+            return result
+        node = self._record(func, args, kwargs)
+        self.bind(result, node)
+        return result
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        node = self.graph.create_node(
+            "call_function",
+            func,
+            tuple([self._argument(arg) for arg in args]),
+            {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {},
+        )
+        node.meta["val"] = None
+        if self.stack_trace is not None:
+            node.meta["stack_trace"] = self.stack_trace
+        return node
+
+    def _argument(self, arg: Any) -> Any:
+        kind = type(arg)
+        if kind is Fake:
+            return self.node_of(arg)
+        if kind is list or kind is tuple or kind is torch.Size:
+            return [self._argument(item) for item in arg]
+        if isinstance(arg, torch.Tensor):
+            return self.constant(arg)
+        if isinstance(arg, torch.Generator):
+            raise Unsupported("an operation takes a generator of its own")
+        return arg
+
+    def node_of(self, fake: Fake) -> fx.Node:
+        """The node whose value this fake is."""
+        node: fx.Node | None = fake.__dict__.get(NODE)
+        if node is None:
+            raise Unsupported("a value comes from outside of the graph")
+        return node
+
+    def bind(self, result: Any, node: fx.Node) -> None:
+        """Makes `node` the source of these fakes, with `getitem` nodes for the items of several."""
+        node.meta["val"] = result
+        if type(result) is Fake:
+            if NODE in result.__dict__:
+                raise Unsupported(f"{node.target} gives back its argument")
+            result.__dict__[NODE] = node
+            self._makers.setdefault(result.storage_key, node)
+            return
+        for index, item in enumerate(result):
+            if type(item) is Fake:
+                self.bind(item, self._item(node, index))
+            elif isinstance(item, (list, tuple)) and _holds_fake(item):
+                self.bind(item, self._item(node, index))
+
+    def _item(self, node: fx.Node, index: int) -> fx.Node:
+        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        if "stack_trace" in node.meta:
+            item.meta["stack_trace"] = node.meta["stack_trace"]
+        return item
+
+    # -- leaves ----------------------------------------------------------------------------------
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """A new input; a Fake becomes its value."""
+        node = self._last_leaf = self.graph.create_node("placeholder", name, (), {}, name)
+        node.meta["val"] = value
+        if type(value) is Fake:
+            value.__dict__[NODE] = node
+        return node
+
+    def constant(self, tensor: torch.Tensor) -> fx.Node:
+        """The `get_attr` node of a real tensor that exists apart from the graph."""
+        return self._attribute(id(tensor), tensor)
+
+    def literal(self, tensor: torch.Tensor) -> fx.Node:
+        """The `get_attr` node of a tensor that the program writes down; equal ones share it."""
+        if tensor.numel() > _SHARED_CONSTANT or tensor.device.type != "cpu":
+            return self._attribute(id(tensor), tensor)
+        # repr tells 0.0 from -0.0 and makes nan equal to itself
+        key = (tensor.dtype, tensor.shape, tensor.stride(), repr(tensor.tolist()))
+        return self._attribute(key, tensor)
+
+    def _attribute(self, key: Any, tensor: torch.Tensor) -> fx.Node:
+        node = self._constant_nodes.get(key)
+        if node is None:
+            name = f"_constant_{len(self.constants)}"
+            self.constants[name] = tensor
+            with self.graph.inserting_after(self._last_leaf):
+                node = self._last_leaf = self.graph.create_node("get_attr", name)
+            facts = self.world.cache.facts_of(tensor, tensor.device)
+            node.meta["val"] = self.world.make(facts)
+            self._constant_nodes[key] = node
+        return node
+
+    def alias(self, result: Fake, node: fx.Node) -> None:
+        """One more fake of a node's value."""
+        result.__dict__[NODE] = node
+
+    def base_of(self, fake: Fake) -> fx.Node:
+        """The node that made the storage which this fake is a view of."""
+        maker = self._makers.get(fake.storage_key)
+        if maker is None:
+            raise Unsupported("outputs share a storage that comes from outside of the graph")
+        return maker
+
+    def call_on_node(self, func: Any, node: fx.Node) -> Any:
+        """Records `func(value of node)`, functionalization aside."""
+        fake = self.world.make(node.meta["val"].facts)
+        self.alias(fake, node)
+        return self.call(func, (fake,), {})
+
+    # -- operations that write although their schema does not say so ----------------------------
+
+    def watch(self, wrapper: torch.Tensor, inside: Fake) -> None:
+        """Lets `replace` find the functional tensor of an input."""
+        self.wrappers[id(inside)] = (inside, wrapper)
+
+    def replace(self, inside: Fake, value: Fake) -> None:
+        """The input whose present value is `inside` has the value `value` from here on."""
+        known = self.wrappers.get(id(inside))
+        if known is None:
+            raise Unsupported("running statistics that are no input")
+        wrapper = known[1]
+        torch._functionalize_replace(wrapper, value)  # type: ignore[attr-defined]
+        torch._functionalize_commit_update(wrapper)  # type: ignore[attr-defined]
+        torch._sync(wrapper)  # type: ignore[attr-defined]
+        self.watch(wrapper, value)
+
+
+def _holds_fake(result: Any) -> bool:
+    if type(result) is Fake:
+        return True
+    return isinstance(result, (list, tuple)) and any(_holds_fake(item) for item in result)
+
+
+def _is_empty(result: Any) -> bool:
+    return isinstance(result, (list, tuple)) and not result

@@ -1,0 +1,72 @@
+"""Operations that are recorded otherwise than they are called.
+
+A rule takes (recorder, op, args, kwargs) and gives the result, or NotImplemented for "as usual".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynamo.shapes.fake import Fake
+
+aten = torch.ops.aten
+Rule = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _lift(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor(3)` of the program is a constant of the graph."""
+    source = args[0]
+    if type(source) is Fake:
+        return source
+    result = recorder.world.dispatch(func, args, kwargs)
+    recorder.alias(result, recorder.literal(source))
+    return result
+
+
+def _same_value(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`detach` and `alias` are the value itself."""
+    if type(args[0]) is not Fake:
+        return NotImplemented
+    result = recorder.world.dispatch(func, args, kwargs)
+    recorder.alias(result, recorder.node_of(args[0]))
+    return result
+
+
+def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In training it writes the running statistics, which its schema does not tell."""
+    running_mean, running_var, training = args[3], args[4], args[5]
+    if not training or running_mean is None:
+        return NotImplemented
+    functional = aten._native_batch_norm_legit_functional.default
+    *results, mean, var = recorder.call(functional, args[:8], {})
+    recorder.replace(running_mean, mean)
+    recorder.replace(running_var, var)
+    if func is aten.native_batch_norm.default:
+        return tuple(results)
+    # cudnn's fourth output is its own scratch memory; `_cudnn_backward` does not read it
+    options = {"dtype": torch.uint8, "device": mean.device}
+    empty = recorder.call(aten.empty.memory_format, ([0],), options)
+    return (*results, empty)
+
+
+def _cudnn_backward(
+    recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    data, grad, weight, mean, var, saved_mean, saved_var, eps = args[:8]
+    wanted = [True, True, True]
+    arguments = (grad, data, weight, mean, var, saved_mean, saved_var, True, eps, wanted)
+    return recorder.call(aten.native_batch_norm_backward.default, arguments, {})
+
+
+RECORD_RULES: dict[Any, Rule] = {
+    aten.lift_fresh.default: _lift,
+    aten.lift.default: _lift,
+    aten.detach.default: _same_value,
+    aten.alias.default: _same_value,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.cudnn_batch_norm.default: _batch_norm,
+    aten.cudnn_batch_norm_backward.default: _cudnn_backward,
+}

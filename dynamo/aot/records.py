@@ -1,0 +1,159 @@
+"""Records between the stages of `dynamo.aot`, and the alias model.
+
+**The alias model.** A captured graph (torch-level calls, in-place operations, views) becomes a
+functional ATen graph: no node writes into a value, and every value that leaves the graph is a
+tensor of its own. What the program's outputs and inputs share is told beside the graph, by records,
+and done again at run time on the real tensors, in this order:
+
+1. *Numbers.* A number among the example inputs was taken as a constant; other values at run time
+   make the program run as it was captured.
+2. *The compiled graph* is called with all inputs, in order. It reads the inputs as they were.
+3. *Mutations.* An input whose data the program changed, directly or through a view, gets its last
+   value: `input.copy_(value)`, which bumps the version counter once. The value is an extra output
+   of the graph, or the graph ends with `aten.copy_(placeholder, value)` nodes, which stand
+   after all other nodes (`AtenGraph.epilogue_in_graph`); no other node mutates.
+4. *Outputs.* Each is one of:
+   - `FreshOutput`: an output of the graph, with eager's size, stride and dtype. Two entries with
+     one index are one object. Its storage is shared with no input and no other output.
+   - `InputOutput`: the input object itself.
+   - `ViewOutput`: `base.as_strided(size, stride, offset)` where base is an input (after its
+     mutation), or an output of the graph that other outputs share a storage with. So `_base` and
+     `_is_view()` are as in eager; `detach` tells where the program cut that tie. A lone view of an
+     intermediate is a `FreshOutput`.
+   - `ConstantOutput`: a tensor attribute of the captured module, itself.
+   - `PlainOutput`: no tensor.
+
+Inputs that share memory with one another are fine as long as the program mutates none of them;
+otherwise `Unsupported` is raised at compile time, and at run time the program runs as it was
+captured. Also `Unsupported`: mutated constants, metadata of inputs changed (`x.t_()`, `resize_`),
+outputs that view an input as another dtype, results that depend on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Signal
+
+Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+class Unsupported(Signal):
+    """The graph can't be brought to ATen form: run it as it was captured.
+
+    reason: a sentence for the log.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class FreshOutput:
+    """The index-th output of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputOutput:
+    """The index-th input itself."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOutput:
+    """A tensor attribute of the captured module, itself."""
+
+    value: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOutput:
+    """A value that is no tensor."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOutput:
+    """A view of an input, of an output of the graph or of a constant.
+
+    detach: "" for a view of base, "before" for a view of `base.detach()`, "after" for a tensor that
+    shares the storage but is no view.
+    """
+
+    base: FreshOutput | InputOutput | ConstantOutput
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    detach: str
+
+
+Output = FreshOutput | InputOutput | ConstantOutput | PlainOutput | ViewOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Input `input` gets the value of the graph's output `output` (None: in the graph)."""
+
+    input: int
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How the program's outputs nest: `kind` is tuple or list where flat, else None with a spec."""
+
+    kind: type | None
+    spec: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtenGraph:
+    """A functional ATen graph and what surrounds it.
+
+    module: one placeholder for each input of the program, in order; `get_attr` of tensor constants;
+        calls of functional `OpOverload`s and `getitem`; one tuple of tensors as output.
+        `node.meta["val"]` is a Fake (or a tuple of them, or a number for the placeholder of one),
+        `node.meta["stack_trace"]` the user's stack.
+    outputs: the program's outputs, flat. form: how they nest.
+    mutations: see the module's docstring.
+    numbers: (input, value) of the inputs that are no tensors.
+    needs_grad: which program outputs require grad, by flat position.
+    """
+
+    module: fx.GraphModule
+    outputs: tuple[Output, ...]
+    form: OutputForm
+    mutations: tuple[Mutation, ...]
+    numbers: tuple[tuple[int, Any], ...]
+    needs_grad: tuple[int, ...]
+    epilogue_in_graph: bool
+
+    @property
+    def fakes(self) -> list[Any]:
+        """The value of each placeholder."""
+        return [node.meta["val"] for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def is_plain(self) -> bool:
+        """True where the graph's outputs are the program's, and nothing else is to do."""
+        straight = tuple(FreshOutput(index) for index in range(len(self.outputs)))
+        return (
+            not self.mutations_outside
+            and not self.numbers
+            and self.form.kind is tuple
+            and self.outputs == straight
+        )
+
+    @property
+    def mutations_outside(self) -> tuple[Mutation, ...]:
+        return tuple(mutation for mutation in self.mutations if mutation.output is not None)

@@ -1,0 +1,106 @@
+"""The reference run: the program over fake tensors as eager runs it, mutations and all.
+
+In: the captured module and its example inputs. Out: a `Reference`, which knows eager's metadata of
+every value, what the outputs share, and what a functional recording is checked against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from dynamo.aot.program import Observer, run_program
+from dynamo.aot.records import OutputForm, Unsupported
+from dynamo.shapes.facts import Facts
+from dynamo.shapes.fake import Fake, FakeWorld
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What eager does.
+
+    inputs: a Fake, or the number itself, for each example input. outputs: flat; fakes or plain
+    values. metadata: of arguments and results of each node (see `metadata_of`). constants: the
+    fakes of the module's tensor attributes with the real ones.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    form: OutputForm
+    metadata: dict[fx.Node, tuple[Any, Any]]
+    constants: tuple[tuple[Fake, torch.Tensor], ...]
+
+
+def metadata_of(value: Any) -> Any:
+    """What must be equal between two runs of a program: sizes, strides, dtypes and plain values."""
+    if isinstance(value, torch.Tensor):
+        return (value.shape, value.stride(), value.dtype)
+    if isinstance(value, (list, tuple)):
+        return [metadata_of(item) for item in value]
+    if isinstance(value, dict):
+        return [metadata_of(item) for item in value.values()]
+    return value if isinstance(value, (int, float, bool, str)) else None
+
+
+class _Collector(Observer):
+    def __init__(self) -> None:
+        self.metadata: dict[fx.Node, tuple[Any, Any]] = {}
+        self._arguments: Any = None
+
+    def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
+        self._arguments = metadata_of((*args, *kwargs.values()) if kwargs else args)
+
+    def after(self, node: fx.Node, value: Any) -> None:
+        self.metadata[node] = (self._arguments, metadata_of(value))
+
+
+def run_reference(world: FakeWorld, gm: fx.GraphModule, examples: list[Any]) -> Reference:
+    """Runs the program once over fakes. Errors: Unsupported, and what eager raises."""
+    inputs = [_input(world, example) for example in examples]
+    facts: list[Facts | None] = [_facts(item) for item in inputs]
+    grads = [item.requires_grad for item in inputs if type(item) is Fake]
+    constants: dict[int, tuple[Fake, torch.Tensor]] = {}
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        fake = world.from_real(tensor)
+        constants[id(fake)] = (fake, tensor)
+        return fake
+
+    collector = _Collector()
+    with world:
+        result = run_program(gm, inputs, leaf, collector)
+    if [_facts(item) for item in inputs] != facts:
+        raise Unsupported("the metadata of an input changes")
+    if [item.requires_grad for item in inputs if type(item) is Fake] != grads:
+        raise Unsupported("an input begins to require grad")
+    if any(fake._version for fake, _ in constants.values()):
+        raise Unsupported("a tensor attribute of the graph is mutated")
+    outputs, form = _flatten(result)
+    return Reference(
+        tuple(inputs), tuple(outputs), form, collector.metadata, tuple(constants.values())
+    )
+
+
+def _input(world: FakeWorld, example: Any) -> Any:
+    if isinstance(example, torch.Tensor):
+        return world.from_real(example)
+    if example is None or isinstance(example, (int, float, bool, str)):
+        return example
+    raise Unsupported(f"an input is a {type(example).__name__}")
+
+
+def _facts(value: Any) -> Facts | None:
+    return value.facts if type(value) is Fake else None
+
+
+def _flatten(result: Any) -> tuple[list[Any], OutputForm]:
+    if type(result) in (tuple, list) and not any(
+        isinstance(item, (tuple, list, dict)) for item in result
+    ):
+        return list(result), OutputForm(type(result))
+    flat, spec = pytree.tree_flatten(result)
+    return flat, OutputForm(None, spec)

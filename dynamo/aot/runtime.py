@@ -1,0 +1,178 @@
+"""What runs around a compiled graph: mutations, views, and the way back to the captured program.
+
+In: an `AtenGraph` and the callable that a compiler made of its module. Out: a callable with the inputs
+and outputs of the program. It is one generated Python function, readable as `call.source`:
+
+    def call(a0, a1):
+        v0, v1 = compiled(a0, a1)
+        a0.copy_(v1)
+        return (v0, a0.as_strided((2, 3), (3, 1), 0))
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from dynamo.aot.records import (
+    AtenGraph,
+    ConstantOutput,
+    FreshOutput,
+    InputOutput,
+    Output,
+    PlainOutput,
+    ViewOutput,
+)
+
+Callee = Callable[..., Any]
+
+
+def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Callee:
+    """The program's callable; the compiled one itself where nothing is to do around it.
+
+    original: the program as it was captured, for calls that the graph was not made for.
+    """
+    if graph.is_plain and not graph.mutations:
+        return compiled
+    writer = _Writer(graph, compiled, original)
+    source = "\n".join(writer.lines())
+    filename = f"<aot runtime {id(writer):x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    scope = writer.names
+    exec(compile(source, filename, "exec"), scope)
+    call: Callee = scope["call"]
+    call.source = source  # type: ignore[attr-defined]
+    return call
+
+
+class _Writer:
+    """Writes the source of one runtime function; `names` is its globals."""
+
+    def __init__(self, graph: AtenGraph, compiled: Callee, original: Callee) -> None:
+        self.graph = graph
+        self.names: dict[str, Any] = {
+            "compiled": compiled,
+            "original": original,
+            "share_memory": share_memory,
+        }
+        self._numbers = count()
+
+    def lines(self) -> list[str]:
+        graph = self.graph
+        inputs = [f"a{index}" for index in range(len(graph.fakes))]
+        results = len(self._output_values())
+        lines = [f"def call({', '.join(inputs)}):"]
+        refusal = self._refusal()
+        given = ", ".join(inputs)
+        if refusal:
+            lines += [f"    if {refusal}:", f"        return original({given})"]
+        call = f"compiled({given})"
+        if results:
+            call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
+        lines.append(f"    {call}")
+        for mutation in graph.mutations_outside:
+            lines.append(f"    write(a{mutation.input}, v{mutation.output})")
+            self.names["write"] = write
+        lines.append(f"    return {self._result()}")
+        return lines
+
+    def _output_values(self) -> tuple[Any, ...]:
+        output = next(iter(reversed(self.graph.module.graph.nodes)))
+        return tuple(output.args[0])  # type: ignore[arg-type]
+
+    def _refusal(self) -> str:
+        tests = []
+        for index, value in self.graph.numbers:
+            name = self._name(value)
+            tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
+        mutated = [mutation.input for mutation in self.graph.mutations]
+        tensors = [index for index, fake in enumerate(self.graph.fakes) if hasattr(fake, "facts")]
+        if mutated and len(tensors) > 1:
+            listed = ", ".join(f"a{index}" for index in mutated)
+            others = ", ".join(f"a{index}" for index in tensors if index not in mutated)
+            tests.append(f"share_memory(({listed},), ({others}{',' if others else ''}))")
+        return " or ".join(tests)
+
+    def _name(self, value: Any) -> str:
+        name = f"c{next(self._numbers)}"
+        self.names[name] = value
+        return name
+
+    def _result(self) -> str:
+        form = self.graph.form
+        bases: dict[Output, str] = {}
+        parts = [self._output(output, bases) for output in self.graph.outputs]
+        if form.kind is tuple:
+            return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        if form.kind is list:
+            return f"[{', '.join(parts)}]"
+        self.names["unflatten"] = pytree.tree_unflatten
+        return f"unflatten([{', '.join(parts)}], {self._name(form.spec)})"
+
+    def _output(self, output: Output, seen: dict[Any, str]) -> str:
+        if isinstance(output, FreshOutput):
+            return f"v{output.index}"
+        if isinstance(output, InputOutput):
+            return f"a{output.index}"
+        if isinstance(output, ConstantOutput):
+            return self._name(output.value)
+        if isinstance(output, PlainOutput):
+            return self._name(output.value)
+        known = seen.get(id(output))
+        if known is not None:
+            return known
+        text = self._view(output)
+        if sum(other is output for other in self.graph.outputs) > 1:
+            name = f"w{next(self._numbers)}"
+            seen[id(output)] = name
+            return f"({name} := {text})"
+        return text
+
+    def _view(self, output: ViewOutput) -> str:
+        base = self._output(output.base, {})
+        text = f"{base}.detach()" if output.detach == "before" else base
+        text += f".as_strided({output.size}, {output.stride}, {output.offset})"
+        return f"{text}.detach()" if output.detach == "after" else text
+
+
+def write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """`target.copy_(value)` whatever the grad mode: the program's own checks passed when traced."""
+    with torch.no_grad():
+        target.copy_(value)
+
+
+def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+    """True where a mutated tensor overlaps with another of the tensors."""
+    storages: dict[int, list[torch.Tensor]] = {}
+    for tensor in mutated:
+        storages.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    for group in storages.values():
+        if len(group) > 1 and _overlap(group, group):
+            return True
+    for tensor in others:
+        group = storages.get(tensor.untyped_storage()._cdata, [])
+        if group and _overlap(group, [tensor]):
+            return True
+    return False
+
+
+def _overlap(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    spans = [(*_span(one), one) for one in ones]
+    for other in others:
+        start, stop = _span(other)
+        if any(o is not other and b < stop and start < e for b, e, o in spans):
+            return True
+    return False
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
