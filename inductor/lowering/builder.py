@@ -1,0 +1,270 @@
+"""`Builder`: collects the nodes of a `LoopGraph` while the operations of an fx graph are lowered.
+
+In: calls of lowering functions (`computed`, `reduce`, `extern`, ..). Out: `nodes` in order.
+One builder lives as long as one `lower_graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor.ir.body import LoopBody, Ops, Value, trace_body
+from inductor.ir.graph import (
+    Argument,
+    ComputedBuffer,
+    ConstantBuffer,
+    ExternKernel,
+    Layout,
+    MultiOutput,
+    Node,
+    Origins,
+    ViewRef,
+)
+from inductor.ir.index import flatten, variable
+from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
+
+MOST_READS = 12
+MOST_COST = 96
+
+
+def layout_of(fake: torch.Tensor) -> Layout:
+    """The layout that eager's tensor has."""
+    return Layout(
+        fake.device, fake.dtype, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset()
+    )
+
+
+def contiguous(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Layout:
+    """A dense row-major layout."""
+    stride, step = [], 1
+    for extent in reversed(size):
+        stride.append(step)
+        step *= max(extent, 1)
+    return Layout(device, dtype, tuple(size), tuple(reversed(stride)))
+
+
+def memory_order(layout: Layout) -> list[int]:
+    """Axes from the outermost to the innermost in memory."""
+    axes = range(len(layout.size))
+    return sorted(axes, key=lambda a: (-layout.stride[a] if layout.size[a] > 1 else -1 << 60, a))
+
+
+class Builder:
+    """See the top of the file. `origins` is set by the driver for each fx node."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.nodes: list[Node] = []
+        self.constants: list[ConstantBuffer] = []
+        self.origins = Origins()
+        self.fallbacks: dict[str, int] = {}
+        self._count = 0
+
+    def new_name(self) -> str:
+        self._count += 1
+        return f"buf{self._count - 1}"
+
+    # -- tensors that are computed where they are used ----------------------------------------------
+
+    def computed(self, layout: Layout, inputs: Sequence[Tensor], cost: int, compute: Compute) -> Tensor:
+        """A lazy tensor; realized at once where it has grown too large to be repeated."""
+        for tensor in inputs:
+            if tensor.view is None and tensor.cost > MOST_COST:
+                tensor.realize()
+        reads = frozenset[str]().union(*(tensor.reads for tensor in inputs))
+        if len(reads) > MOST_READS:
+            for tensor in inputs:
+                if len(tensor.reads) > 1:
+                    tensor.realize()
+            reads = frozenset[str]().union(*(tensor.reads for tensor in inputs))
+        total = cost + sum(tensor.cost for tensor in inputs)
+        return Tensor(layout, self, compute=compute, cost=total, reads=reads)
+
+    # -- buffers --------------------------------------------------------------------------------------
+
+    def store(self, tensor: Tensor) -> ViewRef:
+        """A buffer with the elements of a lazy tensor."""
+        layout = _own(tensor.layout)
+        name = self.new_name()
+        body = _pointwise_body(name, layout, tensor.load)
+        self.nodes.append(ComputedBuffer(name, layout, body, "pointwise", self.origins))
+        return ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
+
+    def store_into(self, goal: ViewRef, tensor: Tensor) -> None:
+        """Overwrite part of an existing buffer with the elements of `tensor`."""
+        name = self.new_name()
+        layout = Layout(tensor.layout.device, goal.dtype, goal.size, goal.stride, goal.offset)
+        body = _pointwise_body(goal.buffer, layout, tensor.load)
+        self.nodes.append(
+            ComputedBuffer(name, layout, body, "scatter", self.origins, False, goal.buffer)
+        )
+
+    def joined(self, layout: Layout, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """A buffer whose parts along `axis` are written one after the other."""
+        name, start = self.new_name(), 0
+        for part in parts:
+            size = (*layout.size[:axis], part.size[axis], *layout.size[axis + 1 :])
+            offset = start * layout.stride[axis]
+            place = Layout(layout.device, layout.dtype, size, layout.stride, offset)
+            start += part.size[axis]
+            if 0 in size:
+                continue
+            goal = ViewRef(name, size, layout.stride, offset, layout.dtype)
+            converted = converting(part, layout.dtype)
+            if offset:
+                self.store_into(goal, converted)
+            else:
+                body = _pointwise_body(name, place, converted.load)
+                own = _own(layout)
+                self.nodes.append(ComputedBuffer(name, own, body, "pointwise", self.origins))
+        return self.stored(layout, name)
+
+    def scatter(self, goal: ViewRef, ranges: tuple[int, ...], function: Callable[..., None]) -> None:
+        """A loop nest `function(ops, indices)` that stores at computed places of a buffer."""
+        name = self.new_name()
+        body = trace_body(ranges, (), lambda ops, i, r: function(ops, i))
+        layout = Layout(self.device, goal.dtype, goal.size, goal.stride, goal.offset)
+        self.nodes.append(
+            ComputedBuffer(name, layout, body, "scatter", self.origins, False, goal.buffer)
+        )
+
+    def reduce(
+        self,
+        layout: Layout,
+        source: Tensor,
+        axes: Sequence[int],
+        kind: str,
+        element: Callable[[Ops, Value, Indices], tuple[Value, ...]] | None = None,
+        finish: Callable[[Ops, Value], Value] | None = None,
+    ) -> Tensor:
+        """Reduce `source` over `axes`; the layout is that of the result, reduced axes of size 1
+        or left out. element: makes operands of the reduction from a loaded value; finish: makes
+        the result from what was reduced."""
+        source = source if source.cost <= MOST_COST else _stored(source)
+        kept = [a for a in range(len(source.size)) if a not in axes]
+        order = _loop_order(layout, kept, len(source.size))
+        ranges = tuple(source.size[a] for a in order)
+        inner = sorted(axes, key=lambda a: (-source.layout.stride[a], a))
+        keepdim = len(layout.size) == len(source.size) and len(kept) != len(source.size)
+        own = _own(layout)
+        name = self.new_name()
+
+        def body(ops: Ops, i: Indices, r: Indices) -> None:
+            position = dict(zip(order, i, strict=True)) | dict(zip(inner, r, strict=True))
+            indices = tuple(position[a] for a in range(len(source.size)))
+            value = source.load(ops, indices)
+            operands = element(ops, value, indices) if element else (value,)
+            result = ops.reduction(kind, *operands)
+            if finish is not None:
+                result = finish(ops, result)
+            places = {a: position[a] for a in kept}
+            where = tuple(
+                places[a] if a in places else variable("i", 1) for a in range(len(source.size))
+            ) if keepdim else tuple(places[a] for a in kept)
+            ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
+
+        loops = trace_body(ranges, tuple(source.size[a] for a in inner), body)
+        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", self.origins))
+        return self.stored(layout, name)
+
+    def stored(self, layout: Layout, name: str) -> Tensor:
+        """The tensor that lies in buffer `name`."""
+        view = ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
+        return Tensor(layout, self, view=view)
+
+    def constant(self, value: torch.Tensor, layout: Layout) -> Tensor:
+        """A tensor that is part of the program."""
+        name = f"const{len(self.constants)}"
+        self.constants.append(ConstantBuffer(name, _own(layout), value))
+        return self.stored(layout, name)
+
+    # -- calls into the library -----------------------------------------------------------------------
+
+    def extern(
+        self,
+        target: torch._ops.OpOverload,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        result: Any,
+        reason: str = "",
+    ) -> Any:
+        """Call an operator; `result` is the fake of what it returns. Tensors are realized."""
+        name = self.new_name()
+        plain = tuple(_argument(arg) for arg in args)
+        named = tuple((key, _argument(value)) for key, value in kwargs.items())
+        if isinstance(result, torch.Tensor):
+            layout = _own(layout_of(result))
+            self.nodes.append(
+                ExternKernel(name, layout, target, plain, named, (), self.origins, reason)
+            )
+            return self.stored(layout_of(result), name)
+        self.nodes.append(ExternKernel(name, None, target, plain, named, (), self.origins, reason))
+        return self._results(name, result)
+
+    def _results(self, extern: str, result: Any) -> Any:
+        tensors: list[Any] = []
+        for index, item in enumerate(result):
+            if not isinstance(item, torch.Tensor):
+                tensors.append(None)
+                continue
+            layout = layout_of(item)
+            name = self.new_name()
+            self.nodes.append(MultiOutput(name, _own(layout), extern, index, self.origins))
+            tensors.append(self.stored(layout, name))
+        return tuple(tensors)
+
+
+def _own(layout: Layout) -> Layout:
+    """The layout in a buffer that begins with the tensor's first element."""
+    if layout.offset == 0:
+        return layout
+    return Layout(layout.device, layout.dtype, layout.size, layout.stride)
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    tensor.realize()
+    return tensor
+
+
+def converting(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same elements as another dtype."""
+    if tensor.dtype is dtype:
+        return tensor
+    old = tensor.layout
+    layout = Layout(old.device, dtype, old.size, old.stride, old.offset)
+    held = compute_dtype(dtype)
+    convert: Compute = lambda ops, indices: ops.to_dtype(tensor.load(ops, indices), held)  # noqa: E731
+    return Tensor(layout, tensor.owner, compute=convert, cost=tensor.cost, reads=tensor.reads)
+
+
+def _loop_order(layout: Layout, kept: list[int], rank: int) -> list[int]:
+    """The kept axes of the source, outermost first as the result lies in memory."""
+    axis_of = list(range(rank)) if len(layout.size) == rank else kept
+    return [axis_of[a] for a in memory_order(layout) if axis_of[a] in kept]
+
+
+def _pointwise_body(name: str, layout: Layout, load: Compute) -> LoopBody:
+    order = memory_order(layout)
+    held = compute_dtype(layout.dtype)
+
+    def body(ops: Ops, i: Indices, r: Indices) -> None:
+        position = dict(zip(order, i, strict=True))
+        indices = tuple(position[a] for a in range(len(order)))
+        value = load(ops, indices)
+        if value.dtype is not held:
+            raise TypeError(f"{name}: computed {value.dtype}, expected {held}")
+        place = flatten(indices, layout.stride, layout.offset)
+        ops.store(name, place, ops.to_dtype(value, layout.dtype))
+
+    return trace_body(tuple(layout.size[a] for a in order), (), body)
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, Tensor):
+        return value.realize()
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(item) for item in value)
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+"""Lowerings of operators that make tensors from numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import Indices, compute_dtype
+
+aten = torch.ops.aten
+
+
+def filled(call: Call, value: Any) -> Any:
+    """A tensor of one number; never stored unless somebody needs its memory."""
+    dtype = call.result.dtype
+    if isinstance(value, complex) or dtype_kind(dtype) == "c" or dtype.itemsize == 1 and (
+        dtype.is_floating_point
+    ):
+        return call.refuse(f"{dtype} is left to ATen")
+    held = compute_dtype(dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        number = ops.constant(value, held)
+        return ops.to_dtype(ops.to_dtype(number, dtype), held)
+
+    return call.builder.computed(call.layout, [], 0, compute)
+
+
+@lowering(aten.full.default, aten.full_like.default, aten.new_full.default)
+def full(call: Call, like: Any, *rest: Any, **kwargs: Any) -> Any:
+    return filled(call, rest[-1])
+
+
+@lowering(aten.scalar_tensor.default)
+def scalar_tensor(call: Call, value: Any, **kwargs: Any) -> Any:
+    return filled(call, value)
+
+
+@lowering(aten.fill.Scalar)
+def fill(call: Call, x: Any, value: Any) -> Any:
+    return filled(call, value)
+
+
+def _enter(value: int, *targets: Any) -> None:
+    @lowering(*targets)
+    def lower(call: Call, *args: Any, **kwargs: Any) -> Any:
+        return filled(call, value)
+
+
+_enter(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+# nobody may rely on what is in them
+_enter(0, aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
+_enter(0, aten.empty_strided.default, aten.new_empty_strided.default)
+_enter(1, aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+
+
+@lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(call: Call, *args: Any, **kwargs: Any) -> Any:
+    start, step = 0, 1
+    if len(args) > 1:
+        start = args[0]
+    if len(args) > 2:
+        step = args[2]
+    dtype = call.result.dtype
+    if not isinstance(start, int) or not isinstance(step, int) or dtype_kind(dtype) != "i":
+        return call.refuse("a range of floats")
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        return ops.index_expr(indices[0] * step + start, dtype)
+
+    return call.builder.computed(call.layout, [], 1, compute)
+
+
+@lowering(aten.tril.default)
+def tril(call: Call, x: Any, diagonal: int = 0) -> Any:
+    return _triangle(call, x, diagonal, "le")
+
+
+@lowering(aten.triu.default)
+def triu(call: Call, x: Any, diagonal: int = 0) -> Any:
+    return _triangle(call, x, diagonal, "ge")
+
+
+def _triangle(call: Call, x: Any, diagonal: int, keep: str) -> Any:
+    held = compute_dtype(x.dtype)
+    if dtype_kind(held) == "c":
+        return call.refuse("complex numbers are left to ATen")
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        column = ops.index_expr(indices[-1])
+        row = ops.index_expr(indices[-2] + diagonal)
+        value = x.load(ops, indices)
+        return ops.where(ops.call(keep, column, row), value, ops.constant(0, held))
+
+    return call.builder.computed(call.layout, [x], 3, compute)
+
+

@@ -1,0 +1,263 @@
+"""Lowerings of operators that join tensors or read and write at computed places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.pointwise import broadcast, load_as, unsupported
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype
+
+aten = torch.ops.aten
+MOST_INLINE_CAT = 4
+
+
+def replaced(indices: Indices, axis: int, index: Any) -> Indices:
+    """`indices` with another index for one axis."""
+    return (*indices[:axis], index, *indices[axis + 1 :])
+
+
+@lowering(aten.cat.default)
+def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    rank = len(call.result.shape)
+    parts = [t for t in tensors if t.size != (0,) or rank == 1]
+    why = unsupported([*tensors])
+    if why or rank == 0:
+        return call.refuse(why or "no dimension")
+    axis = dim % rank
+    held = compute_dtype(call.result.dtype)
+    if len(parts) > MOST_INLINE_CAT or any(p.cost > 32 for p in parts):
+        return _joined_in_memory(call, parts, axis)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        value = None
+        end = call.result.shape[axis]
+        for part in reversed(parts):
+            start = end - part.size[axis]
+            value = _part(ops, part, indices, axis, (start, end), value, held)
+            end = start
+        assert value is not None
+        return value
+
+    return call.builder.computed(call.layout, parts, 2 * len(parts), compute)
+
+
+def _part(
+    ops: Ops, part: Tensor, indices: Indices, axis: int, span: tuple[int, int],
+    rest: Value | None, held: torch.dtype,
+) -> Value:
+    """The element of `part` where the index is in `span`; `rest` behind it."""
+    start, end = span
+    inside = lambda: ops.to_dtype(  # noqa: E731
+        part.load(ops, replaced(indices, axis, indices[axis] - start)), held
+    )
+    if start == 0 and rest is None:
+        return inside()
+    position = ops.index_expr(indices[axis])
+    mask = ops.ge(position, ops.index_expr(start)) if start else None
+    if rest is not None:
+        below = ops.lt(position, ops.index_expr(end))
+        mask = below if mask is None else ops.bitwise_and(mask, below)
+    assert mask is not None
+    value = ops.masked(mask, inside, 0)
+    return value if rest is None else ops.where(mask, value, rest)
+
+
+def _joined_in_memory(call: Call, parts: Sequence[Tensor], axis: int) -> Any:
+    layout = call.layout
+    if 0 in layout.size:
+        return call.refuse("an empty tensor")
+    return call.builder.joined(layout, parts, axis)
+
+
+@lowering(aten.stack.default)
+def stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    return call.refuse("stacked by ATen")
+
+
+@lowering(aten.constant_pad_nd.default)
+def constant_pad_nd(call: Call, x: Tensor, pad: Sequence[int], value: Any = 0) -> Any:
+    why = unsupported([x, value])
+    if why or 0 in x.size:
+        return call.refuse(why or "an empty tensor")
+    rank, held = len(x.size), compute_dtype(x.dtype)
+    before = {rank - 1 - n // 2: pad[n] for n in range(0, len(pad), 2)}
+    after = {rank - 1 - n // 2: pad[n + 1] for n in range(0, len(pad), 2)}
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        mask = None
+        moved = tuple(index - before.get(a, 0) for a, index in enumerate(indices))
+        for axis, index in enumerate(moved):
+            tests = []
+            if before.get(axis, 0) > 0:
+                tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
+            if after.get(axis, 0) > 0:
+                tests.append(ops.lt(ops.index_expr(index), ops.index_expr(x.size[axis])))
+            for test in tests:
+                mask = test if mask is None else ops.bitwise_and(mask, test)
+        if mask is None:
+            return x.load(ops, moved)
+        return ops.masked(mask, lambda: x.load(ops, moved), value)
+
+    return call.builder.computed(call.layout, [x], 4, _typed(compute, held))
+
+
+def _typed(compute: Any, held: torch.dtype) -> Any:
+    return lambda ops, indices: ops.to_dtype(compute(ops, indices), held)
+
+
+@lowering(aten.embedding.default)
+def embedding(call: Call, weight: Tensor, indices: Tensor, *rest: Any) -> Any:
+    weight.realize()
+    rank = len(indices.size)
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        row = ops.indirect(indices.load(ops, where[:rank]), weight.size[0], wrap=False)
+        return weight.load(ops, (row, *where[rank:]))
+
+    indices.realize()
+    return call.builder.computed(call.layout, [weight, indices], 2, compute)
+
+
+@lowering(aten.index_select.default)
+def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
+    if not x.size or not index.size:
+        return call.refuse("no dimension")
+    axis = dim % len(x.size)
+    x.realize()
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        place = ops.indirect(index.load(ops, (where[axis],)), x.size[axis], wrap=False)
+        return x.load(ops, replaced(where, axis, place))
+
+    return call.builder.computed(call.layout, [x, index], 2, compute)
+
+
+@lowering(aten.gather.default)
+def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Any:
+    if not x.size or not index.size:
+        return call.refuse("no dimension")
+    axis = dim % len(x.size)
+    x.realize()
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False)
+        return x.load(ops, replaced(where, axis, place))
+
+    return call.builder.computed(call.layout, [x, index], 2, compute)
+
+
+def _index_plan(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[list[int], int] | None:
+    """Indexed axes and where the broadcast index dimensions stand; None: not supported."""
+    if any(i is not None and i.dtype not in (torch.int64, torch.int32) for i in indices):
+        return None
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    return axes, axes[0] if adjacent else 0
+
+
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    plan = _index_plan(x, indices)
+    why = unsupported([x])
+    if plan is None or why:
+        return call.refuse(why or "a mask as an index")
+    axes, first = plan
+    x.realize()
+    picked = [index for index in indices if index is not None]
+    extra = max(len(index.size) for index in picked)
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        return x.load(ops, _places(ops, x, axes, first, extra, picked, where))
+
+    return call.builder.computed(call.layout, [x, *picked], 2 * len(picked), compute)
+
+
+def _places(
+    ops: Ops, x: Tensor, axes: list[int], first: int, extra: int, picked: Sequence[Tensor],
+    where: Indices,
+) -> Indices:
+    """Index into `x` for an index into the result of advanced indexing."""
+    chosen = where[first : first + extra]
+    others = iter((*where[:first], *where[first + extra :]))
+    places: list[Any] = []
+    for axis in range(len(x.size)):
+        if axis in axes:
+            index = picked[axes.index(axis)]
+            value = ops.to_dtype(index.load(ops, broadcast(index, chosen)), torch.int64)
+            places.append(ops.indirect(value, x.size[axis]))
+        else:
+            places.append(next(others))
+    return tuple(places)
+
+
+@lowering(aten.slice_scatter.default)
+def slice_scatter(
+    call: Call, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None,
+    step: int = 1,
+) -> Any:
+    axis = dim % len(x.size)
+    extent = x.size[axis]
+    first, last = _clip(start, 0, extent), _clip(end, extent, extent)
+    held = compute_dtype(x.dtype)
+    if dtype_kind(held) == "c" or step != 1:
+        return call.refuse("a step or complex numbers")
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        mask = None
+        position = ops.index_expr(where[axis])
+        if first > 0:
+            mask = ops.ge(position, ops.index_expr(first))
+        if last < extent:
+            below = ops.lt(position, ops.index_expr(last))
+            mask = below if mask is None else ops.bitwise_and(mask, below)
+        moved = replaced(where, axis, where[axis] - first)
+        inside = lambda: load_as(ops, source, moved, held)  # noqa: E731
+        if mask is None:
+            return inside()
+        return ops.where(mask, ops.masked(mask, inside, 0), x.load(ops, where))
+
+    return call.builder.computed(call.layout, [x, source], 4, compute)
+
+
+def _clip(position: Any, default: int, extent: int) -> int:
+    if position is None:
+        return default
+    position = position + extent if position < 0 else position
+    return int(min(max(position, 0), extent))
+
+
+@lowering(aten.select_scatter.default)
+def select_scatter(call: Call, x: Tensor, source: Tensor, dim: int, index: int) -> Any:
+    axis = dim % len(x.size)
+    wanted = index % x.size[axis]
+    held = compute_dtype(x.dtype)
+    if dtype_kind(held) == "c":
+        return call.refuse("complex numbers are left to ATen")
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        mask = ops.eq(ops.index_expr(where[axis]), ops.index_expr(wanted))
+        rest = (*where[:axis], *where[axis + 1 :])
+        inside = ops.masked(mask, lambda: load_as(ops, source, rest, held), 0)
+        return ops.where(mask, inside, x.load(ops, where))
+
+    return call.builder.computed(call.layout, [x, source], 4, compute)
+
+
+@lowering(aten.copy.default)
+def copy(call: Call, x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+    if source.layout.device != x.layout.device or unsupported([x, source]):
+        return call.refuse("a copy between devices")
+    held = compute_dtype(x.dtype)
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        return ops.to_dtype(
+            ops.to_dtype(load_as(ops, source, where, compute_dtype(source.dtype)), x.dtype), held
+        )
+
+    return call.builder.computed(call.layout, [source], 1, compute)

@@ -1,0 +1,369 @@
+"""Lowerings of operators that work element by element.
+
+Values are computed in the dtype that eager computes in: the promoted dtype of the operands, float32
+for half precision. A row of `UNARY` or `BINARY` names the scalar operation and how dtypes promote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.index import constant
+from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype
+
+aten = torch.ops.aten
+Scalar = bool | int | float
+Function = Callable[..., Value]
+DEAR = 8  # cost of a function that is not plain arithmetic
+
+
+def broadcast(tensor: Tensor, indices: Indices) -> Indices:
+    """The index of `tensor` for an index of the broadcast result."""
+    skip = len(indices) - len(tensor.size)
+    return tuple(
+        constant(0) if extent == 1 else index
+        for extent, index in zip(tensor.size, indices[skip:], strict=True)
+    )
+
+
+def load_as(ops: Ops, operand: Any, indices: Indices, dtype: torch.dtype) -> Value:
+    """An operand (tensor or number) as a value of `dtype`, broadcast."""
+    if isinstance(operand, Tensor):
+        return ops.to_dtype(operand.load(ops, broadcast(operand, indices)), dtype)
+    return ops.constant(operand, dtype)
+
+
+def promoted(operands: Sequence[Any], kind: KIND = KIND.DEFAULT) -> torch.dtype:
+    """The dtype that eager computes in, as it is held inside of a body."""
+    facts = [_stand_in(o) if isinstance(o, Tensor) else o for o in operands]
+    return compute_dtype(elementwise_dtypes(*facts, type_promotion_kind=kind)[0])
+
+
+_STAND_INS: dict[tuple[torch.dtype, bool], torch.Tensor] = {}
+
+
+def _stand_in(tensor: Tensor) -> torch.Tensor:
+    """A meta tensor of the same dtype and, as far as promotion looks, dimension."""
+    key = (tensor.dtype, len(tensor.size) > 0)
+    found = _STAND_INS.get(key)
+    if found is None:
+        found = torch.empty((1,) if key[1] else (), dtype=tensor.dtype, device="meta")
+        _STAND_INS[key] = found
+    return found
+
+
+def unsupported(operands: Sequence[Any]) -> str:
+    """Why the operands can't be computed here; empty if they can."""
+    for operand in operands:
+        if isinstance(operand, complex):
+            return "complex numbers are left to ATen"
+        if isinstance(operand, Tensor):
+            if dtype_kind(operand.dtype) == "c":
+                return "complex numbers are left to ATen"
+            if operand.dtype.itemsize == 1 and operand.dtype.is_floating_point:
+                return "8-bit floats are left to ATen"
+            if operand.dtype in (torch.uint16, torch.uint32, torch.uint64):
+                return "wide unsigned integers are left to ATen"
+    return ""
+
+
+def pointwise(
+    call: Call,
+    operands: Sequence[Any],
+    function: Function,
+    dtype: torch.dtype | None = None,
+    cost: int = 1,
+) -> Any:
+    """`function(ops, *values)` of operands that were converted to `dtype` (default: promoted)."""
+    why = unsupported([*operands, *([call.result] if _odd(call.result) else [])])
+    if why or _odd(call.result):
+        return call.refuse(why or f"{call.result.dtype} is left to ATen")
+    held = promoted(operands) if dtype is None else dtype
+    goal = compute_dtype(call.result.dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        values = [load_as(ops, operand, indices, held) for operand in operands]
+        return ops.to_dtype(function(ops, *values), goal)
+
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    return call.builder.computed(call.layout, tensors, cost, compute)
+
+
+def _odd(result: torch.Tensor) -> bool:
+    dtype = result.dtype
+    small = dtype.itemsize == 1 and dtype.is_floating_point
+    return dtype.is_complex or small or dtype in (torch.uint16, torch.uint32, torch.uint64)
+
+
+def _row(name: str) -> Function:
+    return lambda ops, *values: ops.call(name, *values)
+
+
+# operator name -> (scalar operation, promotion, cost)
+UNARY: dict[str, tuple[str, KIND, int]] = {
+    "neg": ("neg", KIND.DEFAULT, 1),
+    "floor": ("floor", KIND.DEFAULT, 1),
+    "ceil": ("ceil", KIND.DEFAULT, 1),
+    "trunc": ("trunc", KIND.DEFAULT, 1),
+    "round": ("round", KIND.DEFAULT, 1),
+    "sign": ("sign", KIND.DEFAULT, 1),
+    "sqrt": ("sqrt", KIND.INT_TO_FLOAT, 4),
+    **{
+        name: (name, KIND.INT_TO_FLOAT, DEAR)
+        for name in (
+            "exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh "
+            "asinh acosh atanh erf erfc sigmoid lgamma"
+        ).split()
+    },
+}
+
+ROUNDING = {"floor", "ceil", "trunc", "round"}
+
+BINARY: dict[str, tuple[str, KIND, int]] = {
+    "mul.Tensor": ("mul", KIND.DEFAULT, 1),
+    "mul.Scalar": ("mul", KIND.DEFAULT, 1),
+    "maximum": ("maximum", KIND.DEFAULT, 1),
+    "minimum": ("minimum", KIND.DEFAULT, 1),
+    "remainder.Tensor": ("remainder", KIND.DEFAULT, 4),
+    "remainder.Scalar": ("remainder", KIND.DEFAULT, 4),
+    "fmod.Tensor": ("fmod", KIND.DEFAULT, 4),
+    "fmod.Scalar": ("fmod", KIND.DEFAULT, 4),
+    "atan2": ("atan2", KIND.INT_TO_FLOAT, DEAR),
+    "hypot": ("hypot", KIND.DEFAULT, DEAR),
+    "copysign.Tensor": ("copysign", KIND.INT_TO_FLOAT, 1),
+    "copysign.Scalar": ("copysign", KIND.INT_TO_FLOAT, 1),
+}
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
+
+
+def _enter_unary(name: str, op: str, kind: KIND, cost: int) -> None:
+    @lowering(_overload(name))
+    def lower(call: Call, x: Tensor) -> Any:
+        dtype = promoted([x], kind)
+        if dtype_kind(dtype) == "b" or (dtype_kind(dtype) == "i" and op not in ("neg", "sign")):
+            if op not in ROUNDING:
+                return call.refuse(f"{name} of {x.dtype}")
+            return pointwise(call, [x], lambda ops, value: value, dtype)
+        return pointwise(call, [x], _row(op), dtype, cost)
+
+
+def _enter_binary(name: str, op: str, kind: KIND, cost: int) -> None:
+    @lowering(_overload(name))
+    def lower(call: Call, x: Any, y: Any) -> Any:
+        dtype = promoted([x, y], kind)
+        if dtype_kind(dtype) == "b":
+            if op != "mul":
+                return call.refuse(f"{name} of {dtype}")
+            return pointwise(call, [x, y], _row("bitwise_and"), dtype)
+        if op in ("remainder", "fmod") and dtype_kind(dtype) == "i":
+            return call.refuse("integer division by a number that may be zero")
+        return pointwise(call, [x, y], _row(op), dtype, cost)
+
+
+def _enter_comparison(name: str) -> None:
+    @lowering(_overload(f"{name}.Tensor"), _overload(f"{name}.Scalar"))
+    def lower(call: Call, x: Any, y: Any) -> Any:
+        return pointwise(call, [x, y], _row(name))
+
+
+def _enter_bitwise(name: str) -> None:
+    @lowering(_overload(f"{name}.Tensor"), _overload(f"{name}.Scalar"))
+    def lower(call: Call, x: Any, y: Any) -> Any:
+        return pointwise(call, [x, y], _row(name))
+
+
+for _name, _entry in UNARY.items():
+    _enter_unary(_name, *_entry)
+for _name, _entry in BINARY.items():
+    _enter_binary(_name, *_entry)
+for _name in COMPARISONS:
+    _enter_comparison(_name)
+for _name in BITWISE:
+    _enter_bitwise(_name)
+
+
+@lowering(aten.add.Tensor, aten.add.Scalar)
+def add(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
+    dtype = promoted([x, y])
+    if dtype_kind(dtype) == "b":
+        if alpha != 1:
+            return call.refuse("add of bool with alpha")
+        return pointwise(call, [x, y], _row("bitwise_or"), dtype)
+    if alpha == 1:
+        return pointwise(call, [x, y], _row("add"), dtype)
+    scaled = lambda ops, a, b: ops.add(a, ops.mul(b, ops.constant(alpha, dtype)))  # noqa: E731
+    return pointwise(call, [x, y], scaled, dtype, 2)
+
+
+@lowering(aten.sub.Tensor, aten.sub.Scalar)
+def sub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
+    dtype = promoted([x, y])
+    if alpha == 1:
+        return pointwise(call, [x, y], _row("sub"), dtype)
+    scaled = lambda ops, a, b: ops.sub(a, ops.mul(b, ops.constant(alpha, dtype)))  # noqa: E731
+    return pointwise(call, [x, y], scaled, dtype, 2)
+
+
+@lowering(aten.rsub.Scalar, aten.rsub.Tensor)
+def rsub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
+    return sub(call, y, x, alpha)
+
+
+@lowering(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        dtype = promoted([x, y], KIND.INT_TO_FLOAT)
+        return pointwise(call, [x, y], _row("truediv"), dtype, 4)
+    dtype = promoted([x, y])
+    if dtype_kind(dtype) != "f":
+        return _integer_division(call, x, y, rounding_mode, dtype)
+    if rounding_mode == "floor":
+        return pointwise(call, [x, y], _row("floordiv"), dtype, DEAR)
+    cut = lambda ops, a, b: ops.trunc(ops.truediv(a, b))  # noqa: E731
+    return pointwise(call, [x, y], cut, dtype, 4)
+
+
+def _integer_division(call: Call, x: Any, y: Any, mode: str, dtype: torch.dtype) -> Any:
+    if not isinstance(y, int) or y == 0 or dtype_kind(dtype) == "b":
+        return call.refuse("integer division by a number that may be zero")
+    row = _row("floordiv" if mode == "floor" else "truncdiv")
+    return pointwise(call, [x, y], row, dtype, 4)
+
+
+@lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(call: Call, x: Any, y: Any) -> Any:
+    return div(call, x, y, "floor")
+
+
+@lowering(aten.pow.Tensor_Scalar)
+def pow_scalar(call: Call, x: Tensor, exponent: Scalar) -> Any:
+    dtype = promoted([x, exponent])
+    special: dict[float, Function] = {
+        1.0: lambda ops, v: v,
+        2.0: lambda ops, v: ops.mul(v, v),
+        3.0: lambda ops, v: ops.mul(ops.mul(v, v), v),
+    }
+    if dtype_kind(dtype) == "f":
+        special[0.5] = _row("sqrt")
+        special[-0.5] = _row("rsqrt")
+        special[-1.0] = lambda ops, v: ops.truediv(ops.constant(1.0, dtype), v)
+        special[-2.0] = lambda ops, v: ops.truediv(ops.constant(1.0, dtype), ops.mul(v, v))
+    if float(exponent) in special:
+        return pointwise(call, [x], special[float(exponent)], dtype, 2)
+    if dtype_kind(dtype) != "f":
+        return call.refuse("power of integers")
+    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR)
+
+
+@lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_tensor(call: Call, x: Any, exponent: Any) -> Any:
+    dtype = promoted([x, exponent])
+    if dtype_kind(dtype) != "f":
+        return call.refuse("power of integers")
+    return pointwise(call, [x, exponent], _row("pow"), dtype, 2 * DEAR)
+
+
+@lowering(aten.abs.default)
+def abs_(call: Call, x: Tensor) -> Any:
+    if x.dtype is torch.bool:
+        return pointwise(call, [x], lambda ops, v: v)
+    return pointwise(call, [x], _row("abs"))
+
+
+@lowering(aten.square.default)
+def square(call: Call, x: Tensor) -> Any:
+    return pointwise(call, [x], lambda ops, v: ops.mul(v, v))
+
+
+@lowering(aten.reciprocal.default)
+def reciprocal(call: Call, x: Tensor) -> Any:
+    dtype = promoted([x], KIND.INT_TO_FLOAT)
+    return pointwise(
+        call, [x], lambda ops, v: ops.truediv(ops.constant(1.0, dtype), v), dtype, 4
+    )
+
+
+@lowering(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(call: Call, condition: Tensor, x: Any, y: Any) -> Any:
+    why = unsupported([x, y])
+    if why or condition.dtype is not torch.bool:
+        return call.refuse(why or "a condition that is not bool")
+    dtype = compute_dtype(call.result.dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        mask = condition.load(ops, broadcast(condition, indices))
+        return ops.where(mask, load_as(ops, x, indices, dtype), load_as(ops, y, indices, dtype))
+
+    tensors = [t for t in (condition, x, y) if isinstance(t, Tensor)]
+    return call.builder.computed(call.layout, tensors, 1, compute)
+
+
+@lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(call: Call, x: Tensor, mask: Tensor, value: Any) -> Any:
+    return where(call, mask, value, x)
+
+
+@lowering(aten.logical_not.default)
+def logical_not(call: Call, x: Tensor) -> Any:
+    return pointwise(call, [x], lambda ops, v: ops.logical_not(_truth(ops, v)), _held(x))
+
+
+def _enter_logical(name: str) -> None:
+    @lowering(_overload(f"logical_{name}"))
+    def lower(call: Call, x: Tensor, y: Tensor) -> Any:
+        both = lambda ops, a, b: ops.call(f"bitwise_{name}", _truth(ops, a), _truth(ops, b))  # noqa: E731
+        return pointwise(call, [x, y], both)
+
+
+for _name in ("and", "or", "xor"):
+    _enter_logical(_name)
+
+
+def _truth(ops: Ops, value: Value) -> Value:
+    return ops.to_dtype(value, torch.bool)
+
+
+def _held(x: Tensor) -> torch.dtype:
+    return compute_dtype(x.dtype)
+
+
+@lowering(aten.bitwise_not.default)
+def bitwise_not(call: Call, x: Tensor) -> Any:
+    return pointwise(call, [x], _row("logical_not" if x.dtype is torch.bool else "bitwise_not"))
+
+
+def _enter_test(name: str) -> None:
+    @lowering(_overload(name))
+    def lower(call: Call, x: Tensor) -> Any:
+        if dtype_kind(x.dtype) != "f":
+            return pointwise(call, [x], lambda ops, v: ops.constant(False, torch.bool))
+        return pointwise(call, [x], _row(name))
+
+
+for _name in ("isnan", "isinf"):
+    _enter_test(_name)
+
+
+@lowering(aten.signbit.default)
+def signbit(call: Call, x: Tensor) -> Any:
+    if dtype_kind(x.dtype) == "b":
+        return pointwise(call, [x], lambda ops, v: ops.constant(False, torch.bool))
+    if dtype_kind(x.dtype) == "i":
+        zero = _held(x)
+        return pointwise(call, [x], lambda ops, v: ops.lt(v, ops.constant(0, zero)))
+    return pointwise(call, [x], _row("signbit"))

@@ -1,0 +1,54 @@
+"""The table of lowerings: ATen operator -> function `(call, *args, **kwargs) -> Tensor or tuple`.
+
+A lowering gets a `Call` (builder, fake result, origin) and the operator's arguments with `Tensor`
+in place of tensors, and returns what the operator returns. `NotImplemented` means: this case is not
+lowered, call ATen (the reason is `call.reason`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor.ir.graph import Layout
+from inductor.lowering.builder import Builder, layout_of
+
+OpOverload = torch._ops.OpOverload
+
+
+@dataclass(slots=True)
+class Call:
+    """One operator of the graph that is being lowered. `result`: fake of what it returns."""
+
+    builder: Builder
+    target: OpOverload
+    result: Any
+    users: int
+    reason: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.result)
+
+    def refuse(self, reason: str) -> Any:
+        """Fall back to ATen, for `reason`."""
+        self.reason = reason
+        return NotImplemented
+
+
+Lowering = Callable[..., Any]
+LOWERINGS: dict[OpOverload, Lowering] = {}
+
+
+def lowering(*targets: OpOverload) -> Callable[[Lowering], Lowering]:
+    """Enter a function into the table for these operators."""
+
+    def enter(function: Lowering) -> Lowering:
+        for target in targets:
+            LOWERINGS[target] = function
+        return function
+
+    return enter

@@ -1,0 +1,205 @@
+"""From a functional ATen fx graph to a `LoopGraph`.
+
+In: a GraphModule whose nodes have fakes in `meta["val"]` (see `dynamo.aot`). Out: the loop graph, and
+which operators were left to ATen. One function of the table `LOWERINGS` runs for each node; an operator
+without one, or for which it declines, becomes a call into ATen.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
+from inductor.lowering import activations as activations
+from inductor.lowering import creation as creation
+from inductor.lowering import indexing as indexing
+from inductor.lowering import pointwise as pointwise
+from inductor.lowering import reductions as reductions
+from inductor.lowering import views as views
+from inductor.lowering.builder import Builder, converting, layout_of
+from inductor.lowering.registry import LOWERINGS, Call
+from inductor.lowering.tensor import Tensor
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A loop graph; fallbacks: (operator, reason) of each call that was left to ATen."""
+
+    graph: LoopGraph
+    fallbacks: tuple[tuple[str, str], ...]
+
+
+# Library calls that are meant to be library calls: not counted as fallbacks.
+LIBRARY = {
+    "mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "convolution_backward", "mv", "dot", "addmv",
+    "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
+    "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
+}  # fmt: skip
+
+
+def lower_graph(module: torch.fx.GraphModule) -> Lowered:
+    """Lower every node of `module`; the tensors that it returns are the outputs of the result."""
+    return _Run(module).lower()
+
+
+class _Run:
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        self.module = module
+        self.builder = Builder(_device_of(module))
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[InputBuffer | None] = []
+        self.fallbacks: list[tuple[str, str]] = []
+        self.outputs: list[Output] = []
+
+    def lower(self) -> Lowered:
+        for node in self.module.graph.nodes:
+            getattr(self, node.op)(node)
+        graph = LoopGraph(
+            tuple(self.inputs),
+            tuple(self.builder.constants),
+            tuple(self.builder.nodes),
+            tuple(self.outputs),
+            self.builder.device,
+        )
+        verify(graph)
+        return Lowered(graph, tuple(self.fallbacks))
+
+    def placeholder(self, node: torch.fx.Node) -> None:
+        fake = node.meta.get("val")
+        position = len(self.inputs)
+        if not isinstance(fake, torch.Tensor):
+            self.inputs.append(None)
+            self.values[node] = fake
+            return
+        name = f"arg{position}"
+        layout = layout_of(fake)
+        own = Layout(layout.device, layout.dtype, layout.size, layout.stride)
+        self.inputs.append(InputBuffer(name, own, position))
+        self.values[node] = self.builder.stored(layout, name)
+
+    def get_attr(self, node: torch.fx.Node) -> None:
+        value: Any = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if value.numel() == 1 and value.device.type == "cpu" and not value.dtype.is_complex:
+            number = value.item()
+            call = Call(self.builder, aten.full.default, value, len(node.users))
+            lazy = creation.filled(call, number)
+            if lazy is not NotImplemented:
+                self.values[node] = lazy
+                return
+        self.values[node] = self.builder.constant(value, layout_of(value))
+
+    def call_function(self, node: torch.fx.Node) -> None:
+        args = self._values_of(node.args)
+        kwargs = self._values_of(node.kwargs)
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            self.values[node] = target(*args, **kwargs)  # getitem
+            return
+        self.builder.origins = _origins(node)
+        result = node.meta["val"]
+        if target is aten.copy_.default:
+            self._write_input(*args)
+            return
+        call = Call(self.builder, target, result, len(node.users))
+        function = LOWERINGS.get(target)
+        value = NotImplemented
+        if function is None:
+            call.reason = "no lowering"
+        elif not self._foreign(node):
+            value = function(call, *args, **kwargs)
+        else:
+            call.reason = "tensors of several devices"
+        if value is NotImplemented:
+            value = self._fall_back(node, call, args, kwargs)
+        elif isinstance(value, Tensor):
+            self._keep_if_shared(node, value)
+        self.values[node] = value
+
+    def output(self, node: torch.fx.Node) -> None:
+        taken: set[str] = set()
+        for item in self._values_of(node.args[0]):
+            if not isinstance(item, Tensor):
+                self.outputs.append(item)
+                continue
+            view = item.realize()
+            if view.buffer.startswith(("arg", "const")) or view.buffer in taken:
+                view = self._copy_of(item)
+            taken.add(view.buffer)
+            self.outputs.append(view)
+
+    # -- parts ------------------------------------------------------------------------------------------
+
+    def _values_of(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return tuple(self._values_of(item) for item in value)
+        if isinstance(value, dict):
+            return {name: self._values_of(item) for name, item in value.items()}
+        return value
+
+    def _copy_of(self, tensor: Tensor) -> ViewRef:
+        copy = Tensor(tensor.layout, self.builder, compute=tensor.load, reads=tensor.reads)
+        return self.builder.store(copy)
+
+    def _foreign(self, node: torch.fx.Node) -> bool:
+        """Whether the operator touches another device than the graph's."""
+        device = self.builder.device
+        fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
+        return any(isinstance(fake, torch.Tensor) and fake.device != device for fake in fakes)
+
+    def _fall_back(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Any:
+        target = call.target
+        if target._schema.name.split("::")[1] not in LIBRARY:
+            self.fallbacks.append((str(target), call.reason))
+        return self.builder.extern(target, args, kwargs, node.meta["val"], call.reason)
+
+    def _keep_if_shared(self, node: torch.fx.Node, value: Tensor) -> None:
+        """Store what several nodes use, unless it is cheaper to compute it again."""
+        if value.view is not None or len(node.users) < 2:
+            return
+        if value.base is not None:
+            value = value.root()
+        if value.cost > 1 or (value.cost == 1 and len(value.reads) > 1):
+            value.realize()
+
+    def _write_input(self, goal: Tensor, source: Tensor) -> None:
+        """`goal.copy_(source)`: the new contents of an input."""
+        view = goal.view
+        assert view is not None
+        for value in self.values.values():
+            for tensor in value if isinstance(value, tuple) else (value,):
+                if isinstance(tensor, Tensor) and view.buffer in tensor.reads:
+                    if tensor.view is None:
+                        tensor.realize()
+        if source.view is not None and source.view.buffer == view.buffer:
+            source = self.builder.stored(source.layout, self._copy_of(source).buffer)
+        self.builder.store_into(view, converting(source, goal.dtype))
+
+
+def _device_of(module: torch.fx.GraphModule) -> torch.device:
+    """The device of the graph: the first that is not the CPU."""
+    for node in module.graph.nodes:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and fake.device.type != "cpu":
+            return fake.device
+    return torch.device("cpu")
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _origins(node: torch.fx.Node) -> Origins:
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    lines = tuple(f"{file}:{line}" for file, line in found[-1:])
+    return Origins((node.name,), lines, (str(node.target),))

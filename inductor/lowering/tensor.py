@@ -1,0 +1,114 @@
+"""`Tensor`: a tensor of the program while it is being lowered.
+
+It is in one of three states, and only ever moves down this list:
+
+    computed   a function from an index to a scalar value, not in memory ("lazy")
+    view       of another tensor, by a function from its index to the other's
+    stored     in a buffer, at the strides that eager has
+
+`realize` moves it to the last one. Bodies are traced when a buffer is made, so that whatever is
+stored by then is loaded and everything else is computed where it is used. float16 and bfloat16 are
+loaded as float32 and converted back when they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.graph import Layout, ViewRef
+from inductor.ir.index import Index, flatten
+
+Indices = tuple[Index, ...]
+Compute = Callable[[Ops, Indices], Value]
+HALVES = (torch.float16, torch.bfloat16)
+NOTHING: frozenset[str] = frozenset()
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of `dtype` are held inside of a body."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+class Realizer(Protocol):
+    """What a tensor needs of the graph builder."""
+
+    def store(self, tensor: Tensor) -> ViewRef: ...
+
+
+class Tensor:
+    """See the top of the file. `cost`: scalar operations for one element; `reads`: buffers."""
+
+    __slots__ = ("base", "compute", "cost", "layout", "owner", "reads", "reindex", "view")
+
+    def __init__(
+        self,
+        layout: Layout,
+        owner: Realizer,
+        view: ViewRef | None = None,
+        compute: Compute | None = None,
+        cost: int = 0,
+        reads: frozenset[str] = NOTHING,
+    ) -> None:
+        self.layout = layout
+        self.owner = owner
+        self.view = view
+        self.compute = compute
+        self.cost = cost
+        self.reads = reads if view is None else frozenset((view.buffer,))
+        self.base: Tensor | None = None
+        self.reindex: Callable[[Indices], Indices] | None = None
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        return self.layout.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.layout.dtype
+
+    def as_view(self, layout: Layout, reindex: Callable[[Indices], Indices]) -> Tensor:
+        """This tensor seen with another layout; its element `i` is ours at `reindex(i)`."""
+        if self.view is not None:
+            return Tensor(layout, self.owner, view=self._view_of(layout))
+        seen = Tensor(layout, self.owner, cost=self.cost, reads=self.reads)
+        seen.base = self
+        seen.reindex = reindex
+        return seen
+
+    def _view_of(self, layout: Layout) -> ViewRef:
+        view = self.realize()
+        offset = view.offset + layout.offset - self.layout.offset
+        return ViewRef(view.buffer, layout.size, layout.stride, offset, layout.dtype)
+
+    def realize(self) -> ViewRef:
+        """Put it into memory, if it is not there, and say where."""
+        if self.view is None:
+            if self.base is not None:
+                self.base.realize()
+                self.view = self.base._view_of(self.layout)
+            else:
+                self.view = self.owner.store(self)
+            self.base = self.compute = self.reindex = None
+            self.reads = frozenset((self.view.buffer,))
+            self.cost = 0
+        return self.view
+
+    def load(self, ops: Ops, indices: Indices) -> Value:
+        """The element at `indices`, in `compute_dtype(self.dtype)`."""
+        if self.view is not None:
+            view = self.view
+            value = ops.load(view.buffer, flatten(indices, view.stride, view.offset), view.dtype)
+            return ops.to_dtype(value, compute_dtype(view.dtype))
+        if self.base is not None:
+            assert self.reindex is not None
+            return self.base.load(ops, self.reindex(indices))
+        assert self.compute is not None
+        return self.compute(ops, indices)
+
+    def root(self) -> Tensor:
+        """The tensor whose elements this one shows."""
+        return self if self.base is None else self.base.root()
