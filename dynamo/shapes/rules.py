@@ -615,29 +615,3 @@ def _adaptive_pool(
     last = is_channels_last(source.size, source.stride)
     made = channels_last_stride(size) if last else contiguous_stride(size)
     return Fresh(cache.facts(size, made, 0, source.dtype, source.device))
-
-
-# -- attention ---------------------------------------------------------------------------------
-
-
-@shape_rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _flash_attention_cpu(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
-    query, key, value = (arg.facts for arg in args[:3])
-    if len(query.size) != 4 or len(key.size) != 4 or query.device.type != "cpu":
-        return None
-    batch, heads, length, depth = query.size
-    if value.size[-1] != depth or key.size != value.size or 0 in query.size + key.size:
-        return None
-    size = (batch, heads, length, depth)
-    stride = (length * heads * depth, depth, heads * depth, 1)
-    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
-    sums = (batch, heads, length)
-    return Several(
-        tuple,
-        (
-            Fresh(cache.facts(size, stride, 0, query.dtype, query.device)),
-            Fresh(cache.facts(sums, (length * heads, 1, heads), 0, wide, query.device)),
-        ),
-    )
