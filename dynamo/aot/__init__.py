@@ -1,4 +1,4 @@
-"""Functional ATen graphs out of captured programs: a service for backends (see `dynamo.aot.api`)."""
+"""Functional ATen graphs out of captured programs: a service for backends (see `api`)."""
 
 from dynamo.aot.api import compile_inference
 from dynamo.aot.capture import capture_forward

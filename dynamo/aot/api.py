@@ -1,7 +1,7 @@
 """The service that `dynamo.aot` is for backends: compile a program's functional ATen graph.
 
-In: a captured module, its example inputs, and a compiler of functional ATen graphs. Out: a callable with
-the program's inputs and outputs.
+In: a captured module, its example inputs, and a compiler of functional ATen graphs. Out: a callable
+with the program's inputs and outputs.
 """
 
 from __future__ import annotations

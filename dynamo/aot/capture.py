@@ -39,7 +39,7 @@ def capture_forward(
 
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
-    with refusals(), torch.inference_mode(False), torch.set_grad_enabled(_grad_mode()):
+    with refusals(), outside_inference_mode():
         world = FakeWorld()
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
@@ -51,8 +51,12 @@ def capture_forward(
         return _finish(session, plan, outputs, mutated, epilogue_in_graph)
 
 
-def _grad_mode() -> bool:
-    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+@contextlib.contextmanager
+def outside_inference_mode() -> Iterator[None]:
+    """Inference mode is no-grad mode here: its tensors can't be functionalized."""
+    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What runs around a compiled graph: mutations, views, and the way back to the captured program.
 
-In: an `AtenGraph` and the callable that a compiler made of its module. Out: a callable with the inputs
-and outputs of the program. It is one generated Python function, readable as `call.source`:
+In: an `AtenGraph` and the callable that a compiler made of its module. Out: a callable with the
+inputs and outputs of the program. It is one generated Python function, readable as `call.source`:
 
     def call(a0, a1):
         v0, v1 = compiled(a0, a1)
