@@ -1,0 +1,120 @@
+"""Reductions as accumulators: how each kind starts, takes in a value, and ends.
+
+An accumulator is a few C++ variables; `cell` is "" for scalars and "[k]" for an element of a tile.
+Sums of floats are added up in chunks whose sums go into a double, so that the error stays near that
+of a pairwise sum. `max` and `min` of floats keep a flag beside them that a NaN was seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from inductor.codegen.cpp.types import UNSIGNED, highest, literal, lowest, value_type
+from inductor.ir.body import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One C++ variable of an accumulator; `combine`: its OpenMP reduction, "" for none."""
+
+    name: str
+    type: str
+    start: str
+    combine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """Texts of one reduction. `update` and `result` contain CELL where a tile has an index.
+
+    chunked: of floats, to be flushed into `total` every now and then.
+    """
+
+    position: int
+    dtype: torch.dtype
+    variables: tuple[Variable, ...]
+    update: tuple[str, ...]
+    result: str
+    chunked: bool = False
+
+    @property
+    def total(self) -> Variable:
+        return Variable(f"s{self.position}", "f64", "0")
+
+    def vectorizes(self) -> bool:
+        """Whether OpenMP can combine the accumulators of the lanes."""
+        return all(variable.combine for variable in self.variables)
+
+
+CELL = "@"
+
+
+def make_accumulator(position: int, op: Op, values: tuple[str, ...], source: Op) -> Accumulator:
+    """The accumulator of a reduction; values: texts of its operands."""
+    kind = str(op.imm)
+    if kind in ("argmax", "argmin"):
+        return _arg(position, op, values, source.dtype, kind)
+    if op.dtype is torch.bool:
+        return _logical(position, op, values[0], kind)
+    if kind in ("max", "min"):
+        return _extreme(position, op, values[0], kind)
+    return _arithmetic(position, op, values[0], kind)
+
+
+def _arithmetic(position: int, op: Op, value: str, kind: str) -> Accumulator:
+    name = f"a{position}"
+    sign, start = ("+", "0") if kind == "sum" else ("*", "1")
+    target = value_type(op.dtype)
+    wide = UNSIGNED.get(op.dtype, target)
+    variables = (Variable(name, wide, start, sign),)
+    update = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} ({wide}){value});",)
+    chunked = kind == "sum" and op.dtype.is_floating_point
+    result = f"({target}){name}{CELL}"
+    return Accumulator(position, op.dtype, variables, update, result, chunked)
+
+
+def _logical(position: int, op: Op, value: str, kind: str) -> Accumulator:
+    name = f"a{position}"
+    sign, start = ("&", "1") if kind in ("min", "prod") else ("|", "0")
+    variables = (Variable(name, "i32", start, sign),)
+    update = (f"{name}{CELL} {sign}= (i32){value};",)
+    return Accumulator(position, op.dtype, variables, update, f"({name}{CELL} != 0)")
+
+
+def _extreme(position: int, op: Op, value: str, kind: str) -> Accumulator:
+    name, flag = f"a{position}", f"n{position}"
+    sign, start = (">", lowest(op.dtype)) if kind == "max" else ("<", highest(op.dtype))
+    target = value_type(op.dtype)
+    variables = [Variable(name, target, start, kind)]
+    update = [f"{name}{CELL} = {value} {sign} {name}{CELL} ? {value} : {name}{CELL};"]
+    result = f"{name}{CELL}"
+    if op.dtype.is_floating_point:
+        variables.append(Variable(flag, "i32", "0", "|"))
+        update.append(f"{flag}{CELL} |= {value} != {value};")
+        nan = literal(float("nan"), op.dtype)
+        result = f"({flag}{CELL} ? {nan} : {name}{CELL})"
+    return Accumulator(position, op.dtype, tuple(variables), tuple(update), result)
+
+
+def _arg(
+    position: int, op: Op, values: tuple[str, ...], source: torch.dtype, kind: str
+) -> Accumulator:
+    best, place, seen = f"a{position}", f"p{position}", f"q{position}"
+    start = lowest(source) if kind == "argmax" else highest(source)
+    better = "k_greater" if kind == "argmax" else "k_less"
+    variables = (
+        Variable(best, value_type(source), start),
+        Variable(place, "i64", "0"),
+        Variable(seen, "i32", "0"),
+    )
+    value, where = values
+    take = f"t{position}_take"
+    update = (
+        f"const bool {take} = {better}({value}, {best}{CELL}) | ({seen}{CELL} == 0);",
+        f"{best}{CELL} = {take} ? {value} : {best}{CELL};",
+        f"{place}{CELL} = {take} ? (i64){where} : {place}{CELL};",
+        f"{seen}{CELL} = 1;",
+    )
+    return Accumulator(position, op.dtype, variables, update, f"{place}{CELL}")

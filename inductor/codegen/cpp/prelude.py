@@ -1,0 +1,74 @@
+"""The prelude of a translation unit: types, `struct Runtime`, and the `k_*` functions it uses.
+
+In: the text of kernels. Out: C++ text without includes. `PARTS` maps a name to its text; a part is
+printed when its name occurs in the kernels or in a printed part, and always before what uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from inductor.codegen.cpp.prelude_math import DOUBLE_PARTS, FLOAT_PARTS
+from inductor.codegen.cpp.prelude_scalar import SCALAR_PARTS
+
+BASE = """\
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef float f32;
+typedef double f64;
+enum class f16 : u16 {};
+enum class bf16 : u16 {};
+#define K_INLINE static inline __attribute__((always_inline))
+
+struct Runtime {
+  void** data;
+  int (*call)(Runtime*, i64 index);
+  void (*drop)(Runtime*, i64 slot);
+  void (*sgemm)(const char* transa, const char* transb, const int* m, const int* n, const int* k,
+                const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
+                const float* beta, float* c, const int* ldc);
+  i64 error_code;
+  i64 error_value;
+  i64 error_bound;
+  void* state;
+};
+"""
+
+PARTS: dict[str, str] = {**SCALAR_PARTS, **FLOAT_PARTS, **DOUBLE_PARTS}
+
+_WORD = re.compile(r"\b(?:k_\w+|K_\w+|f16|bf16)\b")
+
+
+def used_parts(texts: Iterable[str]) -> list[str]:
+    """Names of the parts that the texts need, each after what it needs itself."""
+    order: dict[str, None] = {}
+
+    def visit(text: str) -> None:
+        for name in dict.fromkeys(_WORD.findall(text)):
+            part = PARTS.get(name)
+            if part is None or name in order or name in entered:
+                continue
+            entered.add(name)
+            visit(part)
+            order[name] = None
+
+    entered: set[str] = set()
+    for text in texts:
+        visit(text)
+    return list(order)
+
+
+def prelude_for(texts: Iterable[str]) -> str:
+    """The prelude that these kernels need."""
+    return "\n".join([BASE, *(PARTS[name] for name in used_parts(texts))])
+
+
+PRELUDE: str = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS.values()))])
+"""All of it; a unit contains only the parts that it uses (`prelude_for`)."""

@@ -1,0 +1,237 @@
+"""Prelude parts that are no transcendental functions: conversions, integers, comparisons, rounding.
+
+Each value is one piece of C++ text that defines the function of its name for all types it accepts.
+"""
+
+from __future__ import annotations
+
+_FLOATS = ("f32", "f64")
+_SIGNED = (("i8", "u8"), ("i16", "u16"), ("i32", "u32"), ("i64", "u64"))
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8")
+
+_WIDEN = "template <class S> K_INLINE S k_widen(S x) { return x; }\n"
+_TO = """\
+template <class T> struct k_To { template <class S> K_INLINE T make(S x) { return (T)x; } };
+template <> struct k_To<bool> { template <class S> K_INLINE bool make(S x) { return x != 0; } };
+template <> struct k_To<u8> {
+  K_INLINE u8 make(f32 x) { return (u8)(i64)x; }
+  K_INLINE u8 make(f64 x) { return (u8)(i64)x; }
+  template <class S> K_INLINE u8 make(S x) { return (u8)x; }
+};
+"""
+_CONVERT = """\
+template <class T, class S> K_INLINE T k_convert(S x) { return k_To<T>::make(k_widen(x)); }
+"""
+
+_BF16 = """\
+K_INLINE f32 k_widen(bf16 x) { return __builtin_bit_cast(f32, (u32)x << 16); }
+template <> struct k_To<bf16> {
+  template <class S> K_INLINE bf16 make(S value) {
+    f32 x = (f32)value;
+    u32 bits = __builtin_bit_cast(u32, x);
+    u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+    return (bf16)(u16)(x != x ? 0x7fc0u : rounded);
+  }
+};
+"""
+
+# float16 by bits: g++ before 13 does not vectorise _Float16
+_F16 = """\
+K_INLINE f32 k_widen(f16 h) {
+  u32 x = (u32)h & 0x7fffu;
+  u32 sign = ((u32)h & 0x8000u) << 16;
+  f32 scaled = __builtin_bit_cast(f32, x << 13) * 0x1p112f;
+  u32 bits = __builtin_bit_cast(u32, scaled);
+  bits = x >= 0x7c00u ? (x << 13) | 0x7f800000u : bits;
+  return __builtin_bit_cast(f32, bits | sign);
+}
+template <> struct k_To<f16> {
+  template <class S> K_INLINE f16 make(S value) {
+    u32 bits = __builtin_bit_cast(u32, (f32)value);
+    u32 sign = (bits >> 16) & 0x8000u;
+    u32 x = bits & 0x7fffffffu;
+    u32 normal = (x - 0x38000000u + 0xfffu + ((x >> 13) & 1)) >> 13;
+    u32 tiny = __builtin_bit_cast(u32, __builtin_bit_cast(f32, x) + 0.5f) - 0x3f000000u;
+    u32 half = x < 0x38800000u ? tiny : normal;
+    half = x >= 0x477ff000u ? 0x7c00u : half;
+    half = x > 0x7f800000u ? 0x7e00u : half;
+    return (f16)(u16)(half | sign);
+  }
+};
+"""
+
+
+def _each(types: tuple[str, ...], text: str) -> str:
+    return "".join(text.replace("T", name) + "\n" for name in types)
+
+
+def _signed(text: str) -> str:
+    return "".join(text.replace("T", s).replace("U", u) + "\n" for s, u in _SIGNED)
+
+
+_FLOORDIV = _each(
+    _FLOATS,
+    """K_INLINE T k_floordiv(T a, T b) {
+  T rest = k_fmod(a, b);
+  T quotient = (a - rest) / b;
+  quotient = rest != 0 && ((b < 0) != (rest < 0)) ? quotient - 1 : quotient;
+  T whole = k_floor(quotient);
+  whole = quotient - whole > (T)0.5 ? whole + 1 : whole;
+  T zero = k_copysign((T)0, a / b);
+  return b == 0 ? a / b : (quotient == 0 ? zero : whole);
+}""",
+)
+
+_FLOORDIV_INTEGERS = _each(
+    _INTEGERS[:4],
+    """K_INLINE T k_floordiv(T a, T b) {
+  T quotient = k_truncdiv(a, b);
+  return (T)(quotient - ((T)((u64)quotient * (u64)b) != a && (a < 0) != (b < 0)));
+}""",
+) + "K_INLINE u8 k_floordiv(u8 a, u8 b) { return (u8)(a / b); }\n"
+
+# -1 as divisor: the least integer divided by it traps
+_TRUNCDIV = (
+    _signed("K_INLINE T k_truncdiv(T a, T b) { return b == -1 ? (T)(0 - (U)a) : (T)(a / b); }")
+    + "K_INLINE u8 k_truncdiv(u8 a, u8 b) { return (u8)(a / b); }\n"
+)
+
+_REMAINDER = _each(
+    _FLOATS,
+    """K_INLINE T k_remainder(T a, T b) {
+  T rest = k_fmod(a, b);
+  return rest != 0 && ((b < 0) != (rest < 0)) ? rest + b : rest;
+}""",
+) + _each(
+    _INTEGERS[:4],
+    """K_INLINE T k_remainder(T a, T b) {
+  T rest = k_fmod(a, b);
+  return rest != 0 && ((b < 0) != (rest < 0)) ? (T)(rest + b) : rest;
+}""",
+) + "K_INLINE u8 k_remainder(u8 a, u8 b) { return (u8)(a % b); }\n"
+
+_FMOD = (
+    "K_INLINE f32 k_fmod(f32 a, f32 b) { return __builtin_fmodf(a, b); }\n"
+    "K_INLINE f64 k_fmod(f64 a, f64 b) { return __builtin_fmod(a, b); }\n"
+    + _each(
+        _INTEGERS[:4],
+        "K_INLINE T k_fmod(T a, T b) { return b == -1 ? (T)0 : (T)(a % b); }",
+    )
+    + "K_INLINE u8 k_fmod(u8 a, u8 b) { return (u8)(a % b); }\n"
+)
+
+_POW_INTEGERS = """\
+template <class T> K_INLINE T k_pow_integer(T base, T power) {
+  u64 result = 1, factor = (u64)base;
+  if (power < 0) return base == 1 ? 1 : (base == (T)-1 ? ((power & 1) ? (T)-1 : 1) : 0);
+  for (u64 n = (u64)power; n; n >>= 1, factor *= factor) result *= n & 1 ? factor : 1;
+  return (T)result;
+}
+"""
+
+_SHIFT_LEFT = _signed(
+    "K_INLINE T k_shift_left(T a, T n) "
+    "{ return (u64)n >= sizeof(T) * 8 ? (T)0 : (T)((U)a << (n & (sizeof(T) * 8 - 1))); }"
+) + "K_INLINE u8 k_shift_left(u8 a, u8 n) { return n >= 8 ? 0 : (u8)(a << n); }\n"
+_SHIFT_RIGHT = _each(
+    _INTEGERS,
+    "K_INLINE T k_shift_right(T a, T n) "
+    "{ return (T)(a >> ((u64)n >= sizeof(T) * 8 ? sizeof(T) * 8 - 1 : n)); }",
+).replace("sizeof(u8) * 8 - 1 :", "8 :")
+
+_ABS = (
+    "K_INLINE f32 k_abs(f32 x) { return __builtin_fabsf(x); }\n"
+    "K_INLINE f64 k_abs(f64 x) { return __builtin_fabs(x); }\n"
+    + _signed("K_INLINE T k_abs(T x) { return x < 0 ? (T)(0 - (U)x) : x; }")
+    + "K_INLINE u8 k_abs(u8 x) { return x; }\n"
+)
+
+
+def _extreme(name: str, sign: str) -> str:
+    return _each(
+        _FLOATS, f"K_INLINE T {name}(T a, T b) {{ return a {sign} b || a != a ? a : b; }}"
+    ) + _each((*_INTEGERS, "bool"), f"K_INLINE T {name}(T a, T b) {{ return a {sign} b ? a : b; }}")
+
+
+def _first(name: str, sign: str) -> str:
+    """Whether `a` takes the place of the best so far."""
+    return _each(
+        _FLOATS, f"K_INLINE bool {name}(T a, T b) {{ return a {sign} b || (a != a && b == b); }}"
+    ) + _each((*_INTEGERS, "bool"), f"K_INLINE bool {name}(T a, T b) {{ return a {sign} b; }}")
+
+
+def _builtin(name: str, function: str, arguments: int = 1) -> str:
+    names = "ab"[:arguments]
+    given = ", ".join(names)
+    return "".join(
+        f"K_INLINE {t} k_{name}({', '.join(f'{t} {n}' for n in names)}) "
+        f"{{ return __builtin_{function}{end}({given}); }}\n"
+        for t, end in (("f32", "f"), ("f64", ""))
+    )
+
+
+SCALAR_PARTS: dict[str, str] = {
+    "k_convert": _CONVERT,
+    "k_widen": _WIDEN,
+    "k_To": _TO,
+    "bf16": _BF16,
+    "f16": _F16,
+    "k_floordiv": _FLOORDIV + _FLOORDIV_INTEGERS,
+    "k_truncdiv": _TRUNCDIV,
+    "k_remainder": _REMAINDER,
+    "k_fmod": _FMOD,
+    "k_pow_integer": _POW_INTEGERS,
+    "k_shift_left": _SHIFT_LEFT,
+    "k_shift_right": _SHIFT_RIGHT,
+    "k_abs": _ABS,
+    "k_maximum": _extreme("k_maximum", ">="),
+    "k_minimum": _extreme("k_minimum", "<="),
+    "k_greater": _first("k_greater", ">"),
+    "k_less": _first("k_less", "<"),
+    "k_sign": _each(
+        (*_FLOATS, *_INTEGERS), "K_INLINE T k_sign(T x) { return (T)((x > 0) - (x < 0)); }"
+    ),
+    "k_isinf": _each(
+        _FLOATS, "K_INLINE bool k_isinf(T x) { return k_abs(x) == (T)__builtin_inf(); }"
+    ),
+    "k_signbit": (
+        "K_INLINE bool k_signbit(f32 x) { return __builtin_bit_cast(i32, x) < 0; }\n"
+        "K_INLINE bool k_signbit(f64 x) { return __builtin_bit_cast(i64, x) < 0; }\n"
+    ),
+    "k_sqrt": _builtin("sqrt", "sqrt"),
+    "k_rsqrt": _each(_FLOATS, "K_INLINE T k_rsqrt(T x) { return 1 / k_sqrt(x); }"),
+    "k_floor": _builtin("floor", "floor"),
+    "k_ceil": _builtin("ceil", "ceil"),
+    "k_trunc": _builtin("trunc", "trunc"),
+    "k_round": _builtin("round", "nearbyint"),
+    "k_copysign": _builtin("copysign", "copysign", 2),
+    "k_floordiv_index": (
+        "K_INLINE i64 k_floordiv_index(i64 a, i64 b) { return a / b - (a % b < 0); }\n"
+    ),
+    "k_mod_index": (
+        "K_INLINE i64 k_mod_index(i64 a, i64 b) { i64 m = a % b; return m < 0 ? m + b : m; }\n"
+    ),
+    "k_threads": """\
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+K_INLINE i64 k_share(i64 total, i64 align, i64 thread, i64 threads) {
+  i64 end = total * thread / threads / align * align;
+  return thread == threads ? total : end;
+}
+""",
+    "k_fail": """\
+static void k_fail(Runtime* rt, i64 value, i64 bound) {
+  i64 none = 0;
+  if (!__atomic_compare_exchange_n(&rt->error_code, &none, 1, false, 5, 5)) return;
+  rt->error_value = value;
+  rt->error_bound = bound;
+}
+""",
+    "k_worst": """\
+K_INLINE i64 k_worst(i64 worst, bool wrong, i64 value) {
+  value = value == K_NO_ERROR ? value + 1 : value;
+  return wrong && value > worst ? value : worst;
+}
+""",
+    "K_NO_ERROR": "#define K_NO_ERROR (-9223372036854775807L - 1)\n",
+}
