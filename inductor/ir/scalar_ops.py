@@ -66,7 +66,7 @@ _BINARY = [
     ScalarOp("add", 2, SAME, "if", "({T})({0} + {1})", "({0} + {1})", torch.add),
     ScalarOp("sub", 2, SAME, "if", "({T})({0} - {1})", "({0} - {1})", torch.sub),
     ScalarOp("mul", 2, SAME, "if", "({T})({0} * {1})", "({0} * {1})", torch.mul),
-    ScalarOp("truediv", 2, SAME, "f", "({0} / {1})", "tl.div_rn({0}, {1})", torch.div),
+    ScalarOp("truediv", 2, SAME, "f", "({0} / {1})", "k_truediv({0}, {1})", torch.div),
     ScalarOp(
         "floordiv", 2, SAME, "if", "k_floordiv({0}, {1})", "k_floordiv({0}, {1})", _floor_div,
         "quotient rounded to minus infinity; integer division by zero is undefined",
@@ -77,10 +77,10 @@ _BINARY = [
         torch.remainder, "has the sign of the divisor",
     ),
     ScalarOp(
-        "fmod", 2, SAME, "if", "k_fmod({0}, {1})", "libdevice.fmod({0}, {1})", torch.fmod,
+        "fmod", 2, SAME, "if", "k_fmod({0}, {1})", "k_fmod({0}, {1})", torch.fmod,
         "has the sign of the dividend",
     ),
-    ScalarOp("pow", 2, SAME, "if", "k_pow({0}, {1})", "libdevice.pow({0}, {1})", torch.pow),
+    ScalarOp("pow", 2, SAME, "if", "k_pow({0}, {1})", "k_pow({0}, {1})", torch.pow),
     ScalarOp("atan2", 2, SAME, "f", "k_atan2({0}, {1})", "libdevice.atan2({0}, {1})", torch.atan2),
     ScalarOp("hypot", 2, SAME, "f", "k_hypot({0}, {1})", "libdevice.hypot({0}, {1})", torch.hypot),
     ScalarOp(
@@ -93,21 +93,21 @@ _BINARY = [
     ),
     ScalarOp(
         "maximum", 2, SAME, "bif", "k_maximum({0}, {1})",
-        "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", torch.maximum, "NaN wins",
+        "k_maximum({0}, {1})", torch.maximum, "NaN wins",
     ),
     ScalarOp(
         "minimum", 2, SAME, "bif", "k_minimum({0}, {1})",
-        "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", torch.minimum, "NaN wins",
+        "k_minimum({0}, {1})", torch.minimum, "NaN wins",
     ),
     ScalarOp("bitwise_and", 2, SAME, "bi", "({T})({0} & {1})", "({0} & {1})", torch.bitwise_and),
     ScalarOp("bitwise_or", 2, SAME, "bi", "({T})({0} | {1})", "({0} | {1})", torch.bitwise_or),
     ScalarOp("bitwise_xor", 2, SAME, "bi", "({T})({0} ^ {1})", "({0} ^ {1})", torch.bitwise_xor),
     ScalarOp(
-        "shift_left", 2, SAME, "i", "k_shift_left({0}, {1})", "({0} << {1})",
+        "shift_left", 2, SAME, "i", "k_shift_left({0}, {1})", "k_shift_left({0}, {1})",
         torch.bitwise_left_shift,
     ),
     ScalarOp(
-        "shift_right", 2, SAME, "i", "k_shift_right({0}, {1})", "({0} >> {1})",
+        "shift_right", 2, SAME, "i", "k_shift_right({0}, {1})", "k_shift_right({0}, {1})",
         torch.bitwise_right_shift, "arithmetic",
     ),
 ]
@@ -129,7 +129,7 @@ def _math(name: str, function: Callable[..., Any], triton: str = "", doc: str = 
 
 
 _UNARY = [
-    ScalarOp("neg", 1, SAME, "if", "({T})(-{0})", "(-{0})", torch.neg),
+    ScalarOp("neg", 1, SAME, "if", "({T})(-{0})", "k_neg({0})", torch.neg),
     ScalarOp("abs", 1, SAME, "if", "k_abs({0})", "tl.abs({0})", torch.abs),
     ScalarOp("sign", 1, SAME, "if", "k_sign({0})", "k_sign({0})", torch.sign, "0 for 0 and NaN"),
     ScalarOp("bitwise_not", 1, SAME, "i", "({T})(~{0})", "(~{0})", torch.bitwise_not),
@@ -137,17 +137,17 @@ _UNARY = [
     ScalarOp("isnan", 1, BOOL, "f", "({0} != {0})", "({0} != {0})", torch.isnan),
     ScalarOp("isinf", 1, BOOL, "f", "k_isinf({0})", "k_isinf({0})", torch.isinf),
     ScalarOp("signbit", 1, BOOL, "f", "k_signbit({0})", "k_signbit({0})", torch.signbit),
-    _math("exp", torch.exp, "tl.exp({0})"),
+    _math("exp", torch.exp),
     _math("exp2", torch.exp2),
     _math("expm1", torch.expm1),
-    _math("log", torch.log, "tl.log({0})"),
+    _math("log", torch.log),
     _math("log2", torch.log2),
     _math("log10", torch.log10),
     _math("log1p", torch.log1p),
-    _math("sqrt", torch.sqrt, "tl.sqrt_rn({0})"),
+    _math("sqrt", torch.sqrt, "k_sqrt({0})"),
     _math("rsqrt", torch.rsqrt),
-    _math("sin", torch.sin, "tl.sin({0})"),
-    _math("cos", torch.cos, "tl.cos({0})"),
+    _math("sin", torch.sin),
+    _math("cos", torch.cos),
     _math("tan", torch.tan),
     _math("asin", torch.asin),
     _math("acos", torch.acos),
@@ -160,10 +160,10 @@ _UNARY = [
     _math("atanh", torch.atanh),
     _math("erf", torch.erf),
     _math("erfc", torch.erfc),
-    _math("sigmoid", torch.sigmoid, "tl.sigmoid({0})"),
+    _math("sigmoid", torch.sigmoid, "k_sigmoid({0})"),
     _math("lgamma", torch.lgamma),
-    _math("floor", torch.floor, "libdevice.floor({0})"),
-    _math("ceil", torch.ceil, "libdevice.ceil({0})"),
+    _math("floor", torch.floor),
+    _math("ceil", torch.ceil),
     _math("trunc", torch.trunc),
     _math("round", torch.round, "libdevice.rint({0})", "halves go to even"),
 ]

@@ -1,0 +1,1 @@
+"""Kernels as Triton. Only generated files and `prelude` import triton."""

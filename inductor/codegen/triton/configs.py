@@ -1,0 +1,87 @@
+"""Block sizes and warps of a launch: the likely best first, then what autotuning may try.
+
+In: a `Launch`. Out: a few `Config`s. The figures are those of a large device (132 multiprocessors).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor.codegen.triton.launch import Launch
+from inductor.codegen.triton.split import reads_along_rows
+
+WARP = 32
+TILE = 4096  # elements of a tile of a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run a launch. `columns` is the greatest block of a loop over columns."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+def power_of_two(count: int) -> int:
+    """The least power of two that is not less than `count`."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def choose_configs(launch: Launch) -> tuple[Config, ...]:
+    """The default config first."""
+    widest = max(stage.columns for stage in launch.stages)
+    if widest <= 1 and launch.splits == 1:
+        return _flat_configs(launch)
+    if launch.persistent:
+        return _persistent_configs(launch, power_of_two(widest))
+    return _loop_configs(launch, power_of_two(widest))
+
+
+def _flat_configs(launch: Launch) -> tuple[Config, ...]:
+    """Small launches spread over the device; large ones give each thread several elements."""
+    rows = power_of_two(launch.rows)
+    if rows >= 1 << 20:
+        found = [(1024, 4), (512, 4), (512, 8), (2048, 8), (256, 4)]
+    elif rows >= 1 << 17:
+        found = [(512, 4), (256, 4), (1024, 4), (128, 2)]
+    else:
+        found = [(128, 4), (256, 4), (64, 2)]
+    return _unique([Config(min(block, rows), 1, warps) for block, warps in found])
+
+
+def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
+    rows = power_of_two(launch.rows)
+    along_rows = any(reads_along_rows(stage) for stage in launch.stages)
+    wanted = max(1, min((64 if along_rows else 8), TILE // columns, rows))
+    if not along_rows:
+        wanted = max(1, min(wanted, 1024 // columns, rows // 256))
+    found = []
+    for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
+        if block * columns <= 16384 and block <= rows:
+            found.append(Config(block, columns, _warps(block * columns)))
+    return _unique(found or [Config(1, columns, _warps(columns))])
+
+
+def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
+    rows = power_of_two(launch.rows)
+    if any(reads_along_rows(stage) for stage in launch.stages):
+        found = [(32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8)]
+    else:
+        found = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8)]
+    configs = []
+    for block, columns, warps in found:
+        columns = min(columns, max(widest, 1))
+        if launch.splits > 1:
+            columns = min(columns, launch.chunk & -launch.chunk)
+        block = min(block, rows)
+        configs.append(Config(block, columns, min(warps, _warps(block * columns))))
+    return _unique(configs)
+
+
+def _warps(elements: int) -> int:
+    return max(1, min(16, power_of_two(elements // (WARP * 8))))
+
+
+def _unique(configs: list[Config]) -> tuple[Config, ...]:
+    return tuple(dict.fromkeys(configs))

@@ -1,0 +1,203 @@
+"""Decides how one `Kernel` becomes Triton functions.
+
+In: a `Kernel`. Out: a `Plan` (see `launch`): which loops are rows, which columns, which locals stay
+in registers, and where a kernel is cut into several functions since one would not fill the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, product
+from inductor.codegen.triton.split import split_columns
+from inductor.ir.body import LoopBody, Op
+from inductor.ir.index import Index, IndexLike, constant, floordiv, mod, variable
+from inductor.scheduler.schedule import Kernel, local_position, outer_variables
+
+PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
+PERSISTENT_WITH_LOCALS = 8192  # the same where a local can stay in registers that way
+ENOUGH_ROWS = 128
+LARGE_KERNEL = 1 << 16
+
+
+def plan_kernel(kernel: Kernel) -> Plan:
+    """Decide the functions of a kernel."""
+    parts, scratch = _split_stages(kernel)
+    launches: list[Launch] = []
+    for part in parts:
+        launch, spilled = _plan_part(part)
+        scratch += spilled
+        pair, partial = split_columns(launch)
+        launches += pair
+        scratch += partial
+    return Plan(tuple(launches), tuple(scratch))
+
+
+def _iterations(stage: LoopBody) -> int:
+    return product(stage.ranges) * product(stage.reduction_ranges)
+
+
+def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
+    """A kernel with too few rows to fill the device becomes one kernel for each stage."""
+    rows = product(kernel.outer)
+    work = rows * max(_iterations(stage) for stage in kernel.stages)
+    if len(kernel.stages) == 1 or _is_flat(kernel) or rows >= ENOUGH_ROWS or work < LARGE_KERNEL:
+        return [kernel], []
+    spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})
+    return [
+        replace(spilled, name=f"{kernel.name}_{number}", stages=(stage,))
+        for number, stage in enumerate(spilled.stages)
+    ], scratch
+
+
+def spill_locals(kernel: Kernel, names: set[str]) -> tuple[Kernel, list[Scratch]]:
+    """The kernel with the locals called `names` in global memory, one stretch for each row."""
+    if not names:
+        return kernel, []
+    rows = constant(0)
+    for extent, position in zip(kernel.outer, outer_variables(kernel.outer), strict=True):
+        rows = rows * extent + position
+    count = product(kernel.outer)
+    moved = {x.name: x for x in kernel.locals if x.name in names}
+    stages = []
+    for stage in kernel.stages:
+        ops = [
+            replace(op, buffer=f"{kernel.name}_{op.buffer}",
+                    index=rows * moved[op.buffer].elements + _index_of(op))
+            if op.buffer in moved else op
+            for op in stage.ops
+        ]
+        stages.append(LoopBody(stage.ranges, stage.reduction_ranges, tuple(ops)))
+    scratch = [
+        Scratch(f"{kernel.name}_{x.name}", x.dtype, x.elements * count) for x in moved.values()
+    ]
+    kept = tuple(local for local in kernel.locals if local.name not in names)
+    return replace(kernel, stages=tuple(stages), locals=kept), scratch
+
+
+def _index_of(op: Op) -> Index:
+    assert op.index is not None
+    return op.index
+
+
+def _is_flat(kernel: Kernel) -> bool:
+    """Whether each iteration of all stages stands alone, so that all loops can be rows."""
+    if any(_reduces(stage) for stage in kernel.stages):
+        return False
+    if len(kernel.stages) == 1:
+        return True
+    count = product(kernel.stages[0].ranges)
+    if any(product(stage.ranges) != count for stage in kernel.stages):
+        return False
+    own = {local.name for local in kernel.locals}
+    if any(local.elements != count for local in kernel.locals):
+        return False
+    written: set[str] = set()
+    for stage in kernel.stages:
+        touched = {op.buffer for op in stage.ops if op.buffer and op.buffer not in own}
+        if touched & written:
+            return False
+        written |= {op.buffer for op in stage.stores() if op.buffer not in own}
+        for op in stage.ops:
+            if op.buffer in own and op.index != local_position(stage):
+                return False
+    return True
+
+
+def _reduces(stage: LoopBody) -> bool:
+    """Whether reductions of the stage see other than exactly one value."""
+    return product(stage.reduction_ranges) != 1
+
+
+def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
+    if _is_flat(kernel):
+        extents = (*kernel.outer, *kernel.stages[0].ranges)
+        stages = [_flat_stage(kernel, stage) for stage in kernel.stages]
+        return Launch(kernel.name, product(extents), tuple(stages), kernel.locals), []
+    if len(kernel.stages) == 1:
+        kernel = _promote_loops(kernel)
+    persistent = _is_persistent(kernel)
+    kernel, scratch = spill_locals(kernel, _unfit_locals(kernel, persistent))
+    stages = [_row_stage(kernel, stage) for stage in kernel.stages]
+    rows = product(kernel.outer)
+    return Launch(kernel.name, rows, tuple(stages), kernel.locals, persistent=persistent), scratch
+
+
+def positions(extents: Sequence[int], flat: Index) -> list[Index]:
+    """The index of each loop when all are counted row-major by `flat`."""
+    found = []
+    inner = product(extents)
+    if inner == 0:
+        return [constant(0)] * len(extents)
+    for extent in extents:
+        inner //= extent
+        found.append(mod(floordiv(flat, inner), extent) if extent > 1 else constant(0))
+    return found
+
+
+def _substitute(ops: Sequence[Op], values: Mapping[str, IndexLike]) -> tuple[Op, ...]:
+    return tuple(
+        op if op.index is None else replace(op, index=op.index.substitute(values)) for op in ops
+    )
+
+
+def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
+    extents = (*kernel.outer, *stage.ranges)
+    names = [f"o{n}" for n in range(len(kernel.outer))]
+    names += [f"i{n}" for n in range(len(stage.ranges))]
+    values = dict(zip(names, positions(extents, variable("x", product(extents))), strict=True))
+    return Stage(_substitute(stage.ops, values), 1, 1, False)
+
+
+def _promote_loops(kernel: Kernel) -> Kernel:
+    """A kernel of one stage with the plain loops of the stage as outer loops."""
+    (stage,) = kernel.stages
+    count = len(kernel.outer)
+    values = {
+        f"i{n}": variable(f"o{count + n}", extent) for n, extent in enumerate(stage.ranges)
+    }
+    body = LoopBody((), stage.reduction_ranges, _substitute(stage.ops, values))
+    return replace(kernel, outer=(*kernel.outer, *stage.ranges), stages=(body,))
+
+
+def _row_stage(kernel: Kernel, stage: LoopBody) -> Stage:
+    reduction = _reduces(stage)
+    columns = stage.reduction_ranges if reduction else stage.ranges
+    serial = stage.ranges if reduction else ()
+    values: dict[str, IndexLike] = {}
+    for letter, extents, name in (
+        ("o", kernel.outer, "x"), ("r" if reduction else "i", columns, "r"), ("i", serial, "s")
+    ):
+        found = positions(extents, variable(name, product(extents)))
+        values.update({f"{letter}{n}": index for n, index in enumerate(found)})
+    return Stage(_substitute(stage.ops, values), product(serial), product(columns), reduction)
+
+
+def _columns_of(stage: LoopBody) -> int:
+    return product(stage.reduction_ranges if _reduces(stage) else stage.ranges)
+
+
+def _is_persistent(kernel: Kernel) -> bool:
+    tiles = any(local.elements > 1 for local in kernel.locals)
+    limit = PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
+    return all(0 < _columns_of(stage) <= limit for stage in kernel.stages)
+
+
+def _unfit_locals(kernel: Kernel, persistent: bool) -> set[str]:
+    """Locals that cannot be a tile in registers."""
+    unfit = set()
+    for local in kernel.locals:
+        for stage in kernel.stages:
+            touching = [op for op in stage.ops if op.buffer == local.name]
+            if not touching:
+                continue
+            serial = _reduces(stage) and product(stage.ranges) > 1
+            if local.elements == 1:
+                fits = not serial or all(op.name == "load" for op in touching)
+            else:
+                own = local_position(stage)
+                fits = persistent and not serial and all(op.index == own for op in touching)
+            if not fits:
+                unfit.add(local.name)
+    return unfit

@@ -1,0 +1,225 @@
+"""Device functions that generated Triton kernels call.
+
+Imported by generated files only: importing it imports triton. `libdevice` is CUDA's math library,
+which has the same bits as eager's kernels; under TRITON_INTERPRET=1, which cannot call it,
+functions over torch stand in. Operands of a function have one dtype; shapes broadcast.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton import knobs
+from triton.language.extra import libdevice as cuda_libdevice
+
+from inductor.codegen.triton.interpreted import Libdevice
+
+libdevice = Libdevice() if knobs.runtime.interpret else cuda_libdevice
+
+
+@triton.jit
+def k_truediv(a, b):
+    """a / b, rounded correctly."""
+    if a.dtype is tl.float32:
+        return tl.div_rn(a, b)
+    else:
+        return a / b
+
+
+@triton.jit
+def k_sqrt(a):
+    """Square root, rounded correctly."""
+    if a.dtype is tl.float32:
+        return tl.sqrt_rn(a)
+    else:
+        return libdevice.sqrt(a)
+
+
+@triton.jit
+def k_neg(a):
+    """-a; `0 - a`, which Triton makes of a minus, loses the sign of zero."""
+    if a.dtype.is_floating():
+        return a * -1.0
+    else:
+        return 0 - a
+
+
+@triton.jit
+def k_fmod(a, b):
+    """Remainder with the sign of the dividend."""
+    if a.dtype.is_floating():
+        return libdevice.fmod(a, b)
+    else:
+        return a % b
+
+
+@triton.jit
+def k_remainder(a, b):
+    """Remainder with the sign of the divisor."""
+    rest = k_fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def k_floordiv(a, b):
+    """Quotient rounded to minus infinity, in eager's steps."""
+    if a.dtype.is_floating():
+        rest = libdevice.fmod(a, b)
+        quotient = k_truediv(a - rest, b)
+        quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
+        floored = libdevice.floor(quotient)
+        floored = tl.where(quotient - floored > 0.5, floored + 1.0, floored)
+        zero = libdevice.copysign(quotient * 0.0, k_truediv(a, b))
+        floored = tl.where(quotient != 0, floored, zero)
+        return tl.where(b == 0, k_truediv(a, b), floored)
+    else:
+        rest = a % b
+        return a // b - ((rest != 0) & ((rest < 0) != (b < 0))).to(a.dtype)
+
+
+@triton.jit
+def k_pow(a, b):
+    """a ** b; integers wrap around, and 1 / a ** -b is rounded towards zero."""
+    if a.dtype.is_floating():
+        return libdevice.pow(a, b)
+    else:
+        result = a * 0 + b * 0 + 1
+        base = a + b * 0
+        rest = b + a * 0
+        for _ in range(a.dtype.primitive_bitwidth):
+            result = tl.where((rest & 1) != 0, result * base, result)
+            base = base * base
+            rest = rest >> 1
+        if a.dtype.is_int_signed():
+            odd = (b & 1) != 0
+            fraction = tl.where(a == 1, 1, tl.where(a == -1, tl.where(odd, -1, 1), 0)).to(a.dtype)
+            result = tl.where(b < 0, fraction, result)
+        return result
+
+
+@triton.jit
+def k_maximum(a, b):
+    """The greater one; NaN wins; bool: or."""
+    if a.dtype.is_floating():
+        return tl.where((a > b) | (a != a), a, b)
+    elif a.dtype is tl.int1:
+        return a | b
+    else:
+        return tl.where(a > b, a, b)
+
+
+@triton.jit
+def k_minimum(a, b):
+    """The lesser one; NaN wins; bool: and."""
+    if a.dtype.is_floating():
+        return tl.where((a < b) | (a != a), a, b)
+    elif a.dtype is tl.int1:
+        return a & b
+    else:
+        return tl.where(a < b, a, b)
+
+
+@triton.jit
+def k_or(a, b):
+    """Combines the values of an `any` reduction."""
+    return a | b
+
+
+@triton.jit
+def k_add(a, b):
+    """Combines the values of a `sum` reduction."""
+    return a + b
+
+
+@triton.jit
+def k_mul(a, b):
+    """Combines the values of a `prod` reduction."""
+    return a * b
+
+
+@triton.jit
+def k_argmax(a, at_a, b, at_b):
+    """Combines (value, position): the greater value, NaN first; of equals the first position."""
+    better = a > b
+    equal = a == b
+    if a.dtype.is_floating():
+        better = better | ((a != a) & (b == b))
+        equal = equal | ((a != a) & (b != b))
+    take = better | (equal & (at_a < at_b))
+    return tl.where(take, a, b), tl.where(take, at_a, at_b)
+
+
+@triton.jit
+def k_argmin(a, at_a, b, at_b):
+    """Combines (value, position): the lesser value, NaN first; of equals the first position."""
+    better = a < b
+    equal = a == b
+    if a.dtype.is_floating():
+        better = better | ((a != a) & (b == b))
+        equal = equal | ((a != a) & (b != b))
+    take = better | (equal & (at_a < at_b))
+    return tl.where(take, a, b), tl.where(take, at_a, at_b)
+
+
+@triton.jit
+def k_sign(a):
+    """-1, 0 or 1; 0 for NaN."""
+    return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)
+
+
+@triton.jit
+def k_isinf(a):
+    """Whether a is infinite."""
+    return tl.abs(a) == float("inf")
+
+
+@triton.jit
+def k_signbit(a):
+    """Whether the sign bit is set, of zeros and NaN too."""
+    if a.dtype is tl.float64:
+        return a.to(tl.int64, bitcast=True) < 0
+    else:
+        return a.to(tl.int32, bitcast=True) < 0
+
+
+@triton.jit
+def k_sigmoid(a):
+    """1 / (1 + exp(-a)), as eager computes it."""
+    below = 1.0 + libdevice.exp(a * -1.0)
+    if a.dtype is tl.float32:
+        return tl.div_rn(1.0, below)
+    else:
+        return 1.0 / below
+
+
+@triton.jit
+def k_shift_left(a, b):
+    """a << b; 0 where b is no possible distance."""
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    bad = (b < 0) | (b >= bits)
+    return tl.where(bad, 0, a << tl.where(bad, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def k_shift_right(a, b):
+    """a >> b; the greatest distance where b is no possible one."""
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    bad = (b < 0) | (b >= bits)
+    if a.dtype.is_int_signed():
+        return a >> tl.where(bad, bits - 1, b).to(a.dtype)
+    else:
+        return tl.where(bad, 0, a >> tl.where(bad, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def k_floordiv_index(a, b):
+    """Quotient rounded to minus infinity, b > 0."""
+    rest = a % b
+    return (a - tl.where(rest < 0, rest + b, rest)) // b
+
+
+@triton.jit
+def k_mod_index(a, b):
+    """Remainder that is never negative, b > 0."""
+    rest = a % b
+    return tl.where(rest < 0, rest + b, rest)

@@ -1,0 +1,402 @@
+"""The statements of one stage of a launch.
+
+In: a `Stage` and what the function around it offers (a `Writer`). Out: lines in the writer. A value
+has axes: `x` if it differs from row to row, `r` if it differs from column to column; its tile has
+extent 1 along the others, and no shape at all if it has no axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
+from inductor.codegen.triton.spelling import (
+    ATOMIC_ADD,
+    COMBINE,
+    COMBINE_FUNCTIONS,
+    LAST_POSITION,
+    neutral,
+    print_constant,
+    print_conversion,
+    print_dtype,
+    print_index,
+    print_number,
+)
+from inductor.ir.body import IndirectVar, Op
+from inductor.ir.index import Index
+from inductor.ir.scalar_ops import SCALAR_OPS
+
+Axes = frozenset[str]
+NO_AXES: Axes = frozenset()
+ROWS: Axes = frozenset("x")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A value: the name of a variable, and its axes."""
+
+    name: str
+    axes: Axes
+
+
+class Writer:
+    """Lines of a function, names of variables, and what has been computed already."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 1
+        self.count = 0
+        self.scopes: list[dict[str, str]] = [{}]
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self, letter: str = "v") -> str:
+        self.count += 1
+        return f"{letter}{self.count - 1}"
+
+    def define(self, expression: str, again: bool = True) -> str:
+        """A variable with the value of the expression; an old one if `again` allows it."""
+        if again:
+            for scope in self.scopes:
+                if expression in scope:
+                    return scope[expression]
+        name = self.fresh()
+        self.line(f"{name} = {expression}")
+        if again:
+            self.scopes[-1][expression] = name
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Lines inside of a loop; what they compute is not known outside."""
+        self.line(head)
+        self.depth += 1
+        self.scopes.append({})
+        yield
+        self.scopes.pop()
+        self.depth -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How the columns of a stage are spelled: variable, mask (or ""), block constant."""
+
+    name: str
+    mask: str
+    block: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What all stages of a function share."""
+
+    launch: Launch
+    wide: bool  # indices are int64
+    flat: bool  # tiles have one axis, the rows
+    row_mask: str
+    written: Axes  # buffers that the launch writes
+    dtypes: dict[str, torch.dtype]
+
+
+class StagePrinter:
+    """Prints one stage; `local_values` holds the tiles of locals from stage to stage."""
+
+    def __init__(
+        self, stage: Stage, columns: Columns, frame: Frame, writer: Writer,
+        local_values: dict[str, Text],
+    ) -> None:
+        self.stage = stage
+        self.columns = columns
+        self.frame = frame
+        self.writer = writer
+        self.local_values = local_values
+        self.own = {local.name for local in frame.launch.locals}
+        self.names = {"x": "x", "r": columns.name, "g": "g", "s": "s"}
+        self.axes: dict[str, Axes] = {
+            "x": ROWS, "r": frozenset("r"), "g": NO_AXES, "s": NO_AXES
+        }
+        self.values: dict[int, Text] = {}
+        self.partial: dict[int, tuple[str, ...]] = {}
+        self.phases = Phases(stage)
+        self.position = 0
+
+    def print(self) -> None:
+        """All lines of the stage."""
+        if self.stage.serial == 1:
+            self._print_columns()
+            return
+        with self.writer.block(f"for s_ in range(0, {self.stage.serial}):"):
+            kind = "tl.int64" if self.frame.wide else "tl.int32"
+            self.writer.line(f"s = tl.full([], s_, {kind})")
+            self._print_columns()
+
+    def _print_columns(self) -> None:
+        if self.frame.launch.persistent or self.stage.columns == 1:
+            for position in range(len(self.stage.ops)):
+                self._print_op(position)
+            return
+        loops, stores = [], []
+        for position, op in enumerate(self.stage.ops):
+            moves = self.phases.inside[position]
+            if op.name == "reduction" and self.stage.reduction:
+                loops.append(position)
+                self._begin_reduction(position, op)
+            elif moves or (op.name == "store" and not self.stage.reduction):
+                loops.append(position)
+            elif self.phases.after[position] or op.name == "store":
+                stores.append(position)
+            else:
+                self._print_op(position)
+        if loops:
+            self._print_loop(loops)
+        for position in loops:
+            if position in self.partial:
+                self._end_reduction(position, self.stage.ops[position])
+        for position in stores:
+            self._print_op(position)
+
+    def _print_loop(self, inside: list[int]) -> None:
+        columns, launch = self.columns, self.frame.launch
+        bounds = f"0, {columns.extent}"
+        if launch.splits > 1:
+            bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
+        with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
+            print_columns(self.writer, columns, "base", self.frame.wide, launch.splits > 1)
+            for position in inside:
+                if position in self.partial:
+                    self._step_reduction(position, self.stage.ops[position])
+                else:
+                    self._print_op(position)
+
+    def _print_op(self, position: int) -> None:
+        op = self.stage.ops[position]
+        self.position = position
+        printer = _PRINTERS.get(op.name, StagePrinter._print_plain)
+        result = printer(self, op)
+        if result is not None:
+            self.values[position] = result
+
+    def _args(self, op: Op) -> list[Text]:
+        return [self.values[arg] for arg in op.args]
+
+    def shape(self, axes: Axes) -> str:
+        """The shape of a tile with these axes."""
+        if self.frame.flat:
+            return "[XBLOCK]"
+        rows = "XBLOCK" if "x" in axes else "1"
+        return f"[{rows}, {self.columns.block if 'r' in axes else '1'}]"
+
+    def _index(self, index: Index) -> tuple[str, Axes]:
+        axes = NO_AXES
+        for var in index.variables():
+            axes |= self.axes[var.name]
+        return print_index(index, self.names), axes
+
+    def _pointer(self, op: Op, more: Axes) -> tuple[str, Axes]:
+        assert op.index is not None
+        text, axes = self._index(op.index)
+        pointer = f"{op.buffer} + ({text})"
+        if not more <= axes:
+            axes |= more
+            pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
+        return pointer, axes
+
+    def _mask(self, axes: Axes, *more: str) -> str:
+        parts = [self.frame.row_mask] if "x" in axes and self.frame.row_mask else []
+        parts += [self.columns.mask] if "r" in axes and self.columns.mask else []
+        return " & ".join([*parts, *more])
+
+    def _tile(self, value: Text, axes: Axes) -> str:
+        """The value with exactly these axes."""
+        if value.axes == axes:
+            return value.name
+        return self.writer.define(f"tl.broadcast_to({value.name}, {self.shape(axes)})")
+
+    # one method for each structural operation
+
+    def _print_plain(self, op: Op) -> Text:
+        args = self._args(op)
+        axes = frozenset().union(*(arg.axes for arg in args))
+        source = self.stage.ops[op.args[0]].dtype
+        if op.name == "to_dtype":
+            text = print_conversion(args[0].name, source, op.dtype)
+        else:
+            spelled = SCALAR_OPS[op.name].triton
+            text = spelled.format(*(arg.name for arg in args), T=print_dtype(op.dtype))
+        return Text(self.writer.define(text), axes)
+
+    def _print_constant(self, op: Op) -> Text:
+        return Text(self.writer.define(print_constant(op.imm, op.dtype)), NO_AXES)
+
+    def _print_index_expr(self, op: Op) -> Text:
+        assert op.index is not None
+        text, axes = self._index(op.index)
+        kind = print_dtype(op.dtype)
+        text = f"({text}).to({kind})" if axes else f"tl.full([], {text}, {kind})"
+        return Text(self.writer.define(text), axes)
+
+    def _print_load(self, op: Op) -> Text:
+        masks = self._args(op)
+        if op.buffer in self.own:
+            value = self.local_values[op.buffer]
+            if not masks:
+                return value
+            zero = print_number(neutral("sum", op.dtype))
+            text = f"tl.where({masks[0].name}, {value.name}, {zero}).to({print_dtype(op.dtype)})"
+            return Text(self.writer.define(text), value.axes | masks[0].axes)
+        pointer, axes = self._pointer(op, masks[0].axes if masks else NO_AXES)
+        mask = self._mask(axes, *(m.name for m in masks))
+        text = f"tl.load({pointer}, {mask}, other=0)" if mask else f"tl.load({pointer})"
+        return Text(self.writer.define(text, again=op.buffer not in self.frame.written), axes)
+
+    def _print_store(self, op: Op) -> None:
+        (value,) = self._args(op)
+        if op.buffer in self.own:
+            self._print_local_store(op, value)
+            return
+        if op.imm == "set":
+            pointer, axes = self._pointer(op, value.axes)
+            mask = self._mask(axes)
+            self.writer.line(f"tl.store({pointer}, {value.name}{mask and ', ' + mask})")
+            return
+        if op.dtype not in ATOMIC_ADD:
+            raise NotPrintable(f"no atomic add of {op.dtype}")
+        columns = self.stage.columns > 1 and (
+            not self.stage.reduction or self.phases.inside[self.position]
+        )
+        pointer, axes = self._pointer(op, frozenset("xr") if columns else ROWS)
+        mask = self._mask(axes) or "None"
+        self.writer.line(
+            f'tl.atomic_add({pointer}, {self._tile(value, axes)}, {mask}, sem="relaxed")'
+        )
+
+    def _print_local_store(self, op: Op, value: Text) -> None:
+        local = next(x for x in self.frame.launch.locals if x.name == op.buffer)
+        axes = ROWS if self.stage.columns == 1 or local.elements == 1 else frozenset("xr")
+        in_loop = len(self.writer.scopes) > 1
+        if not value.axes <= axes or op.imm != "set" or in_loop:
+            raise NotPrintable(f"{op} into a local")
+        self.local_values[op.buffer] = Text(self._tile(value, axes), axes)
+
+    def _print_indirect(self, op: Op) -> Text:
+        imm = op.imm
+        assert isinstance(imm, IndirectVar)
+        value, *mask = self._args(op)
+        size, axes = imm.var.size, value.axes
+        name = self.writer.define(f"{value.name}.to(tl.int64)")
+        if imm.wrap:
+            name = self.writer.define(f"tl.where({name} < 0, {name} + {size}, {name})")
+        if mask:
+            axes |= mask[0].axes
+            name = self.writer.define(f"tl.where({mask[0].name}, {name}, 0)")
+        if imm.check:
+            tiles = self._mask(axes)
+            good = f"({name} >= 0) & ({name} < {size})"
+            good += f" | ~({tiles})" if tiles else ""
+            self.writer.line(f'tl.device_assert({good}, "index out of range")')
+        if not self.frame.wide:
+            name = self.writer.define(f"{name}.to(tl.int32)")
+        self.names[imm.var.name] = name
+        self.axes[imm.var.name] = axes
+        return Text(name, axes)
+
+    # reductions: at once over a tile, or step by step over the tiles of a loop
+
+    def _masked_operand(self, value: Text, kind: str, dtype: torch.dtype) -> str:
+        tile = self._tile(value, frozenset("xr"))
+        if not self.columns.mask:
+            return tile
+        return self.writer.define(
+            f"tl.where({self.columns.mask}, {tile}, {print_constant(neutral(kind, dtype), dtype)})"
+        )
+
+    def _operands(self, op: Op) -> tuple[str, ...]:
+        kind = str(op.imm)
+        value = self._masked_operand(self.values[op.args[0]], kind, self._reduced_dtype(op))
+        if len(op.args) == 1:
+            return (value,)
+        place = self._tile(self.values[op.args[1]], frozenset("xr"))
+        if self.columns.mask:
+            place = self.writer.define(
+                f"tl.where({self.columns.mask}, {place}, {LAST_POSITION}).to(tl.int64)"
+            )
+        return value, place
+
+    def _reduced_dtype(self, op: Op) -> torch.dtype:
+        return self.stage.ops[op.args[0]].dtype
+
+    def _finish(self, op: Op, operands: tuple[str, ...]) -> Text:
+        kind = str(op.imm)
+        function = COMBINE_FUNCTIONS[kind]
+        if len(operands) == 1:
+            text = f"tl.reduce({operands[0]}, 1, {function}, keep_dims=True)"
+            if kind == "sum" and op.dtype in (torch.float32, torch.float64):
+                text = f"tl.sum({operands[0]}, 1, keep_dims=True)"
+            name = self.writer.define(text)
+            if op.dtype is not self._reduced_dtype(op):
+                name = self.writer.define(f"{name}.to({print_dtype(op.dtype)})")
+            return Text(name, ROWS)
+        best, place = self.writer.fresh(), self.writer.fresh()
+        pair = ", ".join(operands)
+        self.writer.line(f"{best}, {place} = tl.reduce(({pair}), 1, {function}, keep_dims=True)")
+        return Text(place, ROWS)
+
+    def _print_reduction(self, op: Op) -> Text:
+        if not self.stage.reduction:
+            value = self._args(op)[-1]
+            source = self.stage.ops[op.args[-1]].dtype
+            if op.dtype is source:
+                return value
+            text = print_conversion(value.name, source, op.dtype)
+            return Text(self.writer.define(text), value.axes)
+        return self._finish(op, self._operands(op))
+
+    def _begin_reduction(self, position: int, op: Op) -> None:
+        kind, dtype = str(op.imm), self._reduced_dtype(op)
+        shape = self.shape(frozenset("xr"))
+        first = self.writer.fresh("acc")
+        start = print_number(neutral(kind, dtype))
+        self.writer.line(f"{first} = tl.full({shape}, {start}, {print_dtype(dtype)})")
+        self.partial[position] = (first,)
+        if len(op.args) == 2:
+            place = self.writer.fresh("acc")
+            self.writer.line(f"{place} = tl.full({shape}, {LAST_POSITION}, tl.int64)")
+            self.partial[position] = (first, place)
+
+    def _step_reduction(self, position: int, op: Op) -> None:
+        kind = str(op.imm)
+        totals, operands = self.partial[position], self._operands(op)
+        if len(totals) == 2:
+            both = f"{totals[0]}, {totals[1]}, {operands[0]}, {operands[1]}"
+            self.writer.line(f"{totals[0]}, {totals[1]} = {COMBINE_FUNCTIONS[kind]}({both})")
+            return
+        combined = COMBINE[kind].format(totals[0], operands[0])
+        self.writer.line(f"{totals[0]} = {combined}")
+
+    def _end_reduction(self, position: int, op: Op) -> None:
+        self.values[position] = self._finish(op, self.partial[position])
+
+
+def print_columns(writer: Writer, columns: Columns, base: str, wide: bool, cut: bool) -> None:
+    """The variable and the mask of a tile of columns that begins at `base`."""
+    text = f"tl.arange(0, {columns.block})[None, :]"
+    text = f"{base} + {text}" if base else text
+    writer.line(f"{columns.name} = ({text}).to(tl.int64)" if wide else f"{columns.name} = {text}")
+    if columns.mask:
+        writer.line(f"{columns.mask} = {columns.name} < {columns.extent}")
+
+
+_PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {
+    "constant": StagePrinter._print_constant,
+    "index_expr": StagePrinter._print_index_expr,
+    "load": StagePrinter._print_load,
+    "store": StagePrinter._print_store,
+    "indirect": StagePrinter._print_indirect,
+    "reduction": StagePrinter._print_reduction,
+}

@@ -1,0 +1,125 @@
+"""Spellings of dtypes, constants, indices, conversions and reductions in Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from inductor.codegen.triton.launch import NotPrintable
+from inductor.ir.body import Immediate
+from inductor.ir.index import FloorDiv, Index, Var
+
+DTYPES = {
+    torch.bool: "tl.int1",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.uint8: "tl.uint8",
+    torch.uint16: "tl.uint16",
+    torch.uint32: "tl.uint32",
+    torch.uint64: "tl.uint64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.float8_e4m3fn: "tl.float8e4nv",
+    torch.float8_e5m2: "tl.float8e5",
+}
+HALVES = (torch.float16, torch.bfloat16)
+NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16)
+ATOMIC_ADD = (
+    torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+)
+
+
+def print_dtype(dtype: torch.dtype) -> str:
+    """`tl.float32` for torch.float32."""
+    if dtype not in DTYPES:
+        raise NotPrintable(f"no Triton type for {dtype}")
+    return DTYPES[dtype]
+
+
+def print_number(value: Immediate) -> str:
+    """A Python literal that Triton reads too."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return f'float("{value}")'
+    if isinstance(value, (bool, int, float)):
+        return repr(value)
+    raise NotPrintable(f"no Triton constant for {value!r}")
+
+
+def print_constant(value: Immediate, dtype: torch.dtype) -> str:
+    """A scalar of exactly `dtype`."""
+    return f"tl.full([], {print_number(value)}, {print_dtype(dtype)})"
+
+
+def print_index(index: Index, names: Mapping[str, str]) -> str:
+    """An index, with variables renamed by `names`."""
+    parts = []
+    for atom, factor in index.terms:
+        if isinstance(atom, Var):
+            text = names[atom.name]
+        else:
+            base: Index = atom.base  # type: ignore[attr-defined]
+            divisor: int = atom.divisor  # type: ignore[attr-defined]
+            divides = isinstance(atom, FloorDiv)
+            inner = print_index(base, names)
+            if base.low >= 0:
+                text = f"(({inner}) {'//' if divides else '%'} {divisor})"
+            else:
+                name = "k_floordiv_index" if divides else "k_mod_index"
+                text = f"{name}({inner}, {divisor})"
+        parts.append(text if factor == 1 else f"{factor}*{text}")
+    if index.offset or not parts:
+        parts.append(str(index.offset))
+    return " + ".join(parts)
+
+
+def needs_int64(index: Index) -> bool:
+    """Whether the index, or a part of it, may leave the range of int32."""
+    if index.high >= 1 << 31 or index.low < -(1 << 31):
+        return True
+    return any(
+        abs(factor) >= 1 << 31 or (not isinstance(atom, Var) and needs_int64(atom.base))  # type: ignore[attr-defined]
+        for atom, factor in index.terms
+    )
+
+
+def print_conversion(text: str, source: torch.dtype, goal: torch.dtype) -> str:
+    """`Tensor.to`: floats go to narrow integers through int32, and to halves through float32."""
+    if source.is_floating_point and goal in NARROW:
+        return f"{text}.to(tl.int32).to({print_dtype(goal)})"
+    if goal in HALVES and source is not torch.float32:
+        return f"{text}.to(tl.float32).to({print_dtype(goal)})"
+    return f"{text}.to({print_dtype(goal)})"
+
+
+COMBINE = {
+    "sum": "{0} + {1}",
+    "prod": "{0} * {1}",
+    "max": "k_maximum({0}, {1})",
+    "min": "k_minimum({0}, {1})",
+    "any": "{0} | {1}",
+}
+COMBINE_FUNCTIONS = {
+    "sum": "k_add", "prod": "k_mul", "max": "k_maximum", "min": "k_minimum", "any": "k_or",
+    "argmax": "k_argmax", "argmin": "k_argmin",
+}
+LAST_POSITION = (1 << 63) - 1
+
+
+def neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
+    """The value that changes nothing in a reduction."""
+    if kind in ("sum", "any"):
+        return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
+    if kind == "prod":
+        return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
+    least = kind in ("max", "argmax")
+    if dtype is torch.bool:
+        return not least
+    if dtype.is_floating_point:
+        return -float("inf") if least else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if least else info.max

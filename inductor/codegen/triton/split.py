@@ -1,0 +1,145 @@
+"""Cuts a reduction with few rows and many columns into two launches.
+
+In: a `Launch`. Out: the same, or a launch whose programs reduce a chunk of columns each and leave
+partial results in scratch buffers, and one that reduces those and does what comes after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
+from inductor.ir.body import Op
+from inductor.ir.index import Index, variable
+
+ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
+ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
+FEWEST_COLUMNS = 2048
+CHUNK_STEP = 128  # a chunk is a multiple of every block size that divides it
+EXTREMUM = {"argmax": "max", "argmin": "min"}
+
+
+def split_columns(launch: Launch) -> tuple[list[Launch], list[Scratch]]:
+    """Two launches where one would leave most of the device idle."""
+    chunk = _chunk_of(launch)
+    if not chunk:
+        return [launch], []
+    (stage,) = launch.stages
+    splits = -(-stage.columns // chunk)
+    if splits == 1:
+        return [launch], []
+    cut = _Cut(launch, splits)
+    first = replace(
+        launch, name=f"{launch.name}_part", splits=splits, chunk=chunk, persistent=False,
+        stages=(replace(stage, ops=cut.partial()),),
+    )
+    rest = Stage(cut.combined(), 1, splits, True)
+    second = replace(launch, name=f"{launch.name}_rest", stages=(rest,), persistent=True)
+    return [first, second], list(cut.scratch.values())
+
+
+def _chunk_of(launch: Launch) -> int:
+    """Columns for each program; 0 for a launch that stays whole."""
+    if len(launch.stages) != 1 or launch.rows == 0:
+        return 0
+    (stage,) = launch.stages
+    if not stage.reduction or stage.serial > 1 or stage.columns < FEWEST_COLUMNS or launch.locals:
+        return 0
+    by_rows = reads_along_rows(stage)
+    programs = -(-launch.rows // ROWS_OF_A_PROGRAM) if by_rows else launch.rows
+    wanted = min(-(-ENOUGH_PROGRAMS // programs), stage.columns // (256 if by_rows else 1024))
+    if wanted < 2:
+        return 0
+    chunk = -(-stage.columns // wanted)
+    return -(-chunk // CHUNK_STEP) * CHUNK_STEP
+
+
+def reads_along_rows(stage: Stage) -> bool:
+    """Whether neighbours in memory are neighbouring rows rather than columns, for most accesses."""
+    score = 0
+    for op in stage.ops:
+        if op.name in ("load", "store") and op.index is not None:
+            score += (op.index.stride_of("x") == 1) - (op.index.stride_of("r") == 1)
+    return score > 0
+
+
+class _Cut:
+    """The two lists of ops that one stage becomes."""
+
+    def __init__(self, launch: Launch, splits: int) -> None:
+        self.launch = launch
+        self.ops = launch.stages[0].ops
+        self.phases = Phases(launch.stages[0])
+        self.splits = splits
+        self.scratch: dict[tuple[int, str], Scratch] = {}
+
+    def _scratch(self, value: int, kind: str, dtype: torch.dtype) -> Scratch:
+        key = (value, kind)
+        if key not in self.scratch:
+            name = f"{self.launch.name}_part{len(self.scratch)}"
+            self.scratch[key] = Scratch(name, dtype, self.launch.rows * self.splits)
+        return self.scratch[key]
+
+    def _place(self, last: Index) -> Index:
+        return variable("x", self.launch.rows) * self.splits + last
+
+    def partial(self) -> tuple[Op, ...]:
+        """What runs before and inside of the loop, then the reductions into scratch."""
+        found = _Copy(self.ops)
+        place = self._place(variable("g", self.splits))
+        for position, op in enumerate(self.ops):
+            if op.name == "reduction":
+                kinds = [str(op.imm)]
+                if op.imm in EXTREMUM:
+                    kinds.append(EXTREMUM[str(op.imm)])
+                for kind in kinds:
+                    value = op.args[0]
+                    args = found.move(op.args if kind == op.imm else (value,))
+                    dtype = op.dtype if kind == op.imm else self.ops[value].dtype
+                    scratch = self._scratch(position, kind, dtype)
+                    result = found.add(Op("reduction", args, dtype, imm=kind))
+                    found.add(Op("store", (result,), dtype, scratch.name, place, "set"))
+            elif self.phases.after[position]:
+                continue
+            elif op.name != "store" or self.phases.inside[position]:
+                found.keep(position)
+        return tuple(found.made)
+
+    def combined(self) -> tuple[Op, ...]:
+        """The reductions of the partial results, and what does not run inside of the loop."""
+        found = _Copy(self.ops)
+        place = self._place(variable("r", self.splits))
+        for position, op in enumerate(self.ops):
+            if op.name == "reduction":
+                scratch = self._scratch(position, str(op.imm), op.dtype)
+                args = [found.add(Op("load", (), op.dtype, scratch.name, place))]
+                if op.imm in EXTREMUM:
+                    dtype = self.ops[op.args[0]].dtype
+                    scratch = self._scratch(position, EXTREMUM[str(op.imm)], dtype)
+                    args.insert(0, found.add(Op("load", (), dtype, scratch.name, place)))
+                found.at[position] = found.add(replace(op, args=tuple(args)))
+            elif not self.phases.inside[position]:
+                found.keep(position)
+        return tuple(found.made)
+
+
+class _Copy:
+    """Some ops of a list as a new list, with operands renumbered."""
+
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        self.ops = ops
+        self.made: list[Op] = []
+        self.at: dict[int, int] = {}
+
+    def add(self, op: Op) -> int:
+        self.made.append(op)
+        return len(self.made) - 1
+
+    def move(self, args: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self.at[arg] for arg in args)
+
+    def keep(self, position: int) -> None:
+        op = self.ops[position]
+        self.at[position] = self.add(replace(op, args=self.move(op.args)))
