@@ -2,6 +2,15 @@
 
 from dynamo.aot.api import compile_inference
 from dynamo.aot.capture import capture_forward
+from dynamo.aot.decompose import decompose
+from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import AtenGraph, Unsupported
 
-__all__ = ["AtenGraph", "Unsupported", "capture_forward", "compile_inference"]
+__all__ = [
+    "AtenGraph",
+    "Unsupported",
+    "capture_forward",
+    "compile_inference",
+    "decompose",
+    "default_decompositions",
+]

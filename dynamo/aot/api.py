@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from dynamo.aot.capture import capture_forward
+from dynamo.aot.decompose import decompose
 from dynamo.aot.records import Compiler, Unsupported
 from dynamo.aot.runtime import wrap_compiled
 
@@ -37,6 +38,5 @@ def compile_inference(
     graph = capture_forward(gm, example_inputs, epilogue_in_graph=epilogue_in_graph)
     if graph.needs_grad:
         raise Unsupported("an output requires grad")
-    module = graph.module
-    assert not decompositions
+    module = decompose(graph.module, decompositions) if decompositions else graph.module
     return wrap_compiled(graph, compiler(module, graph.fakes), gm.forward)

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, plan_outputs
+from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import AtenGraph, Mutation, Unsupported
@@ -255,30 +256,3 @@ def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected:
         return node
     inside = recorder.call_on_node(aten.clone.default, node)
     return recorder.node_of(inside)
-
-
-def make_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
-    """A module of the graph with those of the constants that it reads."""
-    used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
-    root = {name: tensor for name, tensor in constants.items() if name in used}
-    return fx.GraphModule(root, graph, class_name="AtenGraph")
-
-
-_EFFECTS = frozenset({aten._assert_async.msg, aten._assert_async.default, aten._print.default})
-
-
-def is_effect(node: fx.Node) -> bool:
-    """True for a node that must stay though nothing reads it: random, mutating, or checking."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-        return node.op in ("placeholder", "output")
-    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
-        return True
-    return target in _EFFECTS or not target._schema.returns
-
-
-def remove_dead_code(graph: fx.Graph) -> None:
-    """Erases what nothing reads, effects and placeholders aside."""
-    for node in reversed(graph.nodes):
-        if not node.users and not is_effect(node):
-            graph.erase_node(node)

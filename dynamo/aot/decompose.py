@@ -1,0 +1,273 @@
+"""Decomposition: nodes of a functional ATen graph are replaced by simpler ones.
+
+In: a module as `capture` makes it and a table from `OpOverload` to a Python function that computes
+the same with other operations. Out: a module in which no operation of the table is left, except
+where the decomposition could not be recorded or does not give eager's strides.
+
+    >>> simple = decompose(graph.module, default_decompositions())
+
+A decomposition is recorded once for each (operation, facts of its arguments) as a template, a small
+graph, and its nodes are copied into the place of each node with these facts.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.graphs import make_module, remove_dead_code
+from dynamo.aot.recorder import Recorder
+from dynamo.aot.records import Unsupported
+from dynamo.base.errors import Signal
+from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
+
+Table = Mapping[Any, Callable[..., Any]]
+
+
+def decompose(module: fx.GraphModule, table: Table) -> fx.GraphModule:
+    """The module with the table's operations replaced; the module itself where it holds none."""
+    targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
+    if targets.isdisjoint(table.keys()):
+        return module
+    return _Rewriter(module, table).rewrite()
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A recorded decomposition.
+
+    inputs: its placeholders. nodes: the rest, in order. result: nodes in the shape of the
+    operation's result (None where it is undefined).
+    """
+
+    inputs: list[fx.Node]
+    nodes: list[fx.Node]
+    result: Any
+
+
+class _Rewriter:
+    """One pass over one graph."""
+
+    def __init__(self, module: fx.GraphModule, table: Table) -> None:
+        self.module = module
+        self.table = table
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {
+            str(node.target): getattr(module, str(node.target))
+            for node in module.graph.nodes
+            if node.op == "get_attr"
+        }
+        self.env: dict[fx.Node, Any] = {}
+        self._templates: dict[Any, _Template | None] = {}
+        self._shared: dict[int, fx.Node] = {}
+        self._last_leaf: fx.Node = self.graph._root
+
+    def rewrite(self) -> fx.GraphModule:
+        for node in self.module.graph.nodes:
+            replaced = node.op == "call_function" and node.target in self.table
+            if not (replaced and self._inline(node)):
+                self._keep(node)
+        remove_dead_code(self.graph)
+        return make_module(self.graph, self.constants)
+
+    def _keep(self, node: fx.Node) -> None:
+        if node.target is operator.getitem and type(self.env[node.args[0]]) in (tuple, list):
+            self.env[node] = self.env[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        copy = self.graph.node_copy(node, self.env.__getitem__)
+        if node.op in ("placeholder", "get_attr"):
+            self._last_leaf = copy
+        self.env[node] = copy
+
+    # -- replacing one node ----------------------------------------------------------------------
+
+    def _inline(self, node: fx.Node) -> bool:
+        arguments: list[fx.Node] = []
+        key = (_used(node), _key((node.target, node.args, node.kwargs), arguments))
+        if key not in self._templates:
+            self._templates[key] = self._record(node)
+        template = self._templates[key]
+        if template is None:
+            return False
+        env: dict[fx.Node, fx.Node] = {}
+        tokens: dict[StorageToken, StorageToken] = {}
+        for given, inner in zip(arguments, template.inputs, strict=True):
+            env[inner] = self.env[given]
+            tokens[inner.meta["val"].token] = env[inner].meta["val"].token
+        for inner in template.nodes:
+            env[inner] = self._copy(inner, env, tokens, node.meta.get("stack_trace"))
+        self.env[node] = _map_nodes(template.result, env)
+        return True
+
+    def _copy(
+        self,
+        inner: fx.Node,
+        env: dict[fx.Node, fx.Node],
+        tokens: dict[StorageToken, StorageToken],
+        stack: str | None,
+    ) -> fx.Node:
+        if inner.op == "get_attr":
+            return self._constant(inner.meta["constant"], inner.meta["val"])
+        copy = self.graph.node_copy(inner, env.__getitem__)
+        copy.meta["val"] = _remake(inner.meta["val"], tokens)
+        if stack is not None:
+            copy.meta["stack_trace"] = stack
+        return copy
+
+    def _constant(self, tensor: torch.Tensor, value: Fake) -> fx.Node:
+        node = self._shared.get(id(tensor))
+        if node is None:
+            name = f"_constant_{len(self.constants)}"
+            self.constants[name] = tensor
+            with self.graph.inserting_after(self._last_leaf):
+                node = self._last_leaf = self.graph.create_node("get_attr", name)
+            node.meta["val"] = value
+            self._shared[id(tensor)] = node
+        return node
+
+    # -- recording a template ---------------------------------------------------------------------
+
+    def _record(self, node: fx.Node) -> _Template | None:
+        """Records a decomposition; None where that fails or the outcome is not the operation's."""
+        world = _world_of(node)
+        if world is None:
+            return None
+        recorder = TemplateRecorder(world, self.table)
+        inputs: list[fx.Node] = []
+
+        def stand_in(given: fx.Node) -> Fake:
+            fake = world.make(given.meta["val"].facts)
+            inputs.append(recorder.placeholder(f"a{len(inputs)}", fake))
+            return fake
+
+        arguments: list[fx.Node] = []
+        _key((node.args, node.kwargs), arguments)
+        if any(type(given.meta["val"]) is not Fake for given in arguments):
+            return None
+        fakes = iter([stand_in(given) for given in arguments])
+        args = _replace_nodes(node.args, fakes)
+        kwargs = _replace_nodes(node.kwargs, fakes)
+        try:
+            with torch.no_grad(), recorder:
+                result = self.table[node.target](*args, **kwargs)
+            if not _agree(result, node.meta["val"], _used(node)):
+                return None
+            nodes = _fakes_to_nodes(result, recorder)
+        except (Signal, NotImplementedError):
+            return None
+        for inner in recorder.graph.nodes:
+            if inner.op == "get_attr":
+                inner.meta["constant"] = recorder.constants[str(inner.target)]
+        rest = [inner for inner in recorder.graph.nodes if inner.op != "placeholder"]
+        return _Template(inputs, rest, nodes)
+
+
+class TemplateRecorder(Recorder):
+    """Records a decomposition, and in it the decompositions of what it calls."""
+
+    def __init__(self, world: FakeWorld, table: Table) -> None:
+        super().__init__(world)
+        self.table = table
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        simpler = self.table.get(func)
+        if func.namespace != "aten":
+            raise Unsupported(f"{func} in a decomposition")
+        if simpler is None:
+            return super().call(func, args, kwargs)
+        with self:
+            result = simpler(*args, **kwargs)
+        if _agree(result, self.world.dispatch(func, args, kwargs)):
+            return result
+        return super().call(func, args, kwargs)
+
+
+def _world_of(node: fx.Node) -> FakeWorld | None:
+    value = node.meta["val"]
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return next((item.world for item in items if type(item) is Fake), None)
+
+
+def _key(value: Any, nodes: list[fx.Node]) -> Any:
+    """A hashable form of arguments with facts in place of nodes, which are collected."""
+    if isinstance(value, fx.Node):
+        nodes.append(value)
+        return getattr(value.meta["val"], "facts", None)
+    if isinstance(value, (list, tuple)):
+        return tuple([_key(item, nodes) for item in value])
+    if isinstance(value, dict):
+        return tuple([(name, _key(item, nodes)) for name, item in value.items()])
+    return (type(value), repr(value) if type(value) is float else value)  # 0.0 is not -0.0
+
+
+def _replace_nodes(value: Any, fakes: Any) -> Any:
+    """Arguments with the next fake in place of each node, in the order of `_key`."""
+    if isinstance(value, fx.Node):
+        return next(fakes)
+    if isinstance(value, tuple):
+        return tuple([_replace_nodes(item, fakes) for item in value])
+    if isinstance(value, list):
+        return [_replace_nodes(item, fakes) for item in value]
+    if isinstance(value, dict):
+        return {name: _replace_nodes(item, fakes) for name, item in value.items()}
+    return value
+
+
+def _map_nodes(value: Any, env: dict[fx.Node, fx.Node]) -> Any:
+    if isinstance(value, fx.Node):
+        return env[value]
+    return None if value is None else tuple([_map_nodes(item, env) for item in value])
+
+
+def _fakes_to_nodes(result: Any, recorder: Recorder) -> Any:
+    if type(result) is Fake:
+        return recorder.node_of(result)
+    if result is None:
+        return None
+    return tuple(_fakes_to_nodes(item, recorder) for item in result)
+
+
+def _used(node: fx.Node) -> frozenset[Any] | None:
+    """Which items of a node's result are read; None for all."""
+    if type(node.meta["val"]) is Fake or any(u.target is not operator.getitem for u in node.users):
+        return None
+    return frozenset(user.args[1] for user in node.users if user.users)
+
+
+def _agree(result: Any, expected: Any, used: frozenset[Any] | None = None) -> bool:
+    """True where a decomposition gives the operation's sizes, strides and dtypes."""
+    if type(expected) is Fake:
+        if type(result) is not Fake:
+            return False
+        mine, theirs = result.facts, expected.facts
+        return (mine.size, mine.stride, mine.dtype, mine.device, mine.bits) == (
+            theirs.size,
+            theirs.stride,
+            theirs.dtype,
+            theirs.device,
+            theirs.bits,
+        )
+    if isinstance(expected, (tuple, list)):
+        return isinstance(result, (tuple, list)) and all(
+            _agree(result[at], expected[at])
+            for at in range(len(expected))
+            if used is None or at in used
+        )
+    return expected is None
+
+
+def _remake(value: Any, tokens: dict[StorageToken, StorageToken]) -> Any:
+    """The value's fakes anew; those that share a storage in the template share one again."""
+    if type(value) is Fake:
+        token = tokens.get(value.token)
+        if token is None:
+            token = tokens[value.token] = StorageToken(value.token.nbytes)
+        return value.world.make(value.facts, token)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_remake(item, tokens) for item in value)
+    return value

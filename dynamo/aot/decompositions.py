@@ -1,0 +1,175 @@
+"""The default decompositions: operations that a loop compiler gets as compositions of simpler ones.
+
+In: nothing. Out: `default_decompositions()`, a table for `decompose`. Not in it: what a loop
+compiler lowers directly for exact agreement with eager (softmax, layer_norm, gelu, silu,
+group_norm, mean, var, activations), and what a library does better (products, convolutions,
+attention, pooling).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+# Overloads whose decomposition is torch's own (in ATen operations only, no prims).
+FROM_TORCH: tuple[str, ...] = (
+    # losses
+    "mse_loss.default", "mse_loss_backward.default", "nll_loss_forward.default",
+    "nll_loss_backward.default", "nll_loss2d_forward.default", "nll_loss2d_backward.default",
+    "smooth_l1_loss.default", "smooth_l1_loss_backward.default", "huber_loss_backward.default",
+    "soft_margin_loss.default", "soft_margin_loss_backward.default",
+    "binary_cross_entropy.default", "binary_cross_entropy_backward.default",
+    "binary_cross_entropy_with_logits.default", "multi_margin_loss.default",
+    # backward of activations
+    "elu_backward.default", "gelu_backward.default", "glu_backward.default",
+    "hardsigmoid_backward.default", "hardswish_backward.default", "hardtanh_backward.default",
+    "leaky_relu_backward.default", "log_sigmoid_backward.default", "logit_backward.default",
+    "mish_backward.default", "sigmoid_backward.default", "silu_backward.default",
+    "softplus_backward.default", "tanh_backward.default", "threshold_backward.default",
+    "_prelu_kernel_backward.default", "rrelu_with_noise_backward.default",
+    # normalisation
+    "_softmax_backward_data.default", "_log_softmax_backward_data.default",
+    "native_layer_norm_backward.default", "native_group_norm_backward.default",
+    "native_batch_norm_backward.default", "native_batch_norm.default",
+    "_native_batch_norm_legit_no_training.default", "_native_batch_norm_legit_functional.default",
+    "_native_batch_norm_legit.no_stats", "batch_norm_backward.default",
+    "_fused_rms_norm_backward.default", "_safe_softmax.default",
+    # backward of views and of indexing
+    "select_backward.default", "slice_backward.default", "diagonal_backward.default",
+    "unfold_backward.default", "embedding_dense_backward.default",
+    "native_dropout_backward.default",
+    # resampling and padding
+    "upsample_nearest1d.default", "upsample_nearest1d.vec", "upsample_nearest2d.default",
+    "upsample_nearest2d.vec", "upsample_nearest3d.default", "upsample_nearest3d.vec",
+    "_upsample_nearest_exact1d.default", "_upsample_nearest_exact1d.vec",
+    "_upsample_nearest_exact2d.default", "_upsample_nearest_exact2d.vec",
+    "upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_bilinear2d.vec",
+    "upsample_trilinear3d.default", "upsample_trilinear3d.vec",
+    "upsample_bicubic2d.default", "upsample_bicubic2d.vec",
+    "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default",
+    "replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default",
+    "grid_sampler_2d.default", "im2col.default", "affine_grid_generator.default",
+    # the rest
+    "aminmax.default", "dist.default", "nansum.default", "unsafe_split.Tensor",
+    "unsafe_split_with_sizes.default", "_weight_norm_interface.default", "_chunk_cat.default",
+    "isin.Tensor_Tensor", "isin.Tensor_Scalar",
+)  # fmt: skip
+
+
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    value, gate = x.chunk(2, dim)
+    return value * torch.sigmoid(gate)
+
+
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    away = (x - target).abs()
+    loss = torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    if x.numel() == 0 or not x.dtype.is_floating_point:
+        return NotImplemented
+    top = torch.amax(x, dim, keepdim=True)
+    top = torch.where(top.abs() == float("inf"), 0.0, top)
+    total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=True)) + top
+    return total if keepdim else torch.squeeze(total, dim)
+
+
+def pixel_shuffle(x: Tensor, factor: int) -> Tensor:
+    *lead, channels, height, width = x.shape
+    inner = channels // factor**2
+    rank = len(lead)
+    split = x.reshape(*lead, inner, factor, factor, height, width)
+    order = [*range(rank), *(rank + at for at in (0, 3, 1, 4, 2))]
+    return split.permute(order).reshape(*lead, inner, height * factor, width * factor)
+
+
+def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
+    *lead, channels, height, width = x.shape
+    rank = len(lead)
+    split = x.reshape(*lead, channels, height // factor, factor, width // factor, factor)
+    order = [*range(rank), *(rank + at for at in (0, 2, 4, 1, 3))]
+    shape = (channels * factor**2, height // factor, width // factor)
+    return split.permute(order).reshape(*lead, *shape)
+
+
+def roll(x: Tensor, shifts: list[int], dims: list[int] = []) -> Tensor:  # noqa: B006
+    if not dims:
+        return torch.roll(x.flatten(), shifts, [0]).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        extent = x.shape[dim]
+        at = -shift % extent if extent else 0
+        x = torch.cat([x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)], dim)
+    return x
+
+
+def nan_to_num(
+    x: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    if not x.dtype.is_floating_point:
+        return x.clone()
+    info = torch.finfo(x.dtype)
+    high = info.max if posinf is None else posinf
+    low = info.min if neginf is None else neginf
+    y = torch.where(x.isnan(), 0.0 if nan is None else nan, x)
+    y = torch.where(x == float("inf"), high, y)
+    return torch.where(x == float("-inf"), low, y)
+
+
+def addr(x: Tensor, one: Tensor, other: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    outer = one.unsqueeze(1) * other
+    if alpha != 1:
+        outer = alpha * outer
+    if beta == 0:
+        return outer
+    return beta * x + outer if beta != 1 else x + outer
+
+
+def count_nonzero(x: Tensor, dim: list[int]) -> Tensor:
+    return (x != 0).sum(dim)
+
+
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    at = [None] * (dim % x.dim()) + [index]
+    fill = torch.full((), value, dtype=x.dtype, device=x.device)
+    return aten.index_put.default(x, at, fill)
+
+
+OWN: dict[str, Callable[..., Any]] = {
+    "glu.default": glu,
+    "huber_loss.default": huber_loss,
+    "logsumexp.default": logsumexp,
+    "pixel_shuffle.default": pixel_shuffle,
+    "pixel_unshuffle.default": pixel_unshuffle,
+    "roll.default": roll,
+    "nan_to_num.default": nan_to_num,
+    "addr.default": addr,
+    "count_nonzero.dim_IntList": count_nonzero,
+    "index_fill.int_Scalar": index_fill,
+}
+
+
+def overload(name: str) -> Any:
+    """The overload of ATen of this name: "add.Tensor"."""
+    packet, _, variant = name.partition(".")
+    return getattr(getattr(aten, packet), variant)
+
+
+@functools.cache
+def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """The default table: overload -> decomposition."""
+    table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
+    table.update({overload(name): function for name, function in OWN.items()})
+    return MappingProxyType(table)
