@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from dynamo.hook import Disabled
 from dynamo.symbolic.trace_result import (
     CallEffect,
     ConsumeEffect,
@@ -21,6 +22,7 @@ from dynamo.symbolic.trace_result import (
     StoreGlobalEffect,
 )
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import instance_dict
 
 
 class Effects:
@@ -80,6 +82,15 @@ class Effects:
         key = (id(module_globals), name)
         return key in self._globals, self._globals.get(key)
 
+    def has_outside(self) -> bool:
+        """True when something outside was changed, or is to be printed."""
+        return any(
+            isinstance(effect.function, Disabled)
+            if isinstance(effect, CallEffect)
+            else _is_visible(effect, set()) and not _is_undone(effect)
+            for effect in self._places.values()
+        )
+
     def records(self, roots: Iterable[Var]) -> tuple[Effect, ...]:
         """The effects that the world outside can see, in program order.
 
@@ -119,6 +130,18 @@ def _is_visible(effect: Effect, reached: set[Var]) -> bool:
         return True
     # Contents of new containers and cells are part of their own rebuilding.
     return isinstance(effect, StoreAttrEffect) and target in reached
+
+
+def _is_undone(effect: Effect) -> bool:
+    """True where an attribute of a real object has got its old value again."""
+    if not isinstance(effect, StoreAttrEffect) or effect.value is None:
+        return False
+    real = getattr(effect.target, "real", None)
+    own = None if real is None else instance_dict(real)
+    if own is None or effect.name not in own or not effect.value.is_constant():
+        return False
+    old, new = own[effect.name], effect.value.as_constant()
+    return old is new and (new is None or type(new) is bool)
 
 
 def _written(effect: Effect) -> list[Var]:

@@ -10,6 +10,7 @@ from dynamo.symbolic.rules import (
     methods,
     modes,
     operators,
+    standard_library,
     standins,
     table,
     tensors,
@@ -17,6 +18,7 @@ from dynamo.symbolic.rules import (
 )
 from dynamo.symbolic.variables import (
     attributes,
+    cached,
     cells,
     classes,
     constant,
@@ -36,9 +38,9 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
-    attributes, builtins, cells, classes, constant, containers, dicts, exceptions, functions,
+    attributes, builtins, cached, cells, classes, constant, containers, dicts, exceptions, functions,
     generator_rules, generators, identity, iterators, lists, methods, modes,
-    modules, objects, operators, python_modules, standins, table, tensor, tensors, torch_functions,
+    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors, torch_functions,
 )
 COMPLETE = all(part.__name__ for part in PARTS)
 

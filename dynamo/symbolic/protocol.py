@@ -39,7 +39,7 @@ from dynamo.symbolic.variables.iterators import (
     SequenceIteratorVar,
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -56,6 +56,7 @@ CONTENT_TYPES: dict[type, Callable[[], Var]] = {
     collections.OrderedDict: lambda: DictVar(collections.OrderedDict),
     collections.defaultdict: lambda: DictVar(collections.defaultdict),
 }
+MOST_IDENTIFIED = 100
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
@@ -66,6 +67,7 @@ class ObjectProtocol:
         self.attributes = Attributes(self)  # type: ignore[arg-type]
         self.tensor_inputs: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
+        self.identified: dict[Var, None] = {}
 
     # -- knowledge ----------------------------------------------------------------------------
 
@@ -316,6 +318,17 @@ class ObjectProtocol:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
 
+    def tell_apart(self, var: Var) -> None:
+        """`id()` of an object from outside was taken: it must stay another one than those before."""
+        if var in self.identified:
+            return
+        if len(self.identified) >= MOST_IDENTIFIED:
+            raise Break("hash_unknown", f"id() of more than {MOST_IDENTIFIED} objects")
+        for other in self.identified:
+            if other.python_type() is var.python_type():
+                self.guard("NOT_SAME", other.source, var.source)  # type: ignore[attr-defined]
+        self.identified[var] = None
+
     def get_tensor_attr(self, tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         return tensors.get_attr(tx, var, name)
 
@@ -335,16 +348,6 @@ def is_made_by_object(cls: type) -> bool:
         if new is not None and not isinstance(new, types.FunctionType | staticmethod):
             return new is object.__new__
     return True
-
-
-def base_of(cls: type) -> type:
-    """The built-in class that a class written in Python stands on (`object` for most)."""
-    for base in cls.__mro__:
-        if base in CONTENT_TYPES or base in (tuple, int, float, str, frozenset, bytes):
-            return base
-        if base is not object and not base.__flags__ & (1 << 9):
-            return base
-    return object
 
 
 EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (

@@ -34,6 +34,7 @@ from dynamo.symbolic.protocol import ObjectProtocol
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
@@ -121,6 +122,9 @@ class Trace(ObjectProtocol):
             return TupleVar([self.constant(item) for item in value])
         if type(value) is list:
             return ListVar([self.constant(item) for item in value])
+        if type(value) is dict:
+            pairs = [(self.constant(key), self.constant(item)) for key, item in value.items()]
+            return DictVar.from_pairs(self.frames[-1], pairs)
         if type(value) in PLAIN_CONSTANTS:
             return ConstVar(value)
         return self.wrap(value, None)

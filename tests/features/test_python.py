@@ -48,6 +48,19 @@ class Derived(Base):
         if name.startswith("x_"): return len(name)
         raise AttributeError(name)
 
+import re
+NUMBER = re.compile(r"(?P<whole>\\d+)(\\.\\d+)?")
+LOG = logging.getLogger("features"); LOG.addHandler(logging.NullHandler()); LOG.propagate = False
+WORDS = {"one", "two", "three", "four"}
+COUNTED = collections.Counter()
+class Kept:
+    def __init__(self): self.items, self.me, self.name = [1, (2, 3)], self, "kept"
+KEPT = Kept()
+@functools.lru_cache
+def cached_table(n): COUNTED["cached"] += 1; return torch.arange(n).float()
+@functools.lru_cache(maxsize=4)
+def cached_pair(a, k): return [a, k]
+
 class Slotted:
     __slots__ = ("a", "b")
     def __init__(self, a): self.a = a
@@ -400,6 +413,16 @@ return x.reshape(int(x.shape[0] * 3), -1) + bool(x.shape[1]) + x.size(0) + len(x
 # warnings filter
 with warnings.catch_warnings(): warnings.simplefilter("ignore"); t = x + 1
 return t
+# order of sets
+s = {w + "!" for w in ("kiwi", "plum", "fig", "pear")}; t = set(["x", "b", "q", "a"]); t.add("k"); u = frozenset(v for v in "hello"); return x + len(s), [w for w in s], list(t), list(u), [w for w in {"a1", x.shape[0], 16, 0}], list(WORDS)
+# regular expressions
+m = NUMBER.match("12.5 apples"); return x + float(m.group()) + len(NUMBER.findall("1 2 3")), m.groups(), m["whole"], m.span(), re.sub("p+", "b", "apples"), NUMBER.pattern, re.split(r"\\s", "a b"), NUMBER.match("none"), m.groupdict()
+# printing and logging
+print("value", 3, sep="=", end=""); LOG.warning("about %s", "this"); LOG.debug("quiet"); print(); return x + 1
+# cached functions
+table = cached_table(3); a = cached_pair(1, k=2); return x + table + a[0], a is cached_pair(1, k=2), table is cached_table(3), COUNTED["cached"]
+# copies of objects
+b = Base(x); b.extra = {"list": [1, y]}; c = copy.copy(b); d = copy.deepcopy(KEPT); d.items.append(3); return c.v + 1, c.extra is b.extra, list(vars(d)), d.items, KEPT.items, d is KEPT, type(d), d.me is d
 ''')
 
 ANY_GRAPHS = table('''

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,17 @@ def attribute_of_dict(x: Any) -> Any:
     return x[1] * x[0]._scale
 
 
+def shared_in_copy(x: Any) -> Any:
+    made = copy.deepcopy(x[0])
+    made["a"].append(2)
+    return x[1] + 1, made
+
+
+def pair_of_lists(shared: bool) -> Any:
+    first = [1]
+    return {"a": first, "b": first if shared else [1]}
+
+
 def scaled_dict(scale: int | None) -> Any:
     made: Any = collections.OrderedDict(a=1)
     if scale is not None:
@@ -62,6 +74,7 @@ CASES: list[tuple[Callable[[Any], Any], list[Callable[[], Any]]]] = [
     (order_of_set, [lambda: ({0, 8}, torch.rand(3)), lambda: ({8, 0}, torch.rand(3)),
                     lambda: ({8, 1}, torch.rand(3))]),
     (attribute_of_dict, [lambda k=k: (scaled_dict(k), torch.rand(3)) for k in (2, 3, None)]),
+    (shared_in_copy, [lambda k=k: (pair_of_lists(k), torch.rand(3)) for k in (True, False)]),
 ]
 
 

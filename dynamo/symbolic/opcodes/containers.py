@@ -26,7 +26,7 @@ def BUILD_LIST(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
 
 @opcode
 def BUILD_SET(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
-    frame.push(SetVar.from_items(frame, frame.pop_many(arg)))
+    frame.push(SetVar.from_items(frame, frame.pop_many(arg), one_by_one=True))
 
 
 @opcode

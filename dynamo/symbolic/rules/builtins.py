@@ -142,7 +142,7 @@ def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None
     return None
 
 
-@rule([print, input, open, compile, globals, id, breakpoint, __import__])
+@rule([input, open, compile, globals, id, breakpoint, __import__])
 def not_modelled(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     return None
 
@@ -533,12 +533,17 @@ def size_(tx: SymbolicFrame, *items: Var) -> Var:
 
 @rule([set])
 def set_(tx: SymbolicFrame, *items: Var) -> Var:
-    return SetVar.from_items(tx, items[0].unpack(tx) if items else [])
+    return SetVar.from_items(tx, items[0].unpack(tx) if items else [], adds_singly(items))
 
 
 @rule([frozenset])
 def frozenset_(tx: SymbolicFrame, *items: Var) -> Var:
-    return FrozensetVar.from_items(tx, items[0].unpack(tx) if items else [])
+    return FrozensetVar.from_items(tx, items[0].unpack(tx) if items else [], adds_singly(items))
+
+
+def adds_singly(items: tuple[Var, ...]) -> bool:
+    """False for sets and dicts, whose tables CPython copies."""
+    return not items or not issubclass(items[0].python_type(), set | frozenset | dict)
 
 
 @rule([slice])

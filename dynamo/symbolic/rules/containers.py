@@ -337,8 +337,10 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
 
 @rule(set.add, SetVar)
 def add(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
-    key = item.hash_key(tx)
+    key, twin = item.hash_key(tx), var.twin
     var.change(tx).setdefault(key, item)
+    var.twin = twin
+    var.add_to_twin(item)
     return NONE
 
 

@@ -48,9 +48,11 @@ def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
             # Equal constants may or may not be one object: such a key must not be looked up.
             return IdVar(ConstVar(value))
         return ConstVar(id(value))
-    if target.is_constant():
+    if target.is_constant() and target.source is None:
         raise Break("identity_of_constant", repr(target))
     target.python_type()
+    if target.source is not None:
+        tx.trace.tell_apart(target)
     return IdVar(target)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import base_of
+from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -183,3 +187,48 @@ def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
     for item in iterable:
         mapping[item] = mapping.get(item, 0) + 1
+
+
+def reduce_object(value: Any) -> Any:
+    """`object.__reduce_ex__(value, 4)` of an instance of a class written in Python."""
+    cls = type(value)
+    if cls.__reduce__ is not object.__reduce__:
+        return value.__reduce__()
+    arguments: tuple[Any, ...] = ()
+    make: Any = copyreg.__newobj__  # type: ignore[attr-defined]
+    if hasattr(cls, "__getnewargs_ex__"):
+        arguments, keywords = value.__getnewargs_ex__()
+        if keywords:
+            return copyreg.__newobj_ex__, (cls, arguments, keywords), *rest_of(value, cls)  # type: ignore[attr-defined]
+    elif hasattr(cls, "__getnewargs__"):
+        arguments = value.__getnewargs__()
+    return make, (cls, *arguments), *rest_of(value, cls)
+
+
+def rest_of(value: Any, cls: type) -> tuple[Any, Any, Any]:
+    """State, list items and dict items."""
+    if cls.__getstate__ is not object.__getstate__:  # type: ignore[attr-defined]
+        state = value.__getstate__()
+    else:
+        state = dict(value.__dict__) if value.__dict__ else None
+    items = iter(value) if isinstance(value, list) else None
+    return state, items, iter(value.items()) if isinstance(value, dict) else None
+
+
+@rule(object.__reduce_ex__)
+def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
+    """What `copy` asks objects for; classes with slots are not modelled."""
+    if not isinstance(value, ObjectVar) or protocol.as_constant() < 2:
+        return None
+    if value.is_constant() or not has_plain_state(value.python_type()):
+        return None
+    var = tx.trace.wrap(reduce_object, ObjectSource(reduce_object, "reduce_object"))
+    return tx.inline(var, [value], {})
+
+
+def has_plain_state(cls: type) -> bool:
+    """True where all of an instance's own state lies in its dict and its built-in part."""
+    slots = any(isinstance(part, types.MemberDescriptorType)
+                for base in cls.__mro__ for part in vars(base).values())
+    basis = base_of(cls)
+    return not slots and bool(cls.__dictoffset__) and basis in (object, list, dict)

@@ -7,6 +7,7 @@ guard. `NullVar` is CPython's NULL on the value stack.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
@@ -134,9 +135,9 @@ class NullVar(Var):
         return "NULL"
 
 
-@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType)
+@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern, re.Match)
 def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
-    """Numbers, strings, None, dtypes, devices, layouts."""
+    """Numbers, strings, None, dtypes, devices, layouts, regular expressions."""
     return ConstVar(value, source, trace)
 
 

@@ -347,7 +347,7 @@ class DictViewVar(Var):
 
 
 class SetVar(Var):
-    """Exactly `set`. entries: hash key -> item.
+    """Exactly `set`. entries: hash key -> item; twin: a real set with the same items and order.
 
     CPython's iteration order of sets is not modelled: iterating breaks unless at most one item is
     in it, or all items are constants of a set that can be rebuilt (see `ordered`).
@@ -360,16 +360,29 @@ class SetVar(Var):
     ) -> None:
         super().__init__(source)
         self._entries: dict[Hashable, Var] = {}
+        self.twin: set[Any] | None = None
         self._real = real
         self._trace = trace
 
     @classmethod
-    def from_items(cls, tx: SymbolicFrame, items: Iterable[Var]) -> SetVar:
-        """A new set."""
+    def from_items(
+        cls, tx: SymbolicFrame, items: Iterable[Var], one_by_one: bool = False
+    ) -> SetVar:
+        """A new set. one_by_one: CPython adds the items singly, in this order."""
         result = cls()
+        result.twin = set() if one_by_one else None
         for item in items:
             result._entries.setdefault(item.hash_key(tx), item)
+            result.add_to_twin(item)
         return result
+
+    def add_to_twin(self, item: Var) -> None:
+        """Keeps the twin alike, as long as it can be."""
+        if self.twin is not None:
+            if isinstance(item, ConstVar):
+                self.twin.add(item.value)
+            else:
+                self.twin = None
 
     @property
     def entries(self) -> dict[Hashable, Var]:
@@ -407,7 +420,7 @@ class SetVar(Var):
 
     def change(self, tx: SymbolicFrame) -> dict[Hashable, Var]:
         """The entries, to be mutated now."""
-        entries = self.entries
+        entries, self.twin = self.entries, None
         tx.trace.effects.change_contents(self)
         return entries
 
@@ -415,11 +428,14 @@ class SetVar(Var):
         """The items in the order in which CPython would iterate over them.
 
         Equal sets may have different orders (they depend on what was added and removed before), so
-        the order is only known of a set from outside that nobody changed; it is guarded.
+        the order is only known of a set from outside that nobody changed; it is guarded. A set that
+        was filled item by item has the order of a real one that is filled alike (`twin`).
         """
         items = list(self.entries.values())
         if len(items) <= 1:
             return items
+        if self.twin is not None:
+            return [self.entries["constant", value] for value in self.twin]
         if self.source is not None and self._real is not None:
             values = list(self._real)
             if len(values) == len(items) and all(("constant", v) in self._entries for v in values):
@@ -442,7 +458,8 @@ class SetVar(Var):
         return self.ordered(tx.trace)
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), self.ordered(tx.trace))
+        items = self.ordered(tx.trace)
+        return LiveIteratorVar(type(iter(set())), self, lambda: len(self.entries), items)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.get_builtin_attr(tx, self, name)

@@ -333,37 +333,6 @@ class PartialVar(Var):
         return ("identity", self)
 
 
-class CachedFunctionVar(Var):
-    """A `functools.lru_cache` wrapper: the wrapped function is traced, the cache is not used."""
-
-    def __init__(self, real: Any, source: Source | None, function: Var) -> None:
-        super().__init__(source)
-        self.real, self.function = real, function
-
-    def describe(self) -> str:
-        return repr(self.function)
-
-    def python_type(self) -> type:
-        return type(self.real)
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        return True
-
-    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        if tx.trace.is_modelled(self.real):
-            tx.trace.guard("ID", self.source, self.real)
-            return tx.trace.call_real(tx, self.real, args, kwargs)
-        return self.function.call(tx, args, kwargs)
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name.startswith("cache_"):
-            raise Break("attribute_unknown", f"{name} of {self!r}")
-        return self.function if name == "__wrapped__" else self.function.get_attr(tx, name)
-
-    def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
-
-
 @wraps(types.FunctionType)
 def wrap_function(trace: Trace, value: Any, source: Source | None) -> Var:
     """A Python function."""
@@ -431,15 +400,6 @@ def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
         {k: trace.wrap(v, ItemSource(keywords, k)) for k, v in value.keywords.items()},
         source,
     )
-
-
-@wraps(functools._lru_cache_wrapper)
-def wrap_cached_function(trace: Trace, value: Any, source: Source | None) -> Var:
-    """A function behind `functools.lru_cache`."""
-    assert source is not None
-    trace.guard("ID", source, value)
-    function = trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
-    return CachedFunctionVar(value, source, function)
 
 
 def function_dict_source(function: FunctionVar) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import types
 from typing import Any
@@ -58,3 +59,19 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
             return descriptor.__get__(value)  # type: ignore[no-any-return]
     found = getattr(value, "__dict__", None)
     return found if type(found) is dict else None
+
+
+BUILT_IN_BASES = frozenset({
+    list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict,
+    tuple, int, float, str, frozenset, bytes,
+})
+
+
+def base_of(cls: type) -> type:
+    """The built-in class that a class written in Python stands on (`object` for most)."""
+    for base in cls.__mro__:
+        if base in BUILT_IN_BASES:
+            return base
+        if base is not object and not base.__flags__ & (1 << 9):
+            return base
+    return object

@@ -1,0 +1,71 @@
+"""Parts of the standard library that are C code, or that only matter outside of the program.
+
+Regular expressions on constants are evaluated while tracing. What is printed or logged is an effect:
+it appears after the graph that it was waiting for, in program order.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from dynamo import hook
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import foldable, rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.objects import ObjectVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+METHODS = {
+    re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",
+    re.Match: """group groups groupdict start end span expand __getitem__ __repr__""",
+}
+foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.split()
+         if name in vars(kind))
+foldable([re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.subn, re.escape,
+          re.compile])
+
+LOGGING = [getattr(logging.Logger, name)
+           for name in ("debug", "info", "warning", "error", "critical", "log")]
+
+
+def plain_values(args: tuple[Var, ...]) -> list[Any]:
+    """The values of numbers and strings; Break where there is anything else."""
+    values = [arg.as_constant() for arg in args if arg.is_constant()]
+    if len(values) < len(args) or not all(type(value) in VALUE_TYPES for value in values):
+        raise Break("call_of_unknown_function", f"output of {args}")
+    return values
+
+
+def _register_logging(function: Any) -> None:
+    @rule(function)
+    def log(tx: SymbolicFrame, logger: Var, *args: Var, **kwargs: Var) -> Var:
+        """The record is made after the graph; what it says is known already."""
+        if not isinstance(logger, ObjectVar) or logger.real is None or not set(kwargs) <= {"extra"}:
+            raise Break("call_of_unknown_function", f"logging by {logger!r}")
+        values = plain_values(args)
+        keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+        tx.trace.guard("ID", logger.source, logger.real)
+        call = functools.partial(function, logger.real, **keywords)
+        tx.trace.effects.call(hook.Disabled(call), *values)
+        return ConstVar(None)
+
+
+for _function in LOGGING:
+    _register_logging(_function)
+
+
+@rule(print)
+def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    """Printed after the graph."""
+    if "file" in kwargs:
+        return None
+    values = plain_values(args)
+    keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+    tx.trace.effects.call(hook.Disabled(functools.partial(print, **keywords)), *values)
+    return ConstVar(None)

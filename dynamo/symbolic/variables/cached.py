@@ -1,0 +1,108 @@
+"""Functions behind `functools.lru_cache`: called while tracing, as the program would call them.
+
+The cache makes the result of one call the result of all later ones, whatever the function reads;
+so it is asked once, with the real arguments, and its answer is kept with the entry.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, ObjectSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.objects import EnumVar, ObjectVar, is_frozen_dataclass
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class CachedFunctionVar(Var):
+    """A `functools.lru_cache` wrapper; function: what it wraps."""
+
+    def __init__(self, real: Any, source: Source | None, function: Var) -> None:
+        super().__init__(source)
+        self.real, self.function = real, function
+
+    def describe(self) -> str:
+        return repr(self.function)
+
+    def python_type(self) -> type:
+        return type(self.real)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        trace = tx.trace
+        trace.guard("ID", self.source, self.real)
+        if trace.is_modelled(self.real):
+            return trace.call_real(tx, self.real, args, kwargs)
+        if trace.effects.has_outside():
+            raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
+        values = [cache_key(trace, arg) for arg in args]
+        keywords = {name: cache_key(trace, arg) for name, arg in kwargs.items()}
+        try:
+            result = self.real(*values, **keywords)
+        except Exception as error:  # is not cached: the next call may find another answer
+            raise Break("call_of_unknown_function", f"{self!r} raises") from error
+        if type(result) in VALUE_TYPES:
+            return ConstVar(result)
+        return trace.wrap(result, ObjectSource(result, f"{self.real.__name__}()"))
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name.startswith("cache_"):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        return self.function if name == "__wrapped__" else self.function.get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
+
+
+def cache_key(trace: Trace, var: Var) -> Any:
+    """The real argument, guarded so that the cache would take it for the same one again."""
+    if isinstance(var, ConstVar):
+        return var.value
+    if isinstance(var, TupleVar) and type(var) is TupleVar:
+        return tuple(cache_key(trace, item) for item in var.items)
+    if isinstance(var, ClassVar):
+        return var.cls
+    if isinstance(var, EnumVar):
+        return var.as_constant()
+    if isinstance(var, BuiltinVar):
+        return var.value
+    if isinstance(var, FunctionVar) and var.real is not None:
+        var.guard_identity(trace)
+        return var.real
+    if isinstance(var, ObjectVar) and var.real is not None and not var.written:
+        if keeps_hash(var.cls):
+            trace.guard("ID", var.source, var.real)
+            return var.real
+    raise Break("call_of_unknown_function", f"a cached function with {var!r}")
+
+
+def keeps_hash(cls: type) -> bool:
+    """True where an object equals only itself, or never changes."""
+    by_identity = cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
+    return by_identity or issubclass(cls, torch.nn.Module) or is_frozen_dataclass(cls)
+
+
+@wraps(functools._lru_cache_wrapper)
+def wrap_cached_function(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A function behind `functools.lru_cache`."""
+    assert source is not None
+    inner = value.__wrapped__
+    function = trace.wrap(inner, AttrSource(source, "__wrapped__")) if isinstance(
+        inner, types.FunctionType) else BuiltinVar(inner)
+    return CachedFunctionVar(value, source, function)
