@@ -11,7 +11,9 @@ from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.split import reads_along_rows
 
 WARP = 32
-TILE = 4096  # elements of a tile of a loop
+TILE = 4096  # elements of a persistent tile of several rows
+LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
+LOOP_BLOCKS_ALONG_ROWS = ((32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,9 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = power_of_two(launch.rows)
-    if any(reads_along_rows(stage) for stage in launch.stages):
-        found = [(32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8)]
-    else:
-        found = [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8)]
+    along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     configs = []
-    for block, columns, warps in found:
+    for block, columns, warps in LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS:
         columns = min(columns, max(widest, 1))
         if launch.splits > 1:
             columns = min(columns, launch.chunk & -launch.chunk)

@@ -92,7 +92,7 @@ def print_launch(
     configs = choose_configs(launch)
     own = {local.name for local in launch.locals}
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
-    written = _touched(launch, "store", own)
+    written = set(_touched(launch, "store", own))
     wide = _is_wide(launch, max((elements[name] for name in touched), default=0))
     flat = all(stage.columns == 1 for stage in launch.stages) and launch.splits == 1
     block = max(config.rows for config in configs)

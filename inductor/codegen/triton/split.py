@@ -17,6 +17,7 @@ from inductor.ir.index import Index, variable
 ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = 2048
+COLUMNS_OF_A_PROGRAM = (1024, 256)  # at least; where rows are read together
 CHUNK_STEP = 128  # a chunk is a multiple of every block size that divides it
 EXTREMUM = {"argmax": "max", "argmin": "min"}
 
@@ -49,7 +50,8 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     by_rows = reads_along_rows(stage)
     programs = -(-launch.rows // ROWS_OF_A_PROGRAM) if by_rows else launch.rows
-    wanted = min(-(-ENOUGH_PROGRAMS // programs), stage.columns // (256 if by_rows else 1024))
+    most = stage.columns // COLUMNS_OF_A_PROGRAM[by_rows]
+    wanted = min(-(-ENOUGH_PROGRAMS // programs), most)
     if wanted < 2:
         return 0
     chunk = -(-stage.columns // wanted)

@@ -1,0 +1,148 @@
+"""The C++ function that runs a whole schedule, and the description that the launcher needs.
+
+In: a schedule, its memory plan and its printed kernels. Out: the text of `run` and a dict in the
+format of `runtime/csrc/spec.cpp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inductor.codegen.cpp.kernel import KernelSource
+from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
+from inductor.scheduler.memory import MemoryPlan
+from inductor.scheduler.schedule import Kernel, Schedule
+
+HEAD = """\
+extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
+  void** d = rt->data;
+  rt->error_code = 0;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """text: of the function `run`; spec: for `Launcher`."""
+
+    text: str
+    spec: dict[str, Any]
+
+
+def print_wrapper(
+    name: str,
+    graph: LoopGraph,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    kernels: Mapping[str, KernelSource],
+) -> Wrapper:
+    """The wrapper of a schedule; `kernels` by name."""
+    return _Writer(graph, schedule, plan, kernels).write(name)
+
+
+class _Writer:
+    def __init__(
+        self,
+        graph: LoopGraph,
+        schedule: Schedule,
+        plan: MemoryPlan,
+        kernels: Mapping[str, KernelSource],
+    ) -> None:
+        self.graph = graph
+        self.schedule = schedule
+        self.plan = plan
+        self.kernels = kernels
+        self.layouts = graph.layouts()
+        self.slot_of: dict[str, int] = {}
+        self.slots: list[tuple[Any, ...]] = []
+        self.views: dict[tuple[Any, ...], int] = {}
+        self.externs: list[tuple[Any, ...]] = []
+        self.lines: list[str] = []
+
+    def write(self, name: str) -> Wrapper:
+        for buffer, place in self.plan.places.items():
+            layout = self.layouts[buffer]
+            self.slot_of[buffer] = len(self.slots)
+            self.slots.append((place.kind, place.position, layout.dtype, layout.size, layout.stride))
+        for position, step in enumerate(self.schedule.steps):
+            if isinstance(step, Kernel):
+                self._call_kernel(step)
+            elif isinstance(step, ExternKernel):
+                self._call_extern(step)
+            for dead in self.plan.dead_after.get(position, ()):
+                self.lines.append(f"  rt->drop(rt, {self.slot_of[dead]});")
+        spec = {
+            "name": name,
+            "arena_bytes": self.plan.arena_bytes,
+            "release_gil": len(self.schedule.steps) > 4,
+            "slots": self.slots,
+            "views": [],
+            "constants": [constant.value for constant in self.graph.constants],
+            "externs": self.externs,
+            "outputs": [self._output(output) for output in self.graph.outputs],
+        }
+        spec["views"] = list(self.views)
+        return Wrapper("\n".join([HEAD, *self.lines, "  return 0;", "}", ""]), spec)
+
+    def _call_kernel(self, kernel: Kernel) -> None:
+        source = self.kernels[kernel.name]
+        arguments = [
+            f"({kind.replace('__restrict__', '').strip()})d[{self.slot_of[buffer]}]"
+            for buffer, kind in zip(source.parameters, source.types, strict=True)
+        ]
+        call = f"{source.name}({', '.join(['rt', *arguments])})"
+        self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
+
+    def _call_extern(self, step: ExternKernel) -> None:
+        target = self.plan.given.get(step.name, step.target)
+        given = dict(step.kwargs)
+        operands = []
+        for position, argument in enumerate(target._schema.arguments):
+            if position < len(step.args):
+                value: Any = step.args[position]
+            elif argument.name in given:
+                value = given[argument.name]
+            elif argument.is_out:
+                value = self._whole(step.name)
+            else:
+                value = argument.default_value
+            operands.append(self._operand(value))
+        results = [-1] if step.name in self.plan.given else self._results(step)
+        number = len(self.externs)
+        overload = target._overloadname
+        overload = "" if overload == "default" else overload
+        self.externs.append((target._schema.name, overload, operands, results))
+        self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {target}")
+
+    def _results(self, step: ExternKernel) -> list[int]:
+        if step.layout is not None:
+            return [self.slot_of[step.name]]
+        slots: dict[int, int] = {}
+        for other in self.schedule.steps:
+            if isinstance(other, MultiOutput) and other.extern == step.name:
+                slots[other.index] = self.slot_of[other.name]
+        return [slots.get(index, -1) for index in range(max(slots, default=-1) + 1)]
+
+    def _whole(self, buffer: str) -> ViewRef:
+        layout: Layout = self.layouts[buffer]
+        return ViewRef(buffer, layout.size, layout.stride, 0, layout.dtype)
+
+    def _operand(self, value: Argument) -> tuple[str, Any]:
+        if isinstance(value, ViewRef):
+            return ("view", self._view(value))
+        if isinstance(value, tuple) and any(isinstance(item, ViewRef) for item in value):
+            return (
+                "views",
+                [self._view(item) if isinstance(item, ViewRef) else -1 for item in value],
+            )
+        return ("constant", list(value) if isinstance(value, tuple) else value)
+
+    def _view(self, ref: ViewRef) -> int:
+        row = (self.slot_of[ref.buffer], ref.offset, ref.dtype, ref.size, ref.stride)
+        return self.views.setdefault(row, len(self.views))
+
+    def _output(self, output: Any) -> tuple[str, Any]:
+        if isinstance(output, ViewRef):
+            return ("view", self._view(output))
+        return ("object", output)

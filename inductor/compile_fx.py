@@ -1,0 +1,105 @@
+"""The default backend: one captured graph in, one compiled callable out.
+
+    captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering) -> schedule (scheduler)
+    -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
+
+What a stage can't do is left to ATen, operator by operator; a graph that can't be brought to
+functional form at all runs as it was captured. Both are said in the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynamo.aot.api import compile_inference
+from dynamo.aot.records import Unsupported
+from dynamo.base import logs
+from dynamo.base.counters import counters, timed
+from inductor import cpu, metrics
+from inductor.ir.graph import ExternKernel
+from inductor.lowering.run import Lowered, lower_graph
+from inductor.scheduler.run import schedule_graph
+from inductor.scheduler.schedule import Schedule
+
+Compiled = Callable[..., Any]
+
+
+def compile_fx(gm: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Compiled:
+    """Compiles a captured graph; the result takes the graph's inputs and returns its outputs.
+
+    gm: torch-level calls, parameters as inputs. example_inputs: real tensors (or numbers) whose
+    metadata the result is specialised to.
+
+        >>> compiled = compile_fx(gm, [torch.randn(8)])
+    """
+    if _needs_gradients(example_inputs):
+        return _as_captured(gm, "it needs gradients")
+    try:
+        with timed("inductor"):
+            return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)
+    except Unsupported as refusal:
+        return _as_captured(gm, refusal.reason)
+
+
+def _needs_gradients(example_inputs: list[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    )
+
+
+def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
+    counters["inductor"]["graphs run as captured"] += 1
+    logs.log("inductor").emit(lambda: f"this graph runs as it was captured: {reason}")
+    logs.log("perf_hints").emit(lambda: f"a graph runs as it was captured: {reason}")
+    return gm.forward
+
+
+def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
+    logs.log("aot_graphs").emit(lambda: str(module.code))
+    with timed("inductor.lowering"):
+        lowered = lower_graph(module)
+    threads = torch.get_num_threads()
+    with timed("inductor.scheduler"):
+        schedule = schedule_graph(lowered.graph, threads)
+    _report(lowered, schedule)
+    if lowered.graph.device.type != "cpu":
+        raise Unsupported(f"no code is generated for {lowered.graph.device}")
+    cores = len(os.sched_getaffinity(0))
+    units, spec = cpu.generate("graph", lowered.graph, schedule, threads, cores)
+    launcher = cpu.load(units, spec, cpu.open_store())
+    return _tensors_only(launcher, lowered)
+
+
+def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
+    """The launcher takes tensors; numbers among the inputs are constants of the graph."""
+    inputs = lowered.graph.inputs
+    if None not in inputs:
+        return launcher
+    positions = [n for n, buffer in enumerate(inputs) if buffer is not None]
+    return lambda *args: launcher(*[args[n] for n in positions])
+
+
+def _report(lowered: Lowered, schedule: Schedule) -> None:
+    metrics.count("graphs")
+    for kernel in schedule.kernels():
+        metrics.count("kernels")
+        metrics.count("nodes", len(kernel.nodes))
+        metrics.count("fused_nodes", len(kernel.nodes) if len(kernel.nodes) > 1 else 0)
+    metrics.count("extern_calls", sum(isinstance(s, ExternKernel) for s in schedule.steps))
+    for operator, reason in lowered.fallbacks:
+        metrics.count_fallback(operator)
+        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+    logs.log("ir_pre_fusion").emit(lambda: str(lowered.graph))
+    logs.log("ir_post_fusion").emit(lambda: str(schedule))
+    logs.log("fusion").emit(lambda: _fusion_text(schedule))
+
+
+def _fusion_text(schedule: Schedule) -> str:
+    lines = [f"{kernel.name} = {' + '.join(kernel.nodes)}" for kernel in schedule.kernels()]
+    lines += [f"{a} and {b} stay apart: {why}" for a, b, why in schedule.refusals]
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""The CPU path behind the schedule: C++ kernels and wrapper, built, loaded as one callable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dynamo.base import logs
+from dynamo.base.config import config
+from dynamo.base.counters import timed
+from inductor import metrics
+from inductor.codegen.cpp.kernel import print_kernel
+from inductor.codegen.cpp.unit import print_units
+from inductor.codegen.wrapper import print_wrapper
+from inductor.ir.graph import LoopGraph
+from inductor.runtime import _launch
+from inductor.runtime.build import Built, build_library
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import Toolchain, find_toolchain
+from inductor.scheduler.memory import plan_memory
+from inductor.scheduler.schedule import Schedule
+
+
+class NoCompiler(RuntimeError):
+    """There is no working C++ compiler on this machine."""
+
+
+def open_store() -> Store:
+    """The cache folder of this process."""
+    return Store(Path(config.cache_dir))
+
+
+def need_toolchain(store: Store) -> Toolchain:
+    """The C++ compiler. Errors: NoCompiler, with what to do."""
+    found = find_toolchain(store)
+    if isinstance(found, str):
+        raise NoCompiler(
+            f"{found}; the default backend needs one: install g++, name another with CXX=..., "
+            'or use backend="eager"'
+        )
+    return found
+
+
+def generate(
+    name: str, graph: LoopGraph, schedule: Schedule, threads: int, cores: int
+) -> tuple[list[str], dict[str, Any]]:
+    """C++ texts of a schedule, and the launcher's description."""
+    layouts = graph.layouts()
+    with timed("inductor.codegen"):
+        plan = plan_memory(graph, schedule)
+        sources = [print_kernel(kernel, layouts, threads) for kernel in schedule.kernels()]
+        by_name = {source.name: source for source in sources}
+        wrapper = print_wrapper(name, graph, schedule, plan, by_name)
+        units = print_units(sources, wrapper.text, cores)
+    logs.log("output_code").emit(lambda: "\n".join(units))
+    logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
+    logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
+    return units, wrapper.spec
+
+
+def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
+    """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
+    toolchain = need_toolchain(store)
+    log = logs.log("cache")
+    with timed("inductor.build"):
+        built: Built = build_library(units, toolchain, store, explain=log.enabled)
+    metrics.count("libraries_reused" if built.reused else "libraries_built")
+    log.emit(lambda: f"library {built.key.digest}: {'found' if built.reused else built.reason}")
+    with timed("inductor.load"):
+        return _launch.Launcher(str(built.path), spec)

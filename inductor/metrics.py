@@ -1,0 +1,60 @@
+"""What the backend did in this process: counts for tests and reports.
+
+    >>> before = metrics.snapshot()
+    >>> compiled(x)
+    >>> metrics.snapshot()["kernels"] - before["kernels"]
+    1
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+_counts: Counter[str] = Counter()
+_fallbacks: Counter[str] = Counter()
+_lock = threading.Lock()
+
+NAMES = (
+    "graphs",  # compiled
+    "kernels",  # generated loops nests
+    "nodes",  # buffers computed by kernels
+    "fused_nodes",  # buffers that share a kernel with another
+    "extern_calls",  # calls into ATen or another library
+    "fallbacks",  # of these: operators without a lowering
+    "libraries_built",
+    "libraries_reused",
+    "graphs_reused",  # whole graphs that came from the cache
+)
+
+
+def count(name: str, by: int = 1) -> None:
+    """Add to a count."""
+    with _lock:
+        _counts[name] += by
+
+
+def count_fallback(operator: str) -> None:
+    """Note that an operator was left to ATen."""
+    with _lock:
+        _counts["fallbacks"] += 1
+        _fallbacks[operator] += 1
+
+
+def snapshot() -> dict[str, int]:
+    """All counts; those of nothing yet are 0."""
+    with _lock:
+        return {name: _counts[name] for name in NAMES}
+
+
+def fallbacks() -> dict[str, int]:
+    """Operators that were left to ATen, and how often."""
+    with _lock:
+        return dict(_fallbacks)
+
+
+def reset() -> None:
+    """Forget all counts."""
+    with _lock:
+        _counts.clear()
+        _fallbacks.clear()

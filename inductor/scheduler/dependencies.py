@@ -1,0 +1,79 @@
+"""Who must run before whom in a `LoopGraph`, and which pairs may share a kernel at all.
+
+Values: a reader after the last writer. Contents of buffers that are written in place: the writer
+after everybody who wants the old contents. Calls with effects (random numbers): in program order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dependencies:
+    """By position of a node in the graph.
+
+    before: all nodes that must run before it; values: buffers that it reads and the position of the
+    node that computes them, where the two might share a kernel; users: reverse of `before`.
+    """
+
+    before: list[set[int]] = field(default_factory=list)
+    values: list[dict[str, int]] = field(default_factory=list)
+    users: list[set[int]] = field(default_factory=list)
+
+
+def find_dependencies(graph: LoopGraph) -> Dependencies:
+    """Dependencies between the nodes of a graph."""
+    mutated = {name for node in graph.nodes for name in written_in_place(node)}
+    found = Dependencies()
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    last_effect: int | None = None
+    for position, node in enumerate(graph.nodes):
+        before: set[int] = set()
+        values: dict[str, int] = {}
+        for name in node.reads():
+            if name in writer:
+                before.add(writer[name])
+                if name not in mutated:
+                    values[name] = writer[name]
+            readers.setdefault(name, []).append(position)
+        for name in written_in_place(node):
+            before.update(readers.get(name, ()))
+            if name in writer:
+                before.add(writer[name])
+            readers[name] = []
+            writer[name] = position
+        if has_effect(node):
+            if last_effect is not None:
+                before.add(last_effect)
+            last_effect = position
+        writer[node.name] = position
+        before.discard(position)
+        found.before.append(before)
+        found.values.append(values)
+        found.users.append(set())
+        for other in before:
+            found.users[other].add(position)
+    return found
+
+
+def written_in_place(node: Node) -> tuple[str, ...]:
+    """Buffers made by somebody else into which the node writes."""
+    if isinstance(node, ComputedBuffer):
+        return (node.mutates,) if node.mutates else ()
+    return node.mutates if isinstance(node, ExternKernel) else ()
+
+
+def has_effect(node: Node) -> bool:
+    """Whether calls of it may not change places: it draws random numbers, or is not known."""
+    if not isinstance(node, ExternKernel):
+        return False
+    target = node.target
+    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in (
+        "aten", "prims", "mkldnn",
+    )

@@ -1,0 +1,293 @@
+"""Which computed buffers share a kernel.
+
+In: a loop graph. Out: groups of nodes in an order in which they can run, and why neighbours were not
+fused. Every buffer's elements are computed in the order in which they lie in memory, so that a
+position in memory says at which iteration a value was made. A kernel runs `rows` independent outer
+iterations; a node with n iterations does n / rows of them in each. A reader may join its producer's
+kernel where, in each row, it only reads what the same row computes.
+
+Vertical fusion first (along values, in program order), then horizontal (nodes that read the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
+from inductor.ir.index import Index, constant, floordiv
+from inductor.scheduler.dependencies import Dependencies, find_dependencies
+from inductor.scheduler.domain import flat_position, loop_names, merged_loops, product
+
+MOST_OPS = 400
+MOST_BUFFERS = 48
+SHORTEST_ROW = 8
+FEW_ROWS = 8
+LONG_ROW = 4096
+
+
+@dataclass(slots=True)
+class Group:
+    """Nodes of one kernel, by position in the graph. rows: None while any number would do."""
+
+    members: list[int]
+    rows: int | None
+    iterations: int
+    column: bool = False
+
+
+class Facts:
+    """What fusion asks about one computed node, worked out once."""
+
+    __slots__ = ("column", "dense", "flat", "iterations", "node", "rows", "width")
+
+    def __init__(self, node: ComputedBuffer) -> None:
+        body = node.body
+        self.node = node
+        self.rows = product(body.ranges) if body.reduction_ranges else None
+        self.width = product(body.reduction_ranges) if body.reduction_ranges else 1
+        outer = flat_position(loop_names("i", body.ranges), body.ranges)
+        inner = flat_position(loop_names("r", body.reduction_ranges), body.reduction_ranges)
+        self.iterations = product(body.ranges) * self.width
+        self.flat: Index = outer * self.width + inner
+        self.dense = _stores_in_order(node, outer)
+        self.column = bool(body.reduction_ranges) and _is_column(node)
+
+
+def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
+    """Whether iteration (row) number n writes element n of the buffer, and all are written."""
+    stores = list(node.body.stores())
+    return (
+        not node.mutates
+        and len(stores) == 1
+        and stores[0].index == position
+        and node.layout.numel() == product(node.body.ranges)
+    )
+
+
+def _is_column(node: ComputedBuffer) -> bool:
+    """Whether neighbours in memory belong to different results of the reduction."""
+    body = node.body
+    if not body.ranges:
+        return False
+    votes = 0
+    inner, outer = f"r{len(body.reduction_ranges) - 1}", f"i{len(body.ranges) - 1}"
+    for op in body.loads():
+        assert op.index is not None
+        along = op.index.stride_of(inner)
+        if along == 1:
+            votes -= 1
+        elif op.index.stride_of(outer) == 1 and along != 0:
+            votes += 1
+    return votes > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """nodes: with merged loops; groups in order of execution; refusals: (buffer, buffer, why)."""
+
+    nodes: tuple[Node, ...]
+    groups: tuple[tuple[int, ...], ...]
+    rows: tuple[int | None, ...]
+    refusals: tuple[tuple[str, str, str], ...]
+    dependencies: Dependencies
+
+
+def fuse(graph: LoopGraph, threads: int) -> Fused:
+    """Partition the nodes of a graph into kernels."""
+    return _Fuser(graph, threads).run()
+
+
+class _Fuser:
+    def __init__(self, graph: LoopGraph, threads: int) -> None:
+        self.threads = threads
+        self.nodes: list[Node] = [
+            merged_loops(node) if isinstance(node, ComputedBuffer) else node for node in graph.nodes
+        ]
+        self.dependencies = find_dependencies(graph)
+        self.facts = {
+            position: Facts(node)
+            for position, node in enumerate(self.nodes)
+            if isinstance(node, ComputedBuffer)
+        }
+        self.group_of: list[Group] = []
+        for position in range(len(self.nodes)):
+            facts = self.facts.get(position)
+            if facts is None:
+                self.group_of.append(Group([position], None, 0))
+            else:
+                rows = facts.rows
+                self.group_of.append(Group([position], rows, facts.iterations, facts.column))
+        self.refusals: dict[tuple[str, str], str] = {}
+
+    def run(self) -> Fused:
+        for position in self.facts:
+            for producer in sorted(set(self.dependencies.values[position].values()), reverse=True):
+                if producer in self.facts:
+                    self._try(self.group_of[producer], self.group_of[position])
+        for left, right in self._sharing():
+            self._try(self.group_of[left], self.group_of[right])
+        groups = self._ordered()
+        return Fused(
+            tuple(self.nodes),
+            tuple(tuple(group.members) for group in groups),
+            tuple(group.rows for group in groups),
+            tuple((a, b, why) for (a, b), why in self.refusals.items()),
+            self.dependencies,
+        )
+
+    def _sharing(self) -> Iterator[tuple[int, int]]:
+        """Pairs of nodes, one after the other, that read the same buffer."""
+        last: dict[str, int] = {}
+        for position, facts in self.facts.items():
+            for name in facts.node.reads():
+                if name in last:
+                    yield last[name], position
+                last[name] = position
+
+    def _try(self, first: Group, second: Group) -> None:
+        if first is second:
+            return
+        why = self._refusal(first, second)
+        if why:
+            pair = (self.nodes[first.members[0]].name, self.nodes[second.members[-1]].name)
+            self.refusals[pair] = why
+            return
+        first.rows = self._rows_of(first, second)
+        first.members = sorted(first.members + second.members)
+        first.iterations = max(first.iterations, second.iterations)
+        for member in second.members:
+            self.group_of[member] = first
+
+    def _rows_of(self, first: Group, second: Group) -> int | None:
+        if first.rows is not None or second.rows is not None:
+            return first.rows if first.rows is not None else second.rows
+        return None if first.iterations == second.iterations else min(
+            first.iterations, second.iterations
+        )
+
+    def _refusal(self, first: Group, second: Group) -> str:
+        """Why two groups can't be one; empty if they can."""
+        if first.column or second.column:
+            return "a reduction over the outer dimension"
+        if 0 in (first.iterations, second.iterations):
+            return "an empty tensor"
+        if first.rows is not None and second.rows is not None and first.rows != second.rows:
+            return f"{first.rows} and {second.rows} rows"
+        rows = self._rows_of(first, second)
+        if rows is not None:
+            why = self._row_refusal(first, second, rows)
+            if why:
+                return why
+        size = sum(len(self.facts[m].node.body.ops) for m in first.members + second.members)
+        buffers = {n for m in first.members + second.members for n in self.nodes[m].reads()}
+        if size > MOST_OPS or len(buffers) > MOST_BUFFERS:
+            return "the kernel would be too large"
+        for member in first.members + second.members:
+            if self.facts[member].node.mutates or not self.facts[member].dense:
+                return f"{self.nodes[member].name} does not write its elements in order"
+        why = self._edge_refusal(first, second, rows) or self._edge_refusal(second, first, rows)
+        if why:
+            return why
+        return "something between them" if self._between(first, second) else ""
+
+    def _row_refusal(self, first: Group, second: Group, rows: int) -> str:
+        for member in first.members + second.members:
+            if self.facts[member].iterations % rows:
+                return f"{self.nodes[member].name} has no {rows} rows"
+        longest = max(first.iterations, second.iterations) // rows
+        if first.rows is None and second.rows is None and longest < SHORTEST_ROW:
+            return f"rows of {longest} elements are too short"
+        if rows < min(FEW_ROWS, self.threads) and longest > LONG_ROW:
+            # One loop nest is split over threads; a second one after it would not be.
+            inside = set(first.members)
+            for member in second.members:
+                for producer in self.dependencies.values[member].values():
+                    if producer in inside and self.facts[producer].rows is not None:
+                        return f"{rows} long rows would not run in parallel"
+        return ""
+
+    def _edge_refusal(self, first: Group, second: Group, rows: int | None) -> str:
+        """Check what members of `second` read from members of `first`."""
+        inside = set(first.members)
+        for member in second.members:
+            values = self.dependencies.values[member]
+            for other in self.dependencies.before[member] & inside:
+                if other not in values.values():
+                    return f"{self.nodes[member].name} writes what {self.nodes[other].name} uses"
+            for name, producer in values.items():
+                if producer in inside and not self._in_row(producer, member, name, rows):
+                    return f"{self.nodes[member].name} reads other rows of {name}"
+        return ""
+
+    def _in_row(self, producer: int, reader: int, name: str, rows: int | None) -> bool:
+        made, used = self.facts[producer], self.facts[reader]
+        per_row = 1 if rows is None else made.node.layout.numel() // rows
+        width = 1 if rows is None else used.iterations // rows
+        row = floordiv(used.flat, width) if width > 1 else used.flat
+        for op in used.node.body.loads():
+            if op.buffer != name:
+                continue
+            assert op.index is not None
+            away = op.index - row * per_row
+            if per_row > 1 and made.rows is not None:
+                return False
+            if per_row == 1 and away != constant(0):
+                return False
+            if away.low < 0 or away.high >= per_row:
+                return False
+        return True
+
+    def _between(self, first: Group, second: Group) -> bool:
+        """Whether a node outside of both must run after one and before the other."""
+        inside = set(first.members) | set(second.members)
+        last = max(inside)
+        todo = [u for m in inside for u in self.dependencies.users[m] if u not in inside]
+        seen: set[int] = set()
+        while todo:
+            position = todo.pop()
+            if position in seen or not self._may_reach(position, last):
+                continue
+            group = self.group_of[position]
+            for member in group.members:
+                seen.add(member)
+            for member in group.members:
+                for user in self.dependencies.users[member]:
+                    if user in inside:
+                        return True
+                    if user not in seen:
+                        todo.append(user)
+        return False
+
+    def _may_reach(self, position: int, last: int) -> bool:
+        """A group whose nodes all come later can't lead back."""
+        return self.group_of[position].members[0] < last
+
+    def _ordered(self) -> list[Group]:
+        """Groups in an order that respects all dependencies, close to the program's."""
+        done: set[int] = set()
+        order: list[Group] = []
+
+        def visit(start: Group) -> None:
+            stack = [start]
+            while stack:
+                group = stack[-1]
+                if group.members[0] in done:
+                    stack.pop()
+                    continue
+                waiting = [
+                    self.group_of[other]
+                    for member in group.members
+                    for other in sorted(self.dependencies.before[member])
+                    if other not in done and self.group_of[other] is not group
+                ]
+                if waiting:
+                    stack.append(waiting[0])
+                else:
+                    done.update(group.members)
+                    order.append(group)
+                    stack.pop()
+
+        for position in range(len(self.nodes)):
+            visit(self.group_of[position])
+        return order

@@ -1,0 +1,36 @@
+"""From a `LoopGraph` to a `Schedule`: fusion, then one kernel for each group."""
+
+from __future__ import annotations
+
+from inductor.ir.graph import ComputedBuffer, LoopGraph, ViewRef
+from inductor.scheduler.assemble import assemble
+from inductor.scheduler.fuse import Fused, fuse
+from inductor.scheduler.schedule import Schedule, Step
+
+
+def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
+    """The schedule of a graph for a machine with `threads` threads."""
+    fused = fuse(graph, threads)
+    outside = {output.buffer for output in graph.outputs if isinstance(output, ViewRef)}
+    steps: list[Step] = []
+    for members, rows in zip(fused.groups, fused.rows, strict=True):
+        nodes = [fused.nodes[member] for member in members]
+        computed = [node for node in nodes if isinstance(node, ComputedBuffer)]
+        if computed:
+            needed = _needed(fused, members, outside)
+            steps.append(assemble(f"kernel{len(steps)}", computed, rows, needed))
+        else:
+            assert not isinstance(nodes[0], ComputedBuffer)
+            steps.append(nodes[0])
+    return Schedule(tuple(steps), fused.refusals)
+
+
+def _needed(fused: Fused, members: tuple[int, ...], outside: set[str]) -> frozenset[str]:
+    """Buffers of the group that are outputs or that other groups use."""
+    inside = set(members)
+    found = set()
+    for member in members:
+        name = fused.nodes[member].name
+        if name in outside or fused.dependencies.users[member] - inside:
+            found.add(name)
+    return frozenset(found)
