@@ -239,6 +239,10 @@ def floordiv(base: IndexLike, divisor: int) -> Index:
     if common > 1:
         terms = tuple((a, c // common) for a, c in base.terms)
         return floordiv(_make(terms, base.offset // common), divisor // common)
+    digits = _digits(base, divisor)
+    if digits is not None:
+        step, high, _ = digits
+        return floordiv(high, divisor // step)
     if len(base.terms) == 1 and base.offset == 0 and base.terms[0][1] == 1:
         atom = base.terms[0][0]
         if isinstance(atom, FloorDiv):
@@ -268,6 +272,10 @@ def mod(base: IndexLike, divisor: int) -> Index:
         terms = tuple((a, c // common) for a, c in base.terms)
         inner = mod(_make(terms, base.offset // common), divisor // common)
         return inner * common + base.offset % common
+    digits = _digits(base, divisor)
+    if digits is not None:
+        step, high, rest = digits
+        return mod(high, divisor // step) * step + rest
     if len(base.terms) == 1 and base.offset == 0 and base.terms[0][1] == 1:
         atom = base.terms[0][0]
         if isinstance(atom, Mod) and atom.divisor % divisor == 0:
@@ -397,6 +405,17 @@ def _split(base: Index, divisor: int) -> tuple[Index, Index]:
             rest.append((atom, factor))
     part, left = divmod(base.offset, divisor)
     return _make(tuple(whole), part), _make(tuple(rest), left)
+
+
+def _digits(base: Index, divisor: int) -> tuple[int, Index, Index] | None:
+    """base = step * high + rest with 0 <= rest < step and step a divisor of `divisor`."""
+    for step in sorted({abs(factor) for _, factor in base.terms}):
+        if step == 1 or divisor % step:
+            continue
+        high, rest = _split(base, step)
+        if high.terms and rest.low >= 0 and rest.high < step:
+            return step, high, rest
+    return None
 
 
 def _collect(index: Index, found: dict[Var, None]) -> None:
