@@ -135,8 +135,8 @@ class Session:
     def value(self, wrapper: torch.Tensor) -> Fake:
         """The present value of a functional tensor."""
         torch._sync(wrapper)  # type: ignore[attr-defined]
-        inside: Fake = torch._from_functional_tensor(wrapper)  # type: ignore[attr-defined]
-        return inside
+        inside: Any = torch._from_functional_tensor(wrapper)  # type: ignore[attr-defined]
+        return inside  # type: ignore[no-any-return]
 
     def mutated(self) -> list[tuple[int, Fake]]:
         """(input, last value) of the inputs whose data the program changed."""

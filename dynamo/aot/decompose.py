@@ -76,9 +76,11 @@ class _Rewriter:
         return make_module(self.graph, self.constants)
 
     def _keep(self, node: fx.Node) -> None:
-        if node.target is operator.getitem and type(self.env[node.args[0]]) in (tuple, list):
-            self.env[node] = self.env[node.args[0]][node.args[1]]  # type: ignore[index]
-            return
+        if node.target is operator.getitem:
+            whole = self.env[node.args[0]]  # type: ignore[index]
+            if isinstance(whole, (tuple, list)):
+                self.env[node] = whole[node.args[1]]  # type: ignore[index]
+                return
         copy = self.graph.node_copy(node, self.env.__getitem__)
         if node.op in ("placeholder", "get_attr"):
             self._last_leaf = copy
