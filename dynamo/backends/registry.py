@@ -25,6 +25,7 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
 
 _backends: dict[str, Backend | str] = {
     "eager": eager,
+    "inductor": "inductor.compile_fx:compile_fx",
 }
 
 
