@@ -49,6 +49,7 @@ from dynamo._C import (
     forget,
     leave,
     mark_compiled,
+    set_all_eager,
     set_skip,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "forget",
     "mark_compiled",
     "reset",
+    "set_all_eager",
     "skip",
 ]
 

@@ -101,8 +101,13 @@ static PyObject *region_enter(Region *self, PyObject *unused) {
 
 static PyObject *region_exit(Region *self, PyObject *args) { return pop_region(NULL, NULL); }
 
+static int all_eager = 0; /* every region is as none: calls run as they are */
+
 static PyObject *call_in(Region *region, PyObject *function, PyObject *const *args, size_t flags,
                          PyObject *kwnames) {
+    if (all_eager) {
+        region = NULL;
+    }
     if (thread_region.region == region) {
         return PyObject_Vectorcall(function, args, flags, kwnames);
     }
@@ -350,6 +355,15 @@ static PyObject *enter_disabled(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *set_all_eager(PyObject *module, PyObject *value) {
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return NULL;
+    }
+    all_eager = truth;
+    Py_RETURN_NONE;
+}
+
 static PyObject *current_region(PyObject *module, PyObject *unused) {
     PyObject *region = (PyObject *)thread_region.region;
     return Py_NewRef(region ? region : Py_None);
@@ -401,6 +415,7 @@ static PyMethodDef module_functions[] = {
     {"forget", forget_code, METH_O, "Drops all entries and marks of a code object."},
     {"set_skip", set_skip, METH_VARARGS, "set_skip(code, region, 0 | 1 | 2): marks a code object."},
     {"enter_disabled", enter_disabled, METH_NOARGS, "Leaves all regions in this thread."},
+    {"set_all_eager", set_all_eager, METH_O, "True: calls enter no region from now on."},
     {"leave", pop_region, METH_NOARGS, "Undoes the last enter of this thread."},
     {"current_region", current_region, METH_NOARGS, "The region of this thread, or None."},
     {"counters", hook_counters, METH_NOARGS, "What the hook has done so far."},
