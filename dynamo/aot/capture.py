@@ -26,7 +26,7 @@ from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import AtenGraph, Mutation, Unsupported
-from dynamo.aot.reference import Reference, metadata_of, run_reference
+from dynamo.aot.reference import Reference, ReferenceWorld, metadata_of, run_reference
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld
 
@@ -41,7 +41,7 @@ def capture_forward(
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
     with refusals(), outside_inference_mode():
-        world = FakeWorld()
+        world = ReferenceWorld()
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         session = Session(world, gm, reference)
@@ -78,7 +78,7 @@ class Session:
         self.gm = gm
         self.reference = reference
         self.world = world
-        self.recorder = Recorder(world)
+        self.recorder = Recorder(world, reference.bernoulli)
         self.inputs: list[Any] = []
         self.insides: dict[int, Fake] = {}
         self._leaves: dict[int, torch.Tensor] = {}

@@ -8,6 +8,7 @@ rewrites in-place operations and keeps views up to date). Out: an `fx.Graph` who
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,11 +29,12 @@ class Recorder(TorchDispatchMode):
 
     graph: grows. stack_trace: what new nodes get as the user's stack. constants: attributes for
     the module, by name. wrappers: the functional tensors of the inputs, by the id of the fake
-    inside.
+    inside. bernoulli: whether each draw to come is in place.
     """
 
-    def __init__(self, world: FakeWorld) -> None:
+    def __init__(self, world: FakeWorld, bernoulli: Iterable[bool] = ()) -> None:
         super().__init__()
+        self.bernoulli = iter(bernoulli)
         self.world = world
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}

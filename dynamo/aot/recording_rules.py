@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import Unsupported
+from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
@@ -61,11 +63,27 @@ def _cudnn_backward(
     return recorder.call(aten.native_batch_norm_backward.default, arguments, {})
 
 
+def _bernoulli(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In place it draws in the order of memory; functional, in the order of a contiguous tensor."""
+    in_place = next(recorder.bernoulli, False)
+    size, stride = args[0].facts.size, args[0].facts.stride
+    if stride == contiguous_stride(size):
+        return NotImplemented
+    order = sorted(range(len(size)), key=lambda axis: -stride[axis])
+    ordered = recorder.call(aten.permute.default, (args[0], order), {})
+    if not in_place or ordered.facts.stride != contiguous_stride(ordered.facts.size):
+        raise Unsupported(f"{func} over strides {stride}")
+    drawn = recorder.call(func, (ordered, *args[1:]), kwargs)
+    back = [order.index(axis) for axis in range(len(size))]
+    return recorder.call(aten.permute.default, (drawn, back), {})
+
+
 RECORD_RULES: dict[Any, Rule] = {
     aten.lift_fresh.default: _lift,
     aten.lift.default: _lift,
     aten.detach.default: _same_value,
     aten.alias.default: _same_value,
+    aten.bernoulli.p: _bernoulli,
     aten.native_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm_backward.default: _cudnn_backward,

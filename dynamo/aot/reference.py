@@ -18,6 +18,28 @@ from dynamo.aot.records import OutputForm, Unsupported
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 
+aten = torch.ops.aten
+
+
+class ReferenceWorld(FakeWorld):
+    """A world that notes what functionalization loses: `x.bernoulli_(p)` keeps the strides of x and
+    draws in the order of memory, `torch.bernoulli(x, p)` is contiguous; one functional operation
+    stands for both.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bernoulli: list[bool] = []
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        in_place = _BERNOULLI.get(func)
+        if in_place is not None:
+            self.bernoulli.append(in_place)
+        return super().dispatch(func, args, kwargs)
+
+
+_BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -25,7 +47,8 @@ class Reference:
 
     inputs: a Fake, or the number itself, for each example input. outputs: flat; fakes or plain
     values. metadata: of arguments and results of each node (see `metadata_of`). constants: the
-    fakes of the module's tensor attributes with the real ones.
+    fakes of the module's tensor attributes with the real ones. bernoulli: for each draw of
+    `bernoulli_(p)` or `bernoulli(p)`, whether it was the first (see `ReferenceWorld`).
     """
 
     inputs: tuple[Any, ...]
@@ -33,6 +56,7 @@ class Reference:
     form: OutputForm
     metadata: dict[fx.Node, tuple[Any, Any]]
     constants: tuple[tuple[Fake, torch.Tensor], ...]
+    bernoulli: tuple[bool, ...]
 
 
 def metadata_of(value: Any) -> Any:
@@ -58,7 +82,7 @@ class _Collector(Observer):
         self.metadata[node] = (self._arguments, metadata_of(value))
 
 
-def run_reference(world: FakeWorld, gm: fx.GraphModule, examples: list[Any]) -> Reference:
+def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]) -> Reference:
     """Runs the program once over fakes. Errors: Unsupported, and what eager raises."""
     inputs = [_input(world, example) for example in examples]
     facts: list[Facts | None] = [_facts(item) for item in inputs]
@@ -73,6 +97,7 @@ def run_reference(world: FakeWorld, gm: fx.GraphModule, examples: list[Any]) -> 
     collector = _Collector()
     with world:
         result = run_program(gm, inputs, leaf, collector)
+    draws = tuple(world.bernoulli)
     if [_facts(item) for item in inputs] != facts:
         raise Unsupported("the metadata of an input changes")
     if [item.requires_grad for item in inputs if type(item) is Fake] != grads:
@@ -81,7 +106,12 @@ def run_reference(world: FakeWorld, gm: fx.GraphModule, examples: list[Any]) -> 
         raise Unsupported("a tensor attribute of the graph is mutated")
     outputs, form = _flatten(result)
     return Reference(
-        tuple(inputs), tuple(outputs), form, collector.metadata, tuple(constants.values())
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        form=form,
+        metadata=collector.metadata,
+        constants=tuple(constants.values()),
+        bernoulli=draws,
     )
 
 

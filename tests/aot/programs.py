@@ -102,6 +102,12 @@ def random_ops(x: Any, y: Any) -> Any:
     return noise + dropped, torch.bernoulli(torch.sigmoid(x)), torch.empty_like(y).normal_()
 
 
+def draws_in_memory_order(x: Any, y: Any) -> Any:
+    noise = torch.empty_like(x)
+    drawn = torch.bernoulli(y, 0.3)
+    return noise.bernoulli_(0.4), drawn, F.dropout(x.t() * 2, 0.5, True), x.exponential_()
+
+
 def attention(x: Any, y: Any) -> Any:
     q = x.view(1, 2, 2, 4)
     return F.scaled_dot_product_attention(q, q, y.view(1, 2, 2, 4), is_causal=True)
@@ -171,6 +177,8 @@ PROGRAMS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (hidden_base, squares),
     (same_twice, squares),
     (random_ops, squares),
+    (random_ops, transposed),
+    (draws_in_memory_order, transposed),
     (attention, squares),
     (several_outputs, squares),
     (chain_of_writes, squares),
