@@ -27,15 +27,26 @@ with collection_paused():
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
+    from dynamo.decide import (
+        allow_in_graph,
+        assume_constant_result,
+        disallow_in_graph,
+        set_stance,
+        skip,
+        substitute_in_graph,
+    )
     from dynamo.explain import explain
 
 __all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
     "compile_in_place",
     "compile_times",
     "config",
     "counters",
     "disable",
+    "disallow_in_graph",
     "exc",
     "explain",
     "graph_break",
@@ -46,5 +57,8 @@ __all__ = [
     "reset",
     "run",
     "set_logs",
+    "set_stance",
+    "skip",
+    "substitute_in_graph",
     "testing",
 ]

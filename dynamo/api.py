@@ -15,6 +15,7 @@ from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
+from dynamo.decide import skip
 from dynamo.options import CompileOptions, check_options
 
 F = TypeVar("F")
@@ -128,6 +129,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise TypeError(f"disable takes a callable, not {fn!r}")
+    if not recursive:
+        return skip(fn)
     function = fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
     result = hook.Compiled(None, function)
     result.__dict__["_disabled_because"] = reason or "dynamo.disable"

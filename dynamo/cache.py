@@ -10,13 +10,14 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from dynamo import hook
 from dynamo.base import counters, logs
 from dynamo.base.config import config
+from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
 from dynamo.guards.explain import failures
 from dynamo.guards.records import Guard
@@ -60,7 +61,8 @@ class FramePolicy:
 
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
-        if config.disable:
+        stance = decisions.stance
+        if config.disable or stance.name == "eager_on_recompile":
             return None
         with self.lock:
             known = hook.entries(frame.code, self.region)
@@ -73,7 +75,24 @@ class FramePolicy:
                     return None
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
-            return self.convert(frame, self.options, compile_id)
+            made = self.convert(frame, self.options_now(stance), compile_id)
+            if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
+                self.refuse(frame, "it was not compiled for these arguments")
+            return made
+
+    def options_now(self, stance: Stance) -> CompileOptions:
+        """The options, with the backend that a stance forces."""
+        if stance.backend is None:
+            return self.options
+        name = getattr(stance.backend, "__name__", repr(stance.backend))
+        return replace(self.options, backend=stance.backend, backend_name=name, mode=None, options={})
+
+    def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
+        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
+        raise RecompileError(
+            f"{place}: would be compiled, because {reason}. "
+            "The stance 'fail_on_recompile' (dynamo.set_stance) forbids it."
+        )
 
     def may_recompile(
         self, frame: hook.FrameState, record: CodeRecord, count: int, reason: str
@@ -84,6 +103,8 @@ class FramePolicy:
             lambda: f"{place}: compiled again because {reason}", f"{record.number}/{record.attempts}"
         )
         counters.counters["recompiles"][reason] += 1
+        if decisions.stance.name == "fail_on_recompile":
+            self.refuse(frame, reason)
         if config.error_on_recompile:
             raise RecompileError(f"{place}: would be compiled again because {reason}")
         limit = self.options.recompile_limit or config.recompile_limit

@@ -26,6 +26,7 @@ from dynamo.base import counters, logs
 from dynamo.base.breaks import describe
 from dynamo.base.config import config
 from dynamo.base.counters import timed
+from dynamo.base.decisions import decisions
 from dynamo.base.errors import (
     BackendError,
     Break,
@@ -125,6 +126,8 @@ class Converter:
         name = code.co_filename
         if self.continuations.is_continuation(code):
             return None
+        if decisions.has("skipped", code):
+            return "the user skips it"
         if name.startswith(OWN_FOLDER):
             return "the compiler's own code"
         if name.startswith("<frozen"):

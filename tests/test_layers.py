@@ -21,7 +21,8 @@ LAYERS = [
     ("dynamo.backends",),
     ("dynamo.options",),
     ("dynamo.convert", "dynamo.cache"),
-    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explain", "dynamo.errors"),
+    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explain", "dynamo.export",
+     "dynamo.decide", "dynamo.errors"),
     ("dynamo",),
 ]
 AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")

@@ -6,6 +6,7 @@ import inspect
 import os
 from typing import TYPE_CHECKING
 
+from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
 from dynamo.symbolic import machine
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -60,6 +61,8 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)
     if function.real is not None and function.real.__dict__.get(DISABLED):
+        raise Break("call_disabled", function.qualname)
+    if decisions.has("skipped", code):
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(CHECKPOINT_FILE):
         raise Break("call_disabled", function.qualname)

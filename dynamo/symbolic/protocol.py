@@ -25,7 +25,7 @@ from dynamo.guards.sources import (
     ObjectSource,
     Source,
 )
-from dynamo.symbolic.rules import table, tensors, torch_functions
+from dynamo.symbolic.rules import decided, table, tensors, torch_functions
 from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -73,7 +73,11 @@ class ObjectProtocol:
 
     def is_modelled(self, function: Any) -> bool:
         """True where a call of the function is a row of the rule table or one graph node."""
-        return table.has_rule(function) or torch_functions.is_graph_function(function)
+        return (
+            table.has_rule(function)
+            or torch_functions.is_graph_function(function)
+            or decided.is_decided(function)
+        )
 
     def is_fixed_place(self, source: Source) -> bool:
         """True where nobody rebinds what is found at the source."""
@@ -167,7 +171,9 @@ class ObjectProtocol:
     ) -> Var:
         """`cls(*args, **kwargs)`."""
         cls = var.cls
-        result = table.apply(tx, cls, args, kwargs)
+        result = decided.call_decided(tx, cls, args, kwargs)
+        if result is None:
+            result = table.apply(tx, cls, args, kwargs)
         if result is not None:
             return result
         found = find_owner(type(cls), "__call__")

@@ -31,7 +31,7 @@ from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
 from dynamo.symbolic.protocol import ObjectProtocol
-from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules import decided, table, torch_functions
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
@@ -195,6 +195,9 @@ class Trace(ObjectProtocol):
         self, tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         """Calls a real callable by the rule table or as a graph operation."""
+        result = decided.call_decided(tx, function, args, kwargs)
+        if result is not None:
+            return result
         owner = getattr(function, "__objclass__", None)
         if owner is not None and args and args[0].methods_by_name:
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)

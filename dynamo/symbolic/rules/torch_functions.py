@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -121,6 +123,8 @@ def is_graph_function(function: Any) -> bool:
     """
     if id(function) in GRAPH_FUNCTIONS or id(function) in TENSOR_PYTHON_FUNCTIONS:
         return True
+    if decisions.has("in_graph", function):
+        return True
     if isinstance(function, types.FunctionType):
         return (
             function.__module__ in PYTHON_NAMESPACES
@@ -143,7 +147,9 @@ def call_in_graph(
     versions = [var.fake._version for var in tensors]
     try:
         result = run_on_fakes(tx, function, fake_args, fake_kwargs)
-    except ObservedException:
+    except ObservedException as error:
+        if decisions.has("in_graph", function):  # may be the fakes' fault
+            raise Break("operation_without_fake_kernel", str(function)) from error
         for var in tensors:  # writing into a leaf is an error, into its copy not
             tx.trace.guard_history(var)
         raise
@@ -179,7 +185,7 @@ def run_on_fakes(
         return tx.trace.world.run(function, *args, **kwargs)
     except DataDependent as error:
         name = getattr(error.op, "__name__", str(error.op))
-        code = "data_dependent_value" if "local_scalar" in name else "dynamic_output_shape"
+        code = "item" if "local_scalar" in name else "dynamic_output_shape"
         raise Break(code, str(error.op)) from error
     except NoFakeKernel as error:
         raise Break("operation_without_fake_kernel", str(error)) from error
@@ -210,6 +216,15 @@ def is_plain_result(value: Any) -> bool:
     return type(value) in PLAIN_RESULTS
 
 
+def _part_of(
+    tx: SymbolicFrame, node: fx.Node, key: Any, value: Any, tensors: list[TensorVar]
+) -> Var:
+    if not isinstance(value, torch.Tensor | tuple | list | dict):
+        return ConstVar(value)
+    part = tx.trace.graph.operation("call_function", operator.getitem, (node, key), {}, value)
+    return wrap_result(tx, part, value, tensors)
+
+
 def wrap_result(
     tx: SymbolicFrame, node: fx.Node, value: Any, tensors: list[TensorVar]
 ) -> Var:
@@ -222,16 +237,13 @@ def wrap_result(
         return TensorVar(node, value, cls=cls)
     if value is None or type(value) in PLAIN_RESULTS:
         return ConstVar(value) if type(value) is not torch.Size else tx.trace.constant(value)
+    if type(value) is dict and all(type(key) is str for key in value):
+        parts = {key: _part_of(tx, node, key, item, tensors) for key, item in value.items()}
+        return DictVar.from_names(parts)
     if isinstance(value, tuple | list):
         items = []
         for index, item in enumerate(value):
-            if isinstance(item, torch.Tensor | tuple | list):
-                part = tx.trace.graph.operation(
-                    "call_function", operator.getitem, (node, index), {}, item
-                )
-                items.append(wrap_result(tx, part, item, tensors))
-            else:
-                items.append(ConstVar(item))
+            items.append(_part_of(tx, node, index, item, tensors))
         if type(value) is list:
             return ListVar(items)
         if type(value) is tuple:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,8 +51,8 @@ class CachedFunctionVar(Var):
             return trace.call_real(tx, self.real, args, kwargs)
         if trace.effects.has_outside():
             raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
-        values = [cache_key(trace, arg) for arg in args]
-        keywords = {name: cache_key(trace, arg) for name, arg in kwargs.items()}
+        values = [real_value(trace, arg, keeps_hash) for arg in args]
+        keywords = {name: real_value(trace, arg, keeps_hash) for name, arg in kwargs.items()}
         try:
             result = self.real(*values, **keywords)
         except Exception as error:  # is not cached: the next call may find another answer
@@ -70,12 +70,15 @@ class CachedFunctionVar(Var):
         return ("identity", self)
 
 
-def cache_key(trace: Trace, var: Var) -> Any:
-    """The real argument, guarded so that the cache would take it for the same one again."""
+def real_value(trace: Trace, var: Var, accepts: Callable[[type], bool] | None = None) -> Any:
+    """The real argument of a call made while tracing, guarded to be the same one again.
+
+    accepts: says for which classes an object's identity is enough to know.
+    """
     if isinstance(var, ConstVar):
         return var.value
-    if isinstance(var, TupleVar) and type(var) is TupleVar:
-        return tuple(cache_key(trace, item) for item in var.items)
+    if type(var) is TupleVar:
+        return tuple(real_value(trace, item, accepts) for item in var.items)
     if isinstance(var, ClassVar):
         return var.cls
     if isinstance(var, EnumVar):
@@ -86,10 +89,10 @@ def cache_key(trace: Trace, var: Var) -> Any:
         var.guard_identity(trace)
         return var.real
     if isinstance(var, ObjectVar) and var.real is not None and not var.written:
-        if keeps_hash(var.cls):
+        if accepts is None or accepts(var.cls):
             trace.guard("ID", var.source, var.real)
             return var.real
-    raise Break("call_of_unknown_function", f"a cached function with {var!r}")
+    raise Break("call_of_unknown_function", f"a call made while tracing, with {var!r}")
 
 
 def keeps_hash(cls: type) -> bool:

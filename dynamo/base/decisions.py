@@ -1,0 +1,65 @@
+"""What users have decided about functions and about compiling as a whole, for this process.
+
+In: `allow_in_graph`, `substitute_in_graph`, `set_stance` and their relatives. Out: the questions that
+the evaluator and the cache policy ask. Functions are kept alive, so that an id names one function.
+
+    >>> decisions = Decisions()
+    >>> decisions.keep("in_graph", len)
+    >>> decisions.has("in_graph", len), decisions.has("in_graph", max)
+    (True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+
+
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """A Python function that is traced in the place of another one.
+
+    fold: the original may be called while tracing where all arguments are constants.
+    """
+
+    function: Callable[..., Any]
+    fold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """How compiled calls behave. backend: compiles in place of each region's own, None for none."""
+
+    name: str = "default"
+    backend: Any = None
+
+
+class Decisions:
+    """Kinds: in_graph, not_in_graph, constant, skipped (code objects), substitute."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[int, tuple[Any, Any]]] = {}
+        self.stance = Stance()
+
+    def keep(self, kind: str, key: Any, value: Any = True) -> None:
+        """Remembers a decision about an object."""
+        self._kept.setdefault(kind, {})[id(key)] = (key, value)
+
+    def drop(self, kind: str, key: Any) -> None:
+        """Forgets a decision."""
+        self._kept.get(kind, {}).pop(id(key), None)
+
+    def get(self, kind: str, key: Any) -> Any:
+        """The value that was kept, None for none."""
+        rows = self._kept.get(kind)
+        found = rows.get(id(key)) if rows else None
+        return None if found is None else found[1]
+
+    def has(self, kind: str, key: Any) -> bool:
+        return self.get(kind, key) is not None
+
+
+decisions = Decisions()

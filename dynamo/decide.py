@@ -1,0 +1,170 @@
+"""What a user may decide about functions and about compiling as a whole; names as in torch.compiler.
+
+`allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`, `assume_constant_result`, `skip`,
+`set_stance`. The decisions hold for the process and for what is traced afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from dynamo import hook
+from dynamo.backends.registry import lookup_backend
+from dynamo.base.decisions import STANCES, Stance, Substitute, decisions
+
+
+def _original(name: str, fn: Any) -> Any:
+    """The plain function behind a compiled one."""
+    if not callable(fn):
+        raise TypeError(f"{name} takes a callable, not {fn!r}")
+    return fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """The function becomes one node of the graph; its body is not looked at.
+
+    fn: a callable, or a list or tuple of callables. Returns what it was given. The function must
+    take and return tensors and constants, and use no other tensors than its arguments.
+    """
+    if isinstance(fn, list | tuple):
+        return type(fn)(map(allow_in_graph, fn))
+    function = _original("allow_in_graph", fn)
+    decisions.drop("not_in_graph", function)
+    decisions.keep("in_graph", function)
+    return fn
+
+
+def disallow_in_graph(fn: Any) -> Any:
+    """A call of the function ends the graph; fn: a callable, or a list or tuple of callables."""
+    if isinstance(fn, list | tuple):
+        return type(fn)(map(disallow_in_graph, fn))
+    function = _original("disallow_in_graph", fn)
+    decisions.drop("in_graph", function)
+    decisions.keep("not_in_graph", function)
+    return fn
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """The function is called once, while tracing, and its result taken for ever; nothing checks it."""
+    decisions.keep("constant", _original("assume_constant_result", fn))
+    return fn
+
+
+def skip(fn: Any = None) -> Any:
+    """Frames of this function run as they are; functions that it calls are compiled all the same."""
+    if fn is None:
+        return skip
+    decisions.keep("skipped", _original("skip", fn).__code__)
+    return fn
+
+
+def substitute_in_graph(
+    original_fn: Callable[..., Any],
+    *,
+    can_constant_fold_through: bool = False,
+    skip_signature_check: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: the decorated Python function is traced wherever `original_fn` is called.
+
+    can_constant_fold_through: with constant arguments the original is called while tracing.
+    The result of the decorator calls the original. Errors: TypeError for signatures that differ.
+    """
+    if not callable(original_fn):
+        raise TypeError(f"substitute_in_graph takes a callable, not {original_fn!r}")
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function) or not hasattr(function, "__code__"):
+            raise TypeError(f"a Python function is needed, not {function!r}")
+        if not skip_signature_check:
+            _compare_signatures(original_fn, function)
+        decisions.keep("substitute", original_fn, Substitute(function, can_constant_fold_through))
+
+        @functools.wraps(original_fn)
+        def call_original(*args: Any, **kwargs: Any) -> Any:
+            return original_fn(*args, **kwargs)
+
+        decisions.keep("substitute", call_original, Substitute(function, can_constant_fold_through))
+        return call_original
+
+    return register
+
+
+def _compare_signatures(original: Callable[..., Any], function: Callable[..., Any]) -> None:
+    try:
+        wanted = inspect.signature(original)
+    except (TypeError, ValueError):
+        return  # C functions without a text signature
+    given = inspect.signature(function)
+
+    def shape(signature: inspect.Signature) -> list[tuple[str, Any, bool]]:
+        return [(p.name, p.kind, p.default is p.empty) for p in signature.parameters.values()]
+
+    if shape(wanted) != shape(given):
+        raise TypeError(
+            f"{original!r} has the signature {wanted}, its substitute {given}; "
+            "skip_signature_check=True takes it all the same"
+        )
+
+
+class set_stance:  # noqa: N801
+    """Sets how compiled calls behave from now on; also a context manager and a decorator.
+
+    "default": compile. "force_eager": as if nothing were compiled. "eager_on_recompile": use what
+    is compiled already, compile nothing more. "fail_on_recompile": RecompileError in place of a
+    compile. force_backend: in the default stance, compile with this backend in place of others.
+    Errors: ValueError for an unknown stance; RuntimeError inside of a compiled function.
+
+        >>> with set_stance("force_eager"):
+        ...     pass
+    """
+
+    def __init__(
+        self,
+        stance: str = "default",
+        *,
+        skip_guard_eval_unsafe: bool = False,
+        force_backend: Any = None,
+    ) -> None:
+        if stance not in STANCES:
+            raise ValueError(f"there is no stance {stance!r}; stances are {', '.join(STANCES)}")
+        if skip_guard_eval_unsafe:
+            raise ValueError("skip_guard_eval_unsafe is not supported: guards are always checked")
+        if force_backend is not None and stance != "default":
+            raise ValueError("force_backend= goes with the stance 'default' only")
+        backend = None if force_backend is None else lookup_backend(force_backend)
+        self._stance = Stance(stance, backend)
+        self._before = decisions.stance
+        self._take(self._stance)
+
+    def _take(self, stance: Stance) -> None:
+        if hook.active_region() is not None:
+            raise RuntimeError("set_stance can't be called inside of a compiled function")
+        decisions.stance = stance
+        hook.set_all_eager(stance.name == "force_eager")
+
+    def __enter__(self) -> None:
+        self._take(self._stance)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._take(self._before)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """As a decorator: the stance holds while the function runs."""
+        self._take(self._before)
+        stance, backend = self._stance.name, self._stance.backend
+
+        @functools.wraps(fn)
+        def in_stance(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(stance, force_backend=backend):
+                return fn(*args, **kwargs)
+
+        return in_stance

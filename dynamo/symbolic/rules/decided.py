@@ -1,0 +1,55 @@
+"""Calls of functions about which the user has decided (`allow_in_graph` and its relatives).
+
+In: a real callable and Vars. Out: the result, or None where nothing was decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.decisions import decisions
+from dynamo.base.errors import Break
+from dynamo.guards.sources import ObjectSource
+from dynamo.symbolic.rules import table
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cached import real_value
+from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+def is_decided(function: Any) -> bool:
+    """True where a call of the function is not what its code says."""
+    return any(decisions.has(kind, function) for kind in ("not_in_graph", "constant", "substitute"))
+
+
+def call_decided(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var | None:
+    """The call as the user has decided, None where they have not."""
+    if decisions.has("not_in_graph", function):
+        raise Break("call_disabled", getattr(function, "__qualname__", repr(function)))
+    if decisions.has("constant", function):
+        return call_once(tx, function, args, kwargs)
+    substitute = decisions.get("substitute", function)
+    if substitute is None:
+        return None
+    if substitute.fold:
+        folded = table.fold(tx, function, args, kwargs)
+        if folded is not None:
+            return folded
+    var = tx.trace.wrap(substitute.function, ObjectSource(substitute.function, "substitute"))
+    return var.call(tx, args, kwargs)
+
+
+def call_once(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """The result of the real call now."""
+    values = [real_value(tx.trace, arg) for arg in args]
+    keywords = {name: real_value(tx.trace, arg) for name, arg in kwargs.items()}
+    result = tx.trace.run_real(lambda: function(*values, **keywords))
+    if type(result) in VALUE_TYPES:
+        return ConstVar(result)
+    return tx.trace.wrap(result, ObjectSource(result, f"{function.__name__}()"))
