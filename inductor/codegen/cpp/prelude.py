@@ -6,11 +6,12 @@ printed when its name occurs in the kernels or in a printed part, and always bef
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterable
 
-from inductor.codegen.cpp.prelude_math import DOUBLE_PARTS, FLOAT_PARTS
-from inductor.codegen.cpp.prelude_scalar import SCALAR_PARTS
+from inductor.codegen.cpp.prelude_math import MATH_PARTS, vector_macros
+from inductor.codegen.cpp.prelude_scalar import FMOD_INTEGERS, SCALAR_PARTS
 
 BASE = """\
 typedef signed char i8;
@@ -41,7 +42,24 @@ struct Runtime {
 };
 """
 
-PARTS: dict[str, str] = {**SCALAR_PARTS, **FLOAT_PARTS, **DOUBLE_PARTS}
+
+
+def _libc_version() -> tuple[int, ...]:
+    name, version = platform.libc_ver()
+    if name != "glibc":
+        return (0,)
+    return tuple(int(piece) for piece in version.split(".") if piece.isdigit())
+
+
+_VECTOR = vector_macros(_libc_version())
+
+PARTS: dict[str, str] = {
+    **SCALAR_PARTS,
+    **MATH_PARTS,
+    "k_fmod": MATH_PARTS["k_fmod"] + FMOD_INTEGERS,
+    "K_VEC_OLD": _VECTOR,
+    "K_VEC_NEW": _VECTOR,
+}
 
 _WORD = re.compile(r"\b(?:k_\w+|K_\w+|f16|bf16)\b")
 
@@ -53,9 +71,9 @@ def used_parts(texts: Iterable[str]) -> list[str]:
     def visit(text: str) -> None:
         for name in dict.fromkeys(_WORD.findall(text)):
             part = PARTS.get(name)
-            if part is None or name in order or name in entered:
+            if part is None or name in entered or part in entered:
                 continue
-            entered.add(name)
+            entered.update((name, part))
             visit(part)
             order[name] = None
 

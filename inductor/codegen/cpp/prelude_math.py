@@ -1,37 +1,268 @@
-"""Prelude parts for transcendental functions."""
+"""Prelude parts for transcendental functions.
+
+float32: polynomials of our own without branches, so that loops over them are vectorised (errors are
+at most 2 ulp). The rest, and float64, comes from libm and its vector form libmvec, declared here
+because headers would cost more time than the kernels. The polynomials are minimax fits.
+"""
 
 from __future__ import annotations
 
-_LIBM_1 = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc lgamma"
+from collections.abc import Sequence
+
+# in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` say whether it may be used
+_VECTOR_OLD = ("exp", "log", "sin", "cos", "pow")
+_VECTOR_NEW = (
+    "exp2 expm1 log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+    "atan2 hypot"
 ).split()
+_SCALAR = ("lgamma", "nextafter", "fmod")
+_TWO_OPERANDS = ("pow", "atan2", "hypot", "nextafter", "fmod")
+_OWN = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "erfc")
+"""Those whose float32 form is ours."""
+
+_LN2_HIGH, _LN2_LOW = "0x1.63p-1f", "-0x1.bd0106p-13f"
 
 
-def _libm(name: str, function: str, arguments: int = 1) -> str:
-    names = "ab"[:arguments]
-    given = ", ".join(names)
-    return "".join(
-        f"K_INLINE {t} k_{name}({', '.join(f'{t} {n}' for n in names)}) "
-        f"{{ return __builtin_{function}{end}({given}); }}\n"
-        for t, end in (("f32", "f"), ("f64", ""))
+def _horner(variable: str, coefficients: Sequence[float]) -> str:
+    """c0 + v * (c1 + v * (...)) as nested fma."""
+    *rest, last = coefficients
+    text = f"{last!r}f"
+    for value in reversed(rest):
+        text = f"k_fma({text}, {variable}, {value!r}f)"
+    return text
+
+
+def _library(name: str) -> str:
+    """Declarations of a libm function and `k_name` over them; the float form unless it is ours."""
+    count = 2 if name in _TWO_OPERANDS else 1
+    vector = "K_VEC_OLD " if name in _VECTOR_OLD else "K_VEC_NEW " if name in _VECTOR_NEW else ""
+    text = ""
+    for kind, suffix in (("f32", "f"), ("f64", "")):
+        if kind == "f32" and name in _OWN:
+            continue
+        types = ", ".join([kind] * count)
+        parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
+        text += (
+            f'extern "C" {vector}{kind} {name}{suffix}({types}) noexcept;\n'
+            f"K_INLINE {kind} k_{name}({parameters}) "
+            f"{{ return {name}{suffix}({', '.join('ab'[:count])}); }}\n"
+        )
+    return text
+
+
+_EXP = f"""\
+K_INLINE f32 k_exp(f32 x) {{
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  f32 n = k_round(x * 0x1.715476p0f);
+  f32 r = k_fma(n, -0x1.62e4p-1f, x);
+  r = k_fma(n, -0x1.7f7d1cp-20f, r);
+  f32 p = {_horner("r", [0.49999994, 0.16666521, 0.041668385, 0.00836871, 0.0013814635])};
+  return k_scale(k_fma(r * r, p, r) + 1.0f, (i32)n);
+}}
+"""
+
+_EXP2 = f"""\
+K_INLINE f32 k_exp2(f32 x) {{
+  x = x > 129.0f ? 129.0f : x;
+  x = x < -151.0f ? -151.0f : x;
+  f32 n = k_round(x);
+  f32 r = x - n;
+  f32 p = {_horner("r", [0.69314724, 0.24022652, 0.055503104, 0.009617693, 0.0013406643,
+                         0.00015594656])};
+  return k_scale(k_fma(p, r, 1.0f), (i32)n);
+}}
+"""
+
+# scaled by half of 2^n, because 2^n itself may overflow where the result does not
+_EXPM1 = f"""\
+K_INLINE f32 k_expm1(f32 x) {{
+  f32 y = x > 89.0f ? 89.0f : x;
+  y = y < -20.0f ? -20.0f : y;
+  f32 n = k_round(y * 0x1.715476p0f);
+  f32 r = k_fma(n, -0x1.62e4p-1f, y);
+  r = k_fma(n, -0x1.7f7d1cp-20f, r);
+  f32 p = {_horner("r", [0.5, 0.16666666, 0.041666362, 0.0083333896, 0.0013940617, 0.00019845906])};
+  p = k_fma(r * r, p, r);
+  f32 half = __builtin_bit_cast(f32, ((i32)n + 126) << 23);
+  f32 wide = k_fma(p, half, half - 0.5f);
+  wide = wide + wide;
+  f32 result = n == 0.0f ? p : wide;
+  return x == 0.0f ? x : result;
+}}
+"""
+
+_LOG_POLYNOMIAL = _horner(
+    "f",
+    [0.33333313, -0.25000009, 0.20002119, -0.16667995, 0.14219552, -0.12405603, 0.11888178,
+     -0.1167557, 0.067465],
+)
+
+# log(1 + f) for -0.3 < f < 0.42 without its leading term
+_LOG_TAIL = f"""\
+K_INLINE f32 k_log_tail(f32 f) {{
+  f32 s = f * f;
+  return k_fma(s * f, {_LOG_POLYNOMIAL}, -0.5f * s);
+}}
+"""
+
+# x = 2^e * m with m in [sqrt(1/2), sqrt(2)); gives e, and m - 1 in f
+_LOG_SPLIT = """\
+K_INLINE f32 k_log_split(f32 x, f32& f) {
+  bool tiny = x < 0x1p-126f;
+  i32 bits = __builtin_bit_cast(i32, tiny ? x * 0x1p23f : x);
+  i32 e = (bits - 0x3f3504f3) >> 23;
+  f = __builtin_bit_cast(f32, bits - (i32)((u32)e << 23)) - 1.0f;
+  return (f32)e - (tiny ? 23.0f : 0.0f);
+}
+K_INLINE f32 k_log_special(f32 x, f32 result) {
+  f32 bad = x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
+  return x > 0.0f ? (x == __builtin_inff() ? x : result) : bad;
+}
+"""
+
+
+def _log(name: str, ending: str) -> str:
+    return (
+        f"K_INLINE f32 k_{name}(f32 x) {{\n  f32 f, e = k_log_split(x, f);\n"
+        f"{ending}  return k_log_special(x, r);\n}}\n"
     )
 
 
-FLOAT_PARTS: dict[str, str] = {
-    **{f"k_{name}": _libm(name, name) for name in _LIBM_1},
-    "k_sigmoid": "".join(
-        f"K_INLINE {t} k_sigmoid({t} x) {{ {t} e = k_exp(-k_abs(x)); "
-        f"return (x >= 0 ? 1 : e) / (1 + e); }}\n"
-        for t in ("f32", "f64")
-    ),
-    "k_atan2": _libm("atan2", "atan2", 2),
-    "k_hypot": _libm("hypot", "hypot", 2),
-    "k_nextafter": _libm("nextafter", "nextafter", 2),
-    "k_pow": _libm("pow", "pow", 2)
-    + "".join(
-        f"K_INLINE {t} k_pow({t} a, {t} b) {{ return k_pow_integer<{t}>(a, b); }}\n"
-        for t in ("i8", "i16", "i32", "i64", "u8")
-    ),
+_LOG = _log(
+    "log",
+    f"  f32 y = k_fma(e, {_LN2_LOW}, k_log_tail(f));\n"
+    f"  f32 r = k_fma(e, {_LN2_HIGH}, f + y);\n",
+)
+_LOG2 = _log(
+    "log2",
+    "  f32 y = f + k_log_tail(f);\n"
+    "  f32 r = e + k_fma(y, 0x1.715476p0f, y * 0x1.4ae0cp-26f);\n",
+)
+_LOG10 = _log(
+    "log10",
+    "  f32 y = k_fma(e, 0x1.3509f8p-18f, (f + k_log_tail(f)) * 0x1.bcb7b2p-2f);\n"
+    "  f32 r = k_fma(e, 0x1.344p-2f, y);\n",
+)
+
+_LOG1P = f"""\
+K_INLINE f32 k_log1p(f32 x) {{
+  f32 u = 1.0f + x;
+  f32 lost = k_abs(x) < 1.0f ? x - (u - 1.0f) : 1.0f - (u - x);
+  f32 f, e = k_log_split(u, f);
+  i32 scale = 127 - (i32)e;
+  f = k_fma(lost, __builtin_bit_cast(f32, (scale < 0 ? 0 : scale) << 23), f);
+  f32 y = k_fma(e, {_LN2_LOW}, k_log_tail(f));
+  f32 r = k_log_special(u, k_fma(e, {_LN2_HIGH}, f + y));
+  return k_abs(x) < 0x1p-25f ? x : r;
+}}
+"""
+
+_TANH = f"""\
+K_INLINE f32 k_tanh(f32 x) {{
+  f32 a = k_abs(x), s = x * x;
+  f32 p = {_horner("s", [-0.33333299, 0.13331959, -0.05378668, 0.020805372, -0.0059058513])};
+  f32 large = 1.0f - 2.0f / (k_exp(a + a) + 1.0f);
+  return k_copysign(a < 0.6f ? k_fma(a * s, p, a) : large, x);
+}}
+"""
+
+_ERF = f"""\
+K_INLINE f32 k_erf(f32 x) {{
+  f32 a = k_abs(x), s = x * x, t = a > 4.05f ? 4.05f : a;
+  f32 p = {_horner("s", [0.12837915, -0.3761248, 0.112816826, -0.026761716, 0.0049859365,
+                         -0.0005953722])};
+  f32 q = {_horner("t", [1.1286522, 0.6351359, 0.10626317, -0.023785366, 0.0036537731,
+                         -0.0003256551, 1.1522547e-05])};
+  f32 large = 1.0f - k_exp(-t * q);
+  return k_copysign(a < 0.93f ? k_fma(a, p, a) : large, x);
+}}
+"""
+
+_ERFC_SCALED = [
+    0.13699945761543947, -0.2590680492373447, 0.21871968150910484, -0.16425778817531234,
+    0.10896309444896267, -0.06310833335125278, 0.03129981217043957, -0.012839728064935555,
+    0.004058683813810037, -0.0008151924110525347, -2.8336051625683838e-05, 0.0001014849440368443,
+]
+_EXPONENTIAL = [1.0]
+for _n in range(1, 10):
+    _EXPONENTIAL.append(_EXPONENTIAL[-1] / _n)
+
+# erfc(t) = exp(-t^2) * g((t - 4) / (t + 4)), in double because small results count fully
+_ERFC = f"""\
+K_INLINE f32 k_erfc(f32 x) {{
+  f64 t = k_abs((f64)x);
+  t = t > 10.1 ? 10.1 : t;
+  f64 u = (t - 4.0) / (t + 4.0), y = -t * t;
+  f64 n = k_round(y * 0x1.71547652b82fep0);
+  f64 r = k_fma(n, -0x1.62e42fefa39efp-1, y);
+  f64 p = {_horner("r", _EXPONENTIAL).replace("f", "").replace("k_ma", "k_fma")};
+  f64 g = {_horner("u", _ERFC_SCALED).replace("f", "").replace("k_ma", "k_fma")};
+  f64 v = p * g * __builtin_bit_cast(f64, ((i64)n + 1023) << 52);
+  return (f32)(x < 0.0f ? 2.0 - v : v);
+}}
+"""
+
+_FLOAT_TEXTS = {
+    "exp": _EXP, "exp2": _EXP2, "expm1": _EXPM1, "log": _LOG, "log2": _LOG2, "log10": _LOG10,
+    "log1p": _LOG1P, "tanh": _TANH, "erf": _ERF, "erfc": _ERFC,
+}  # fmt: skip
+
+_FMA = """\
+#if defined(__FMA__) || defined(__aarch64__)
+K_INLINE f32 k_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+K_INLINE f64 k_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
+#else
+K_INLINE f32 k_fma(f32 a, f32 b, f32 c) { return (f32)((f64)a * b + c); }
+K_INLINE f64 k_fma(f64 a, f64 b, f64 c) { return a * b + c; }
+#endif
+"""
+
+# x * 2^n in two steps, so that results below the normal range are rounded once
+_SCALE = """\
+K_INLINE f32 k_scale(f32 x, i32 n) {
+  i32 h = n >> 1;
+  f32 first = __builtin_bit_cast(f32, (h + 127) << 23);
+  return x * first * __builtin_bit_cast(f32, (n - h + 127) << 23);
 }
-DOUBLE_PARTS: dict[str, str] = {}
+"""
+
+_SIGMOID = "".join(
+    f"K_INLINE {t} k_sigmoid({t} x) {{\n  {t} e = k_exp(-k_abs(x));\n"
+    f"  return (x >= 0 ? 1 : e) / (1 + e);\n}}\n"
+    for t in ("f32", "f64")
+)
+
+_POW = "".join(
+    f"K_INLINE {t} k_pow({t} a, {t} b) {{ return k_pow_integer<{t}>(a, b); }}\n"
+    for t in ("i8", "i16", "i32", "i64", "u8")
+)
+
+MATH_PARTS: dict[str, str] = {
+    "k_fma": _FMA,
+    "k_scale": _SCALE,
+    "k_log_tail": _LOG_TAIL,
+    "k_log_split": _LOG_SPLIT,
+    "k_sigmoid": _SIGMOID,
+    **{
+        f"k_{name}": _library(name) + _FLOAT_TEXTS.get(name, "")
+        for name in (*_VECTOR_OLD, *_VECTOR_NEW, *_SCALAR)
+    },
+}
+MATH_PARTS["k_pow"] += _POW
+
+
+def vector_macros(libc: tuple[int, ...]) -> str:
+    """What the parts need to know about the libmvec of this version of glibc."""
+    simd = '__attribute__((simd("notinbranch"), const, nothrow))'
+    plain = "__attribute__((const, nothrow))"
+    new = simd if libc >= (2, 35) else plain
+    return f"""\
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)
+#define K_VEC_OLD {simd if libc >= (2, 22) else plain}
+#define K_VEC_NEW {new}
+#else
+#define K_VEC_OLD {plain}
+#define K_VEC_NEW {plain}
+#endif
+"""

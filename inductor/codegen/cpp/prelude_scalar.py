@@ -110,10 +110,8 @@ _REMAINDER = _each(
 }""",
 ) + "K_INLINE u8 k_remainder(u8 a, u8 b) { return (u8)(a % b); }\n"
 
-_FMOD = (
-    "K_INLINE f32 k_fmod(f32 a, f32 b) { return __builtin_fmodf(a, b); }\n"
-    "K_INLINE f64 k_fmod(f64 a, f64 b) { return __builtin_fmod(a, b); }\n"
-    + _each(
+FMOD_INTEGERS = (
+    _each(
         _INTEGERS[:4],
         "K_INLINE T k_fmod(T a, T b) { return b == -1 ? (T)0 : (T)(a % b); }",
     )
@@ -179,7 +177,6 @@ SCALAR_PARTS: dict[str, str] = {
     "k_floordiv": _FLOORDIV + _FLOORDIV_INTEGERS,
     "k_truncdiv": _TRUNCDIV,
     "k_remainder": _REMAINDER,
-    "k_fmod": _FMOD,
     "k_pow_integer": _POW_INTEGERS,
     "k_shift_left": _SHIFT_LEFT,
     "k_shift_right": _SHIFT_RIGHT,
