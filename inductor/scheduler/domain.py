@@ -58,6 +58,8 @@ def substituted(body: LoopBody, values: Mapping[str, Index]) -> Iterator[Op]:
 def merged_loops(node: ComputedBuffer) -> ComputedBuffer:
     """The node with as few loops as its accesses allow."""
     body = node.body
+    if 0 in body.ranges or 0 in body.reduction_ranges:
+        return node
     plain = _merge_plan("i", body.ranges, body)
     reduced = _merge_plan("r", body.reduction_ranges, body)
     if plain == body.ranges and reduced == body.reduction_ranges:

@@ -2,7 +2,7 @@
 
 In: a `Stage` and what the function around it offers (a `Writer`). Out: lines in the writer. A value
 has axes: `x` if it differs from row to row, `r` if it differs from column to column; its tile has
-extent 1 along the others, and no shape at all if it has no axes.
+extent 1 along the others. (No value is a scalar: Triton's interpreter treats those badly.)
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class StagePrinter:
     def shape(self, axes: Axes) -> str:
         """The shape of a tile with these axes."""
         if self.frame.flat:
-            return "[XBLOCK]"
+            return "[XBLOCK]" if axes else "[1]"
         rows = "XBLOCK" if "x" in axes else "1"
         return f"[{rows}, {self.columns.block if 'r' in axes else '1'}]"
 
@@ -202,7 +202,7 @@ class StagePrinter:
         assert op.index is not None
         text, axes = self._index(op.index)
         pointer = f"{op.buffer} + ({text})"
-        if not more <= axes:
+        if not axes or not more <= axes:
             axes |= more
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"
         return pointer, axes
@@ -232,13 +232,14 @@ class StagePrinter:
         return Text(self.writer.define(text), axes)
 
     def _print_constant(self, op: Op) -> Text:
-        return Text(self.writer.define(print_constant(op.imm, op.dtype)), NO_AXES)
+        text = print_constant(op.imm, op.dtype, self.shape(NO_AXES))
+        return Text(self.writer.define(text), NO_AXES)
 
     def _print_index_expr(self, op: Op) -> Text:
         assert op.index is not None
         text, axes = self._index(op.index)
         kind = print_dtype(op.dtype)
-        text = f"({text}).to({kind})" if axes else f"tl.full([], {text}, {kind})"
+        text = f"({text}).to({kind})" if axes else f"tl.full({self.shape(axes)}, {text}, {kind})"
         return Text(self.writer.define(text), axes)
 
     def _print_load(self, op: Op) -> Text:
@@ -312,9 +313,8 @@ class StagePrinter:
         tile = self._tile(value, frozenset("xr"))
         if not self.columns.mask:
             return tile
-        return self.writer.define(
-            f"tl.where({self.columns.mask}, {tile}, {print_constant(neutral(kind, dtype), dtype)})"
-        )
+        filler = print_constant(neutral(kind, dtype), dtype, self.shape(NO_AXES))
+        return self.writer.define(f"tl.where({self.columns.mask}, {tile}, {filler})")
 
     def _operands(self, op: Op) -> tuple[str, ...]:
         kind = str(op.imm)

@@ -50,9 +50,12 @@ def print_number(value: Immediate) -> str:
     raise NotPrintable(f"no Triton constant for {value!r}")
 
 
-def print_constant(value: Immediate, dtype: torch.dtype) -> str:
-    """A scalar of exactly `dtype`."""
-    return f"tl.full([], {print_number(value)}, {print_dtype(dtype)})"
+def print_constant(value: Immediate, dtype: torch.dtype, shape: str) -> str:
+    """A tile of exactly `dtype`."""
+    if dtype in HALVES:
+        value = torch.tensor(value, dtype=dtype).item()
+        return f"tl.full({shape}, {print_number(value)}, tl.float32).to({print_dtype(dtype)})"
+    return f"tl.full({shape}, {print_number(value)}, {print_dtype(dtype)})"
 
 
 def print_index(index: Index, names: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@
 //     ("views", indices, -1 for None) or ("constant", value), one for each argument of the schema;
 //     results: slot of each returned tensor, -1 if it is not wanted
 //   outputs: ("view", index), ("input", index) or ("object", value)
+#include <ATen/ScalarOps.h>
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -78,6 +79,18 @@ ListKind list_kind(const c10::Argument& argument) {
   return optional ? ListKind::kOptionalTensors : ListKind::kTensors;
 }
 
+// A number where the schema wants a tensor promotes like a number: it is "wrapped".
+c10::IValue parse_constant(const c10::Argument& argument, const py::handle& value) {
+  if (argument.type()->kind() == c10::TypeKind::TensorType && PyNumber_Check(value.ptr()) &&
+      !THPVariable_Check(value.ptr())) {
+    c10::Scalar value_of = torch::jit::toIValue(value, c10::NumberType::get()).toScalar();
+    at::Tensor number = at::scalar_to_tensor(value_of);
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return number;
+  }
+  return torch::jit::toIValue(value, argument.type(), argument.N());
+}
+
 void add_operand(ExternCall& call, size_t index, const py::tuple& row) {
   auto kind = row[0].cast<std::string>();
   const c10::Argument& argument = call.op.schema().arguments().at(index);
@@ -93,7 +106,7 @@ void add_operand(ExternCall& call, size_t index, const py::tuple& row) {
     call.prototype.emplace_back();
   } else {
     TORCH_CHECK(kind == "constant", "unknown kind of operand: ", kind);
-    call.prototype.push_back(torch::jit::toIValue(row[1], argument.type(), argument.N()));
+    call.prototype.push_back(parse_constant(argument, row[1]));
   }
 }
 
