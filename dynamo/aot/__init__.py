@@ -1,6 +1,6 @@
 """Functional ATen graphs out of captured programs: a service for backends (see `api`)."""
 
-from dynamo.aot.api import compile_inference
+from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.capture import capture_forward
 from dynamo.aot.decompose import decompose
 from dynamo.aot.decompositions import default_decompositions
@@ -11,6 +11,7 @@ __all__ = [
     "Unsupported",
     "capture_forward",
     "compile_inference",
+    "compile_training",
     "decompose",
     "default_decompositions",
 ]

@@ -11,10 +11,14 @@ from typing import Any
 
 from torch import fx
 
-from dynamo.aot.capture import capture_forward
+from dynamo.aot.capture import capture_forward, describe
 from dynamo.aot.decompose import decompose
+from dynamo.aot.joint import capture_joint
+from dynamo.aot.min_cut import min_cut
+from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.records import Compiler, Unsupported
 from dynamo.aot.runtime import wrap_compiled
+from dynamo.aot.training import LazyBackward, make_function
 
 
 def compile_inference(
@@ -40,3 +44,33 @@ def compile_inference(
         raise Unsupported("an output requires grad")
     module = decompose(graph.module, decompositions) if decompositions else graph.module
     return wrap_compiled(graph, compiler(module, graph.fakes), gm.forward)
+
+
+def compile_training(
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    forward_compiler: Compiler,
+    backward_compiler: Compiler,
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    partition: Cutter = min_cut,
+) -> Callable[..., Any]:
+    """Compiles a program and its backward; for inference only where no output needs a gradient.
+
+    forward_compiler, backward_compiler: as for `compile_inference`. What the first returns gives
+        the values of the program, then what backward needs; the second is called at the first
+        backward and gives gradients (None where there is none).
+    partition: which values are saved for backward.
+    Errors: Unsupported.
+    """
+    joint = capture_joint(gm, example_inputs)
+    if joint is None:
+        return compile_inference(
+            gm, example_inputs, forward_compiler, decompositions=decompositions
+        )
+    module = decompose(joint.module, decompositions) if decompositions else joint.module
+    halves = partition_joint(joint, module, partition)
+    graph = describe(joint.reference, joint.plan, halves.forward, joint.mutations, False)
+    forward = forward_compiler(halves.forward, graph.fakes)
+    function = make_function(joint, halves, forward, LazyBackward(halves, backward_compiler))
+    return wrap_compiled(graph, function, gm.forward)

@@ -102,7 +102,10 @@ class Session:
         for index, (name, value) in enumerate(zip(names, self.reference.inputs, strict=True)):
             self.inputs.append(self._wrap_input(index, name, value))
         checker = _Checker(self.recorder, self.reference)
-        result = run_program(self.gm, self.inputs, self._wrap_leaf, checker)
+        try:
+            result = run_program(self.gm, self.inputs, self._wrap_leaf, checker)
+        except RuntimeError as error:  # the reference run passed: functionalization can't do it
+            raise Unsupported(f"no functional form: {error}") from error
         self.recorder.stack_trace = None
         if self.reference.form.kind is not None:
             return list(result)
@@ -168,8 +171,8 @@ class _Checker(Observer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaving:
-    """The nodes that leave the graph."""
+class Leaving:
+    """The nodes that leave the graph: values of outputs, then of mutated inputs."""
 
     values: list[fx.Node]
     mutations: tuple[Mutation, ...]
@@ -184,14 +187,26 @@ def _finish(
 ) -> AtenGraph:
     recorder, reference = session.recorder, session.reference
     with session.recording():
-        leaving = _leave(session, plan, outputs, mutated, epilogue_in_graph)
+        leaving = leave(session, plan, outputs, mutated, epilogue_in_graph)
     recorder.graph.output(tuple(leaving.values))
     remove_dead_code(recorder.graph)
+    module = make_module(recorder.graph, recorder.constants)
+    return describe(reference, plan, module, leaving.mutations, epilogue_in_graph)
+
+
+def describe(
+    reference: Reference,
+    plan: OutputPlan,
+    module: fx.GraphModule,
+    mutations: tuple[Mutation, ...],
+    epilogue_in_graph: bool,
+) -> AtenGraph:
+    """The record of a graph that was made of this program."""
     return AtenGraph(
-        module=make_module(recorder.graph, recorder.constants),
+        module=module,
         outputs=plan.outputs,
         form=reference.form,
-        mutations=leaving.mutations,
+        mutations=mutations,
         numbers=tuple(
             (index, value)
             for index, value in enumerate(reference.inputs)
@@ -210,13 +225,14 @@ def _ids(values: tuple[Any, ...]) -> set[int]:
     return {id(value) for value in values}
 
 
-def _leave(
+def leave(
     session: Session,
     plan: OutputPlan,
     outputs: list[Any],
     mutated: list[tuple[int, Fake]],
     epilogue_in_graph: bool,
-) -> _Leaving:
+) -> Leaving:
+    """Brings the outputs and the mutated inputs to nodes."""
     recorder = session.recorder
     values = [
         _own_value(session, outputs[position], is_base, session.reference.outputs[position])
@@ -233,7 +249,7 @@ def _leave(
         else:
             mutations.append(Mutation(index, len(values)))
             values.append(node)
-    return _Leaving(values, tuple(mutations))
+    return Leaving(values, tuple(mutations))
 
 
 def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected: Fake) -> fx.Node:

@@ -80,6 +80,7 @@ class _Rewriter:
             whole = self.env[node.args[0]]  # type: ignore[index]
             if isinstance(whole, (tuple, list)):
                 self.env[node] = whole[node.args[1]]  # type: ignore[index]
+                _carry_marks(node, self.env[node])
                 return
         copy = self.graph.node_copy(node, self.env.__getitem__)
         if node.op in ("placeholder", "get_attr"):
@@ -104,6 +105,7 @@ class _Rewriter:
         for inner in template.nodes:
             env[inner] = self._copy(inner, env, tokens, node.meta.get("stack_trace"))
         self.env[node] = _map_nodes(template.result, env)
+        _carry_marks(node, self.env[node])
         return True
 
     def _copy(
@@ -187,6 +189,13 @@ class TemplateRecorder(Recorder):
         if _agree(result, self.world.dispatch(func, args, kwargs)):
             return result
         return super().call(func, args, kwargs)
+
+
+def _carry_marks(node: fx.Node, result: Any) -> None:
+    """What stages noted at a node holds for the node of its result."""
+    if isinstance(result, fx.Node) and result.op == "call_function":
+        for name, mark in node.meta.items():
+            result.meta.setdefault(name, mark)
 
 
 def _world_of(node: fx.Node) -> FakeWorld | None:

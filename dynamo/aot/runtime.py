@@ -65,7 +65,7 @@ class _Writer:
     def lines(self) -> list[str]:
         graph = self.graph
         inputs = [f"a{index}" for index in range(len(graph.fakes))]
-        results = len(self._output_values())
+        results = self._result_count()
         lines = [f"def call({', '.join(inputs)}):"]
         refusal = self._refusal()
         given = ", ".join(inputs)
@@ -81,9 +81,11 @@ class _Writer:
         lines.append(f"    return {self._result()}")
         return lines
 
-    def _output_values(self) -> tuple[Any, ...]:
-        output = next(iter(reversed(self.graph.module.graph.nodes)))
-        return tuple(output.args[0])  # type: ignore[arg-type]
+    def _result_count(self) -> int:
+        bases = [o.base if isinstance(o, ViewOutput) else o for o in self.graph.outputs]
+        indices = [base.index for base in bases if isinstance(base, FreshOutput)]
+        indices += [m.output for m in self.graph.mutations_outside if m.output is not None]
+        return max(indices, default=-1) + 1
 
     def _refusal(self) -> str:
         tests = []

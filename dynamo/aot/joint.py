@@ -1,0 +1,200 @@
+"""The joint graph: a program and its backward as one functional ATen graph.
+
+In: a captured module and its example inputs, some of which require grad. Out: a `JointGraph`.
+
+The program is recorded as for inference; then `torch.autograd.grad` runs inside the recording, with
+a placeholder for the gradient of each output that requires grad. What autograd saves for backward
+shows as values that both halves use: the partition decides later what is really kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.aliasing import OutputPlan, check_mutations, plan_outputs
+from dynamo.aot.capture import Leaving, Session, leave, outside_inference_mode, refusals
+from dynamo.aot.graphs import make_module, remove_dead_code
+from dynamo.aot.records import Mutation, Unsupported, ViewOutput
+from dynamo.aot.reference import Reference, ReferenceWorld, run_reference
+from dynamo.shapes.facts import contiguous_stride
+from dynamo.shapes.fake import Fake
+
+aten = torch.ops.aten
+SAVED = "eager_saves"
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """What the gradient of an output of the graph looks like when it comes in."""
+
+    output: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class JointGraph:
+    """A program and its backward.
+
+    module: placeholders are the program's inputs, then the tangents; the output is a tuple of the
+        program's values (outputs, then mutated inputs), then the gradients (None: no gradient).
+        Values that eager itself keeps for backward have `node.meta["eager_saves"]`.
+    values: how many values there are. tangents: one for each output of the graph with a gradient.
+    gradients: the inputs that the gradients belong to.
+    """
+
+    module: fx.GraphModule
+    reference: Reference
+    plan: OutputPlan
+    mutations: tuple[Mutation, ...]
+    values: int
+    tangents: tuple[Tangent, ...]
+    gradients: tuple[int, ...]
+
+
+def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph | None:
+    """The joint graph; None where no output needs a gradient. Errors: as `capture_forward`."""
+    with refusals(), outside_inference_mode():
+        world = ReferenceWorld()
+        reference = run_reference(world, gm, list(example_inputs))
+        plan = plan_outputs(reference)
+        _check_views(reference, plan)
+        session = Session(world, gm, reference)
+        with session.recording():
+            outputs = session.run()
+        mutated = session.mutated()
+        check_mutations(reference, [index for index, _ in mutated])
+        _check_mutated(session, [index for index, _ in mutated])
+        with session.recording():
+            leaving = leave(session, plan, outputs, mutated, False)
+            sources = _sources(session, plan, outputs)
+            if not sources:
+                return None
+            return _differentiate(session, plan, leaving, sources)
+
+
+def _check_views(reference: Reference, plan: OutputPlan) -> None:
+    """Views made again at run time must require grad as the program's do."""
+    for record, out in zip(plan.outputs, reference.outputs, strict=True):
+        if isinstance(record, ViewOutput) and not record.detach:
+            base = out._base
+            if base is not None and base.requires_grad != out.requires_grad:
+                raise Unsupported("an output is a view made in no-grad mode")
+        if isinstance(record, ViewOutput) and record.detach and out.requires_grad:
+            raise Unsupported("a detached output requires grad")
+
+
+def _check_mutated(session: Session, mutated: list[int]) -> None:
+    for index in mutated:
+        if session.inputs[index].grad_fn is not None:
+            raise Unsupported("an input is mutated to a value with a gradient")
+
+
+def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int, torch.Tensor]:
+    """The outputs of the graph that require grad, by index."""
+    sources = {}
+    for index, (position, is_base) in enumerate(plan.values):
+        wrapper, expected = outputs[position], session.reference.outputs[position]
+        if is_base:
+            wrapper, expected = wrapper._base, expected._base
+        if wrapper.requires_grad != expected.requires_grad:
+            raise Unsupported("an output requires grad only in functional form")
+        if wrapper.requires_grad:
+            sources[index] = wrapper
+    return sources
+
+
+def _differentiate(
+    session: Session, plan: OutputPlan, leaving: Leaving, sources: dict[int, torch.Tensor]
+) -> JointGraph:
+    recorder = session.recorder
+    forward = set(recorder.graph.nodes)
+    tangents = []
+    grads = []
+    for index, wrapper in sources.items():
+        tangent = _tangent(index, leaving.values[index].meta["val"])
+        fake = session.world.make(
+            session.world.cache.facts(
+                tangent.size, tangent.stride, 0, tangent.dtype, wrapper.device
+            )
+        )
+        recorder.placeholder(f"tangent_{index}", fake)
+        tangents.append(tangent)
+        grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
+    wanted = [at for at in session.insides if session.inputs[at].requires_grad]
+    try:
+        results = torch.autograd.grad(
+            list(sources.values()),
+            [session.inputs[at] for at in wanted],
+            grads,
+            allow_unused=True,
+        )
+    except RuntimeError as error:
+        raise Unsupported(f"its backward fails: {error}") from error
+    seen: set[fx.Node] = set()
+    nodes = [None if grad is None else _gradient(session, grad, seen) for grad in results]
+    recorder.graph.output((*leaving.values, *nodes))
+    remove_dead_code(recorder.graph)
+    _mark_saved(recorder.graph, forward)
+    return JointGraph(
+        module=make_module(recorder.graph, recorder.constants),
+        reference=session.reference,
+        plan=plan,
+        mutations=leaving.mutations,
+        values=len(leaving.values),
+        tangents=tuple(tangents),
+        gradients=tuple(wanted),
+    )
+
+
+def _tangent(index: int, value: Fake) -> Tangent:
+    """Gradients come with the output's strides where these are dense, else contiguous."""
+    facts = value.facts
+    stride = facts.stride
+    order = sorted(range(len(stride)), key=lambda axis: -stride[axis])
+    dense = contiguous_stride(tuple(facts.size[axis] for axis in order))
+    if tuple(stride[axis] for axis in order) != dense:
+        stride = contiguous_stride(facts.size)
+    return Tangent(index, facts.size, stride, facts.dtype)
+
+
+def _gradient(session: Session, grad: torch.Tensor, seen: set[fx.Node]) -> fx.Node:
+    """A gradient's node; a copy where its storage is an input's or another gradient's."""
+    recorder = session.recorder
+    node = recorder.node_of(session.value(grad))
+    root = node
+    while (source := viewed(root)) is not None:
+        root = source
+    if root.op == "call_function" and root not in seen:
+        seen.add(root)
+        return node
+    return recorder.node_of(recorder.call_on_node(aten.clone.default, node))
+
+
+def _mark_saved(graph: fx.Graph, forward: set[fx.Node]) -> None:
+    """Marks what autograd saved: the forward values that backward reads, seen through views."""
+    for node in graph.nodes:
+        if node not in forward or node.op == "output":
+            continue
+        if any(user not in forward and user.op != "output" for user in node.users):
+            source: fx.Node | None = node
+            while source is not None:
+                source.meta[SAVED] = True
+                source = viewed(source)
+
+
+def viewed(node: fx.Node) -> fx.Node | None:
+    """The node that this one is a view of; None where it is none."""
+    value = node.meta.get("val")
+    if node.op != "call_function" or type(value) is not Fake:
+        return None
+    for given in node.all_input_nodes:
+        other = given.meta["val"]
+        if type(other) is Fake and other.token is value.token:
+            return given
+    return None

@@ -1,0 +1,172 @@
+"""Which values forward saves for backward: the minimum cut (see `partition`)."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import fx
+
+from dynamo.aot.graphs import is_effect
+from dynamo.aot.joint import SAVED, viewed
+from dynamo.aot.partition import Halves
+from dynamo.aot.records import Unsupported
+from dynamo.shapes.fake import Fake
+
+aten = torch.ops.aten
+
+_FREE = 1e-3
+_VIEW_PENALTY = 1.01
+_NEW_MEMORY = 2.0
+
+# Elementwise operations without torch's tag, and views that make no fake of their storage.
+_CHEAP = frozenset(
+    {
+        aten._to_copy.default, aten.clone.default, aten.copy.default, aten.where.self,
+        aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.full_like.default,
+        aten.ones_like.default, aten.zeros_like.default, aten.full.default, aten.zeros.default,
+        aten.ones.default, aten.scalar_tensor.default, aten.arange.default, aten.arange.start,
+        aten.arange.start_step, aten.empty.memory_format, aten.empty_like.default,
+        aten.new_empty_strided.default, aten.new_zeros.default, aten.new_full.default,
+        aten.gelu.default, aten.silu.default, aten.tril.default, aten.triu.default,
+        aten._unsafe_view.default,
+    }
+)  # fmt: skip
+
+
+def min_cut(halves: Halves) -> list[fx.Node]:
+    """The cheapest values from which backward can be computed, in order."""
+    wanted = _read_by_backward(halves)
+    if not wanted:
+        return []
+    try:
+        _, (near, _) = nx.minimum_cut(_Network(halves, wanted).graph, "source", "sink")
+    except nx.NetworkXUnbounded:
+        raise Unsupported("backward reads what forward can't save") from None
+    return [node for node in halves.available if (node, 0) in near and (node, 1) not in near]
+
+
+def save_all(halves: Halves) -> list[fx.Node]:
+    """What backward reads, as it is: no recomputation except of constants and of tuples' items."""
+    found = []
+    for node in _read_by_backward(halves):
+        if node.op != "get_attr":
+            found.append(node)
+    return [node for node in halves.available if node in set(found)]
+
+
+def _read_by_backward(halves: Halves) -> list[fx.Node]:
+    """Values without tangents that backward reads, or that are gradients themselves."""
+    read = {
+        given
+        for node in halves.backward
+        for given in node.all_input_nodes
+        if given not in halves.backward
+    }
+    read |= {node for node in halves.gradients if node is not None and node not in halves.backward}
+    return [node for node in halves.available if node in read]
+
+
+class _Network:
+    """The flow network: (node, 0) -> (node, 1) has the price of saving the node.
+
+    Below it (node, 1) -> (user, 0) is free to cross for recomputation. "source" holds what can't be
+    computed in backward, "sink" is backward.
+    """
+
+    def __init__(self, halves: Halves, wanted: list[fx.Node]) -> None:
+        self.graph = nx.DiGraph()
+        self.halves = halves
+        self.outputs = set(halves.outputs)
+        self.inputs = set(halves.inputs)
+        self.graph.add_node("source")
+        self.graph.add_node("sink")
+        for node in halves.available:
+            self._add(node)
+        for node in wanted:
+            self.graph.add_edge((node, 1), "sink")
+
+    def _add(self, node: fx.Node) -> None:
+        price = self._price(node)
+        if price is None:
+            self.graph.add_edge((node, 0), (node, 1))
+        else:
+            self.graph.add_edge((node, 0), (node, 1), capacity=price)
+        if node in self.inputs or not self._may_recompute(node):
+            self.graph.add_edge("source", (node, 0))
+        for user in node.users:
+            if user not in self.halves.backward and user.op != "output":
+                self.graph.add_edge((node, 1), (user, 0))
+
+    def _price(self, node: fx.Node) -> float | None:
+        """Bytes; None for what must not be saved."""
+        value = node.meta["val"]
+        if type(value) is not Fake:
+            return None
+        bound = node in self.inputs or node in self.outputs
+        if bound:
+            return _FREE if node.meta.get(SAVED) else None
+        base = viewed(node)
+        if base is None:
+            factor = 1.0 if self._is_in_memory(node) else _NEW_MEMORY
+            return max(float(value.facts.nbytes), 1.0) * factor
+        root = node
+        while base is not None:
+            root, base = base, viewed(base)
+        if root in self.inputs:
+            return None
+        return max(float(value.facts.numel() * value.facts.dtype.itemsize), 1.0) * _VIEW_PENALTY
+
+    def _is_in_memory(self, node: fx.Node) -> bool:
+        """True where forward writes the value anyway."""
+        if not _is_cheap(node):
+            return True
+        work = [node]
+        while work:
+            for user in work.pop().users:
+                if user in self.halves.backward or user.op == "output":
+                    continue
+                if viewed(user) is not None:
+                    work.append(user)
+                elif not _fuses(user):
+                    return True
+        return False
+
+    def _may_recompute(self, node: fx.Node) -> bool:
+        if node.op == "get_attr" or node.target is operator.getitem:
+            return node.op == "get_attr" or _is_cheap(node.args[0])
+        return _is_cheap(node) and not self._is_written_again(node)
+
+    def _is_written_again(self, node: fx.Node) -> bool:
+        """True where some operation of backward that does not fuse would read it from memory."""
+        if viewed(node) is not None or not node.all_input_nodes:
+            return False
+        work, seen = [node], {node}
+        while work:
+            for user in work.pop().users:
+                if user in seen or user.op == "output":
+                    continue
+                seen.add(user)
+                if viewed(user) is not None:
+                    work.append(user)
+                elif user in self.halves.backward and not _fuses(user):
+                    return True
+        return False
+
+
+def _is_cheap(node: Any) -> bool:
+    if is_effect(node):
+        return False
+    if viewed(node) is not None or node.target in _CHEAP:
+        return True
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _fuses(node: fx.Node) -> bool:
+    if _is_cheap(node):
+        return True
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.reduction in target.tags

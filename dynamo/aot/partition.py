@@ -1,0 +1,150 @@
+"""The partition: a joint graph is cut into a forward and a backward graph.
+
+In: a joint graph (decomposed or not) and a function that chooses what is saved (`min_cut`). Out: a
+`Partition`: both modules, and what goes from one to the other. Rules of the choice:
+
+- Backward recomputes cheap elementwise operations and views only, never random ones, reductions,
+  products, convolutions, attention, and none that it would have to write to memory again for such
+  an operation.
+- Inputs and outputs of the program are saved only where eager saves them too: a program may write
+  into them before backward, and eager's error about that must be raised where eager raises it, and
+  nowhere else. They cost no memory.
+- A view is computed again from what it views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from dynamo.aot.graphs import is_effect, make_module, remove_dead_code
+from dynamo.aot.joint import JointGraph
+from dynamo.aot.records import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Forward and backward.
+
+    forward: the program's inputs -> (values..., extra saved values...).
+    backward: (saved..., tangents...) -> gradients.
+    saved: ("input", i) or ("output", i) of forward, in the order of backward's placeholders.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved: tuple[tuple[str, int], ...]
+
+
+Cutter = Callable[["Halves"], list[fx.Node]]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A joint graph's nodes, sorted out.
+
+    inputs, tangents: placeholders. values, gradients: what the output node gives. outputs: those of
+    the values that the program returns (the others are written into inputs).
+    backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
+    compute them.
+    """
+
+    module: fx.GraphModule
+    inputs: list[fx.Node]
+    tangents: list[fx.Node]
+    values: list[fx.Node]
+    outputs: list[fx.Node]
+    gradients: list[fx.Node | None]
+    backward: set[fx.Node]
+    available: list[fx.Node]
+
+
+def partition_joint(joint: JointGraph, module: fx.GraphModule, cut: Cutter) -> Partition:
+    """Cuts `module` (the joint module, perhaps decomposed). `cut` says which values to save."""
+    halves = _sort_out(joint, module)
+    saved = cut(halves)
+    known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
+    for at, node in reversed(list(enumerate(halves.values))):
+        known.setdefault(node, ("output", at))
+    extra = [node for node in saved if node not in known]
+    for at, node in enumerate(extra, len(halves.values)):
+        known[node] = ("output", at)
+    return Partition(
+        forward=_extract(module, halves.inputs, [*halves.values, *extra], effects=True),
+        backward=_extract(module, [*saved, *halves.tangents], halves.gradients, effects=False),
+        saved=tuple(known[node] for node in saved),
+    )
+
+
+def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    count = len(joint.reference.inputs)
+    backward: set[fx.Node] = set(placeholders[count:])
+    available = []
+    results: Any = ()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            results = node.args[0]
+        elif node in backward or not backward.isdisjoint(node.all_input_nodes):
+            backward.add(node)
+        else:
+            available.append(node)
+    return Halves(
+        module=module,
+        inputs=placeholders[:count],
+        tangents=placeholders[count:],
+        values=list(results[: joint.values]),
+        outputs=list(results[: len(joint.plan.values)]),
+        gradients=list(results[joint.values :]),
+        backward=backward,
+        available=available,
+    )
+
+
+def _extract(
+    module: fx.GraphModule, inputs: list[fx.Node], outputs: list[fx.Node | None], *, effects: bool
+) -> fx.GraphModule:
+    """The part of a graph between these nodes; with random operations and checks where wanted."""
+    stop = set(inputs)
+    needed: set[fx.Node] = set()
+    work = [node for node in outputs if node is not None]
+    if effects:
+        tangents = _dependents(module, stop)
+        work += [node for node in module.graph.nodes if is_effect(node) and node not in tangents]
+    while work:
+        node = work.pop()
+        if node in needed or node in stop or node.op == "output":
+            continue
+        if node.op == "placeholder":
+            raise Unsupported("a half of the graph needs an input of the other")
+        needed.add(node)
+        work.extend(node.all_input_nodes)
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        env[node] = graph.placeholder(node.name)
+        env[node].meta = dict(node.meta)
+    for node in module.graph.nodes:
+        if node in needed and node not in env:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    graph.output(tuple([None if node is None else env[node] for node in outputs]))
+    constants = {
+        str(node.target): getattr(module, str(node.target))
+        for node in graph.nodes
+        if node.op == "get_attr"
+    }
+    remove_dead_code(graph)
+    return make_module(graph, constants)
+
+
+def _dependents(module: fx.GraphModule, inputs: set[fx.Node]) -> set[fx.Node]:
+    """Placeholders that are no inputs of this half, and all that depends on them."""
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        foreign = node.op == "placeholder" and node not in inputs
+        if foreign or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found | inputs

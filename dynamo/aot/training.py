@@ -1,0 +1,122 @@
+"""Running a partitioned program under autograd: one `torch.autograd.Function` for each compile.
+
+In: a `Partition` and compilers. Out: a callable from the program's inputs to the values of the
+forward graph (its outputs, then the new values of mutated inputs), differentiable once.
+
+Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
+with the error of eager where one was written into meanwhile. Backward is compiled when it is first
+called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dynamo.aot.joint import JointGraph, Tangent
+from dynamo.aot.partition import Partition
+from dynamo.aot.records import Compiler
+
+_TWICE = (
+    b"a compiled backward can't be differentiated again (create_graph=True, double backward): "
+    b"run the function uncompiled for that"
+)
+
+
+class LazyBackward:
+    """Compiles the backward module when first called."""
+
+    def __init__(self, partition: Partition, compiler: Compiler) -> None:
+        self._partition = partition
+        self._compiler = compiler
+        self._compiled: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        compiled = self._compiled
+        if compiled is None:
+            with self._lock:
+                compiled = self._compiled
+                if compiled is None:
+                    module = self._partition.backward
+                    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+                    compiled = self._compiler(module, [node.meta["val"] for node in nodes])
+                    self._compiled = compiled
+        return compiled(*args)
+
+
+def make_function(
+    joint: JointGraph, partition: Partition, forward: Callable[..., Any], backward: LazyBackward
+) -> Callable[..., Any]:
+    """The differentiable callable."""
+    values = joint.values
+    inputs = tuple(at for kind, at in partition.saved if kind == "input")
+    outputs = tuple(at for kind, at in partition.saved if kind == "output")
+    order = _restore_order(partition)
+    with_gradient = {tangent.output for tangent in joint.tangents}
+    without_gradient = tuple(at for at in range(values) if at not in with_gradient)
+    tangents = joint.tangents
+    gradients = joint.gradients
+    arity = len(joint.reference.inputs)
+
+    class CompiledFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            results = tuple(forward(*args))
+            ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
+            ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
+            return results[:values]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            kept = ctx.saved_tensors
+            given = [kept[at] for at in order]
+            given += [_fit(grads[tangent.output], tangent) for tangent in tangents]
+            with torch.no_grad():
+                found = backward(*given)
+            results = [None] * arity
+            for at, grad in zip(gradients, found, strict=True):
+                results[at] = grad
+            if torch.is_grad_enabled():
+                return _refuse_second(results)
+            return tuple(results)
+
+    apply: Callable[..., Any] = CompiledFunction.apply
+    return apply
+
+
+def _restore_order(partition: Partition) -> tuple[int, ...]:
+    """Where each of backward's placeholders lies among the saved tensors: inputs come first."""
+    kinds = [kind for kind, _ in partition.saved]
+    counts = {"input": 0, "output": kinds.count("input")}
+    order = []
+    for kind in kinds:
+        order.append(counts[kind])
+        counts[kind] += 1
+    return tuple(order)
+
+
+def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:
+    """The gradient as the backward graph expects it."""
+    if grad.stride() == tangent.stride and not grad.is_conj() and not grad.is_neg():
+        return grad
+    fitted = torch.empty_strided(
+        tangent.size, tangent.stride, dtype=tangent.dtype, device=grad.device
+    )
+    return fitted.copy_(grad)
+
+
+def _refuse_second(results: list[Any]) -> tuple[Any, ...]:
+    """Gradients that raise when they are differentiated."""
+    wanted = [at for at, grad in enumerate(results) if grad is not None]
+    if wanted:
+        error = torch._C._functions.DelayedError(_TWICE, len(wanted))
+        leaves = [results[at].detach().requires_grad_() for at in wanted]
+        guarded = error(*leaves)
+        guarded = guarded if isinstance(guarded, tuple) else (guarded,)
+        for at, grad in zip(wanted, guarded, strict=True):
+            results[at] = grad
+    return tuple(results)
