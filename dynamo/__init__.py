@@ -36,6 +36,7 @@ with collection_paused():
         substitute_in_graph,
     )
     from dynamo.explain import explain
+    from dynamo.export import export
 
 __all__ = [
     "allow_in_graph",
@@ -49,6 +50,7 @@ __all__ = [
     "disallow_in_graph",
     "exc",
     "explain",
+    "export",
     "graph_break",
     "is_compiling",
     "list_backends",

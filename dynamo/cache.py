@@ -27,11 +27,15 @@ from dynamo.options import CompileOptions
 
 @dataclass
 class EntryRecord:
-    """What an entry keeps for people: its guards and its compile id."""
+    """What an entry keeps for people: its guards and its compile id.
+
+    changes: what it does to objects that existed before, in words.
+    """
 
     guards: tuple[Guard, ...]
     compile_id: str
     keepalive: Any = None
+    changes: tuple[str, ...] = ()
 
 
 @dataclass

@@ -47,6 +47,7 @@ from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
+from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.rules.modes import keep_modes
@@ -176,7 +177,8 @@ class Converter:
         logs.log("guards").emit(lambda: "\n".join(map(str, result.guards)), compile_id)
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
-            code, program, EntryRecord(tuple(result.guards), compile_id, frame.code)
+            code, program, EntryRecord(
+                tuple(result.guards), compile_id, frame.code, outside_changes(result.effects)),
         )
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:

@@ -1,5 +1,6 @@
-"""What a user may decide about functions and about compiling as a whole; names as in torch.compiler.
+"""What a user may decide about functions and about compiling as a whole.
 
+Names and meaning are those of torch.compiler:
 `allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`, `assume_constant_result`, `skip`,
 `set_stance`. The decisions hold for the process and for what is traced afterwards.
 """
@@ -49,13 +50,13 @@ def disallow_in_graph(fn: Any) -> Any:
 
 
 def assume_constant_result(fn: Any) -> Any:
-    """The function is called once, while tracing, and its result taken for ever; nothing checks it."""
+    """The function is called once, while tracing; its result is taken for ever, unchecked."""
     decisions.keep("constant", _original("assume_constant_result", fn))
     return fn
 
 
 def skip(fn: Any = None) -> Any:
-    """Frames of this function run as they are; functions that it calls are compiled all the same."""
+    """Frames of this function run as they are; functions that it calls are compiled."""
     if fn is None:
         return skip
     decisions.keep("skipped", _original("skip", fn).__code__)

@@ -1,7 +1,7 @@
 """What users have decided about functions and about compiling as a whole, for this process.
 
-In: `allow_in_graph`, `substitute_in_graph`, `set_stance` and their relatives. Out: the questions that
-the evaluator and the cache policy ask. Functions are kept alive, so that an id names one function.
+In: `allow_in_graph`, `substitute_in_graph`, `set_stance` and their relatives. Out: answers for the
+evaluator and the cache policy. Functions are kept alive, so that an id names one function.
 
     >>> decisions = Decisions()
     >>> decisions.keep("in_graph", len)

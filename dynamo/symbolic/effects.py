@@ -84,12 +84,7 @@ class Effects:
 
     def has_outside(self) -> bool:
         """True when something outside was changed, or is to be printed."""
-        return any(
-            isinstance(effect.function, Disabled)
-            if isinstance(effect, CallEffect)
-            else _is_visible(effect, set()) and not _is_undone(effect)
-            for effect in self._places.values()
-        )
+        return any(map(_is_outside, self._places.values()))
 
     def records(self, roots: Iterable[Var]) -> tuple[Effect, ...]:
         """The effects that the world outside can see, in program order.
@@ -130,6 +125,27 @@ def _is_visible(effect: Effect, reached: set[Var]) -> bool:
         return True
     # Contents of new containers and cells are part of their own rebuilding.
     return isinstance(effect, StoreAttrEffect) and target in reached
+
+
+def _is_outside(effect: Effect) -> bool:
+    """True for a change of what existed before, and for output; modes of torch do not count."""
+    if isinstance(effect, CallEffect):
+        return isinstance(effect.function, Disabled)
+    return _is_visible(effect, set()) and not _is_undone(effect)
+
+
+def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:
+    """The changes of what existed before, in words."""
+    return tuple(_in_words(effect) for effect in effects if _is_outside(effect))
+
+
+def _in_words(effect: Effect) -> str:
+    name = getattr(effect, "name", "")
+    if isinstance(effect, CallEffect):
+        return f"a call of {effect.function!r}"
+    if isinstance(effect, StoreGlobalEffect):
+        return f"the global name {name}"
+    return f"attribute {name} of {_target(effect)!r}" if name else f"contents of {_target(effect)!r}"
 
 
 def _is_undone(effect: Effect) -> bool:

@@ -1,0 +1,181 @@
+"""`export(f, *args, **kwargs)`: one whole graph of a function or module, and what it assumes.
+
+The function is compiled for capture with `fullgraph=True` and called once with the arguments; its
+tensors are then found again among the arguments, parameters, and the graph's results.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
+
+from dynamo import hook
+from dynamo.api import compile
+from dynamo.base.errors import Unsupported
+from dynamo.guards.records import Guard
+from dynamo.symbolic.variables.lookup import find_in_mro
+
+
+class Recording:
+    """A backend that keeps the graphs that it is given, and the tensors of their last call."""
+
+    def __init__(self) -> None:
+        self.modules: list[fx.GraphModule] = []
+        self.inputs: list[Any] = []
+        self.outputs: tuple[Any, ...] = ()
+
+    def __call__(self, module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        self.modules.append(module)
+
+        def run(*inputs: Any) -> Any:
+            self.inputs, self.outputs = list(inputs), module.forward(*inputs)
+            return self.outputs
+
+        return run
+
+
+def export(
+    f: Any, *args: Any, aten_graph: bool = False, **kwargs: Any
+) -> tuple[fx.GraphModule, tuple[Guard, ...]]:
+    """The graph of `f(*args, **kwargs)` as a module with the same arguments, and its guards.
+
+    aten_graph: True gives ATen operations in place of torch's functions.
+    Errors: Unsupported where the function is not one graph, changes Python objects, or returns
+    tensors that the graph does not know; the message names the user's line.
+
+        >>> module, guards = export(lambda x: {"y": x + 1}, torch.ones(2))
+        >>> module(torch.zeros(2))["y"].tolist()
+        [1.0, 1.0]
+    """
+    recording = Recording()
+    compiled = compile(f, backend=recording, fullgraph=True)
+    result = compiled(*args, **kwargs)
+    record = _the_entry(f, compiled)
+    if record.changes:
+        changes = "; ".join(record.changes)
+        raise Unsupported(f"{_name(f)}: a graph can't hold what it changes: {changes}")
+    graph = fx.Graph()
+    names = _flat_names(args, kwargs)
+    flat, in_spec = pytree.tree_flatten((args, kwargs))
+    places = Places(graph, dict(_tensors_of(f)))
+    for name, value in zip(names, flat, strict=True):
+        places.add(value, graph.placeholder(name))
+    if recording.modules:
+        module = recording.modules[-1]
+        source = _aten(module, recording.inputs) if aten_graph else module
+        results = _copy(graph, source, places, recording.inputs)
+        for value, node in zip(recording.outputs, results, strict=True):
+            places.add(value, node)
+    leaves, out_spec = pytree.tree_flatten(result)
+    graph.output([places.find(leaf, f) for leaf in leaves])
+    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
+    exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
+    return exported, tuple(record.guards)
+
+
+def _copy(
+    graph: fx.Graph, source: fx.GraphModule, places: Places, inputs: list[Any]
+) -> tuple[Any, ...]:
+    """Copies the captured graph; the nodes of its results."""
+    placeholders = [node for node in source.graph.nodes if node.op == "placeholder"]
+    known: dict[fx.Node, Any] = {}
+    for node, value in zip(placeholders, inputs, strict=True):
+        known[node] = places.of_input(value)
+    for node in source.graph.nodes:
+        if node.op == "get_attr":
+            part = functools.reduce(getattr, node.target.split("."), source)
+            places.attributes[node.target] = part
+    return tuple(graph.graph_copy(source.graph, known))  # type: ignore[arg-type]
+
+
+class Places:
+    """Where each tensor is found in the new graph, by identity.
+
+    attributes: tensors that the exported module holds, by qualified name.
+    """
+
+    def __init__(self, graph: fx.Graph, owned: Mapping[str, torch.Tensor]) -> None:
+        self.graph = graph
+        self.attributes: dict[str, Any] = {}
+        self._owned = {id(value): name for name, value in owned.items()}
+        self._nodes: dict[int, tuple[Any, Any]] = {}
+
+    def add(self, value: Any, node: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self._nodes.setdefault(id(value), (value, node))
+
+    def of_input(self, value: Any) -> Any:
+        """The node of an input of the captured graph: an argument, or an attribute."""
+        known = self._nodes.get(id(value))
+        if known is not None:
+            return known[1]
+        name = self._owned.get(id(value), f"constant_{len(self.attributes)}")
+        self.attributes[name] = value
+        node = self.graph.get_attr(name)
+        self.add(value, node)
+        return node
+
+    def find(self, value: Any, f: Any) -> Any:
+        """A leaf of the result as an argument of the output node."""
+        if not isinstance(value, torch.Tensor):
+            if value is None or type(value) in PLAIN:
+                return value
+            raise Unsupported(f"{_name(f)}: a graph can't return {value!r}")
+        if id(value) not in self._nodes and id(value) not in self._owned:
+            raise Unsupported(f"{_name(f)}: it returns a tensor that its graph does not know")
+        return self.of_input(value)
+
+
+PLAIN = frozenset({bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
+
+
+def _the_entry(f: Any, compiled: Any) -> Any:
+    """The record of the one entry that was made; Unsupported where the function has none."""
+    policy = compiled._policy
+    entries = [(code, entry) for code in policy.records
+               for entry in hook.entries(code, policy.region)]
+    parts = [f, torch.nn.Module._call_impl, find_in_mro(type(f), "__call__")]
+    parts += [getattr(f, name, None) for name in ("__func__", "__wrapped__", "forward")]
+    own = {getattr(part, "__code__", None) for part in parts}
+    if len(entries) != 1 or entries[0][0] not in own:
+        raise Unsupported(f"{_name(f)}: it is not one graph, because its own code runs as it is")
+    return entries[0][1].keepalive
+
+
+def _aten(module: fx.GraphModule, inputs: list[Any]) -> fx.GraphModule:
+    """The graph over ATen operations; inputs that are written are copied into at its end."""
+    capture = importlib.import_module("dynamo.aot.capture")
+    graph = capture.capture_forward(module, inputs, epilogue_in_graph=True)
+    if any(type(output).__name__ != "FreshOutput" for output in graph.outputs):
+        raise Unsupported("an output is a view of an input: it has no functional ATen graph")
+    return graph.module  # type: ignore[no-any-return]
+
+
+def _name(f: Any) -> str:
+    code = getattr(f.forward if isinstance(f, torch.nn.Module) else f, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno} {code.co_name}" if code else repr(f)
+
+
+def _tensors_of(f: Any) -> list[tuple[str, torch.Tensor]]:
+    owner = f if isinstance(f, torch.nn.Module) else getattr(f, "__self__", None)
+    if not isinstance(owner, torch.nn.Module):
+        return []
+    return [*owner.named_parameters(), *owner.named_buffers()]
+
+
+def _flat_names(args: Any, kwargs: Any) -> list[str]:
+    """A name for each leaf of the arguments."""
+    paths, _ = pytree.tree_flatten_with_path((args, kwargs))
+    return ["arg_" + re.sub(r"\W+", "_", pytree.keystr(path[1:])).strip("_") for path, _ in paths]
+
+
+def _argument_names(args: Any, kwargs: Any) -> list[str]:
+    return [f"arg_{index}" for index in range(len(args))] + list(kwargs)
