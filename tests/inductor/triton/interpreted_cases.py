@@ -1,0 +1,108 @@
+"""Printed kernels in Triton's interpreter against the reference (see test_triton_interpreted)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from triton.runtime import interpreter
+from triton_kernels import CASES, every_operation, gather
+from triton_random import random_kernel
+from triton_reference import layout_of, reference, run
+
+from inductor.codegen.triton import configs, plan, split
+from inductor.codegen.triton.print_kernel import print_kernel
+
+SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,20").split(",")))
+DEFAULT = {}
+LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1))}
+CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": 40, "COLUMNS_OF_A_PROGRAM": (16, 16),
+        "CHUNK_STEP": 8}
+
+
+@pytest.fixture(autouse=True)
+def asserts(monkeypatch) -> None:
+    """Device asserts are on, and no others."""
+    options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
+    builder = interpreter.interpreter_builder
+    monkeypatch.setattr(builder, "options", options)
+    atomic = builder.create_atomic_rmw
+
+    def contiguous(op, pointer, value, mask, *rest):
+        """The interpreter reads broadcast arrays as if they lay in memory."""
+        tiles = [dataclasses.replace(t, data=np.ascontiguousarray(t.data)) for t in (pointer, value, mask)]
+        return atomic(op, *tiles, *rest)
+
+    monkeypatch.setattr(builder, "create_atomic_rmw", contiguous)
+
+
+def use(monkeypatch, limits) -> None:
+    for module in (plan, split, configs):
+        for name, value in limits.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+
+
+@pytest.mark.parametrize(
+    "limits, choice", [(DEFAULT, 0), (LOOPS, 0), (LOOPS, 1), (CUTS, 0)],
+    ids=["default", "loops", "other loops", "cuts"],
+)
+@pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
+def test_by_hand(case, limits, choice, tmp_path, monkeypatch) -> None:
+    use(monkeypatch, limits)
+    kernel, buffers = case()
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    if choice and all(len(source.configs) <= choice for source in printed.sources):
+        pytest.skip("one config only")
+    found = run(printed, buffers, tmp_path, choice)
+    for name, expected in reference(kernel, buffers).items():
+        text = f"{name}\n{[s.text for s in printed.sources]}"
+        torch.testing.assert_close(found[name], expected, equal_nan=True, msg=text)
+
+
+@pytest.mark.parametrize("bad", [7, -8])
+def test_index_is_checked(bad, tmp_path) -> None:
+    kernel, buffers = gather()
+    buffers["index"][3] = bad
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    with pytest.raises(Exception, match="index out of range"):
+        run(printed, buffers, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8, torch.uint8, torch.bool])
+def test_every_operation(dtype, tmp_path) -> None:
+    kernel, buffers = every_operation(dtype)
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    found = run(printed, buffers, tmp_path)
+    wrong = []
+    for name, expected in reference(kernel, buffers).items():
+        value = found[name]
+        same = torch.equal(value.isnan(), expected.isnan()) and torch.allclose(
+            value.double(), expected.double(), rtol=1e-6, atol=0, equal_nan=True)
+        if name in ("neg", "copysign", "floordiv") and dtype.is_floating_point:
+            keep = ~expected.isnan()
+            same &= torch.equal(value.signbit()[keep], expected.signbit()[keep])
+        if not same:
+            bad = (value != expected) & ~(value.isnan() & expected.isnan())
+            wrong.append((name, buffers["a"][bad][:4], buffers["b"][bad][:4], value[bad][:4], expected[bad][:4]))
+    assert not wrong, wrong
+
+
+def limits_of(seed: int) -> dict:
+    rng = random.Random(seed)
+    return (LOOPS if rng.random() < 0.5 else {}) | (CUTS if rng.random() < 0.5 else {})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random(seed, tmp_path, monkeypatch) -> None:
+    use(monkeypatch, limits_of(seed))
+    kernel, buffers = random_kernel(seed)
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    found = run(printed, buffers, tmp_path, seed % 3)
+    for name, expected in reference(kernel, buffers).items():
+        text = f"{name}\n{kernel}\n" + "\n".join(s.text for s in printed.sources)
+        torch.testing.assert_close(found[name], expected, equal_nan=True, rtol=1e-4, atol=1e-4, msg=text)

@@ -1,0 +1,68 @@
+"""Printed kernels go through Triton's compiler for a GPU that need not be here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from triton_kernels import CASES, every_operation
+from triton_reference import layout_of, load_module, module_text
+
+from inductor.codegen.triton import configs, plan, split
+from inductor.codegen.triton.print_kernel import print_kernel
+
+triton = pytest.importorskip("triton", reason="triton is not installed here")
+if triton.knobs.runtime.interpret:
+    pytest.skip("TRITON_INTERPRET is set", allow_module_level=True)
+
+POINTERS = {
+    torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.bool: "*i1", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32",
+    torch.int64: "*i64", torch.uint8: "*u8",
+}
+LOW = {
+    "PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "ENOUGH_ROWS": 100, "LARGE_KERNEL": 64,
+    "FEWEST_COLUMNS": 40, "COLUMNS_OF_A_PROGRAM": (16, 16),
+}
+
+
+def compile_all(printed, buffers, folder) -> list[str]:
+    """PTX of each function."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    module = load_module(module_text(printed), folder)
+    kinds = {name: POINTERS[t.dtype] for name, t in buffers.items()}
+    kinds |= {scratch.name: POINTERS[scratch.dtype] for scratch in printed.scratch}
+    found = []
+    for source in printed.sources:
+        config = source.configs[0]
+        signature = {name: kinds[name] for name in source.parameters}
+        signature |= {"XBLOCK": "constexpr", "RBLOCK": "constexpr"}
+        what = ASTSource(
+            fn=getattr(module, source.name), signature=signature,
+            constexprs={"XBLOCK": config.rows, "RBLOCK": config.columns},
+        )
+        options = {"num_warps": config.warps, "debug": source.may_fail, "sanitize_overflow": False}
+        built = triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
+        found.append(built.asm["ptx"])
+    return found
+
+
+@pytest.mark.parametrize("limits", [{}, LOW], ids=["default", "low"])
+@pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
+def test_by_hand(case, limits, tmp_path, monkeypatch) -> None:
+    for module in (plan, split, configs):
+        for name, value in limits.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    kernel, buffers = case()
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    for text in compile_all(printed, buffers, tmp_path):
+        assert ".visible .entry" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int8, torch.uint8, torch.bool])
+def test_every_operation(dtype, tmp_path) -> None:
+    kernel, buffers = every_operation(dtype)
+    printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
+    assert compile_all(printed, buffers, tmp_path)

@@ -1,0 +1,23 @@
+"""Printed kernels in Triton's interpreter, which must be chosen before triton is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed here")
+HERE = Path(__file__).parent
+
+
+def test_in_the_interpreter() -> None:
+    """`interpreted_cases.py` in a process of its own; TRITON_SEEDS=from,to for other programs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider",
+         str(HERE / "interpreted_cases.py")],
+        env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
