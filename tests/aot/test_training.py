@@ -157,3 +157,229 @@ def compare_states(eager: nn.Module, other: nn.Module) -> None:
         assert got.grad is None or got.grad.stride() == want.grad.stride()
     for want, got in zip(eager.buffers(), other.buffers(), strict=True):
         torch.testing.assert_close(got, want)
+
+
+def train(function: Any, examples: list[Any], **options: Any) -> Callable[..., Any]:
+    return aot.compile_training(traced(function), examples, interpret, interpret, **options)
+
+
+def leaf(*size: int) -> torch.Tensor:
+    return torch.randn(*size, dtype=torch.float64, requires_grad=True)
+
+
+def both(function: Any, make: Callable[[], list[torch.Tensor]], use: Any, **options: Any) -> None:
+    """Runs a function and its compiled form, uses their outputs, and compares inputs' gradients."""
+    call = train(function, make(), **options)
+    for _ in range(2):
+        mine = make()
+        theirs = [x.detach().clone().requires_grad_(x.requires_grad) for x in mine]
+        used = [use(*out) if isinstance(out, tuple) else use(out) for out in (call(*mine), function(*theirs))]
+        torch.testing.assert_close(used[0], used[1])
+        for value in used:
+            value.backward()
+        for x, y in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(x, y)
+            torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_outputs_that_are_views() -> None:
+    def program(x: Any, y: Any) -> Any:
+        z = x * y
+        z.add_(1)
+        return z[0], z.t(), x.view(-1), y, x[1]
+
+    both(
+        program,
+        lambda: [leaf(3, 3), leaf(3, 3)],
+        lambda a, b, c, d, e: (a.sin().sum() * b.cos()).sum() + (c * c).sum() + (d * 2).sum() + e.sum(),
+    )
+
+
+def test_writing_into_an_output_view_reaches_its_base() -> None:
+    def program(x: Any) -> Any:
+        z = x.sin()
+        return z, z[0]
+
+    def use(z: Any, row: Any) -> Any:
+        row.mul_(2)
+        return (z * z).sum()
+
+    both(program, lambda: [leaf(3, 3)], use)
+
+
+def test_outputs_that_are_not_used() -> None:
+    both(lambda x, y: (x * y, y.exp()), lambda: [leaf(3), leaf(3)], lambda a, b: a.sum())
+
+
+def test_gradients_that_come_expanded_or_transposed() -> None:
+    both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: a.sum())
+    both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: (a.t() @ torch.ones(3, 2).double()).sum())
+
+
+def test_outputs_without_gradient() -> None:
+    call = train(lambda x: (x * 2, x.argmax(), x.detach() + 1, x > 0), [leaf(4)])
+    a, b, c, d = call(leaf(4))
+    assert a.requires_grad and a.grad_fn is not None
+    assert not any(out.requires_grad for out in (b, c, d))
+
+
+def test_gradients_of_one_value_are_two_tensors() -> None:
+    x, y = leaf(4), leaf(4)
+    train(lambda x, y: x.view(2, 2) + y.view(2, 2), [leaf(4), leaf(4)])(x, y).sum().backward()
+    assert x.grad.untyped_storage()._cdata != y.grad.untyped_storage()._cdata
+
+
+def test_some_inputs_without_gradient() -> None:
+    both(
+        lambda x, y, z: x * y + z.detach(),
+        lambda: [leaf(3), torch.ones(3).double(), leaf(3)],
+        lambda a: a.sum(),
+    )
+
+
+def test_no_grad_regions() -> None:
+    def program(x: Any) -> Any:
+        with torch.no_grad():
+            scale = x.abs().max()
+        return x / scale
+
+    gm, examples = captured(program, leaf(4))
+    call = aot.compile_training(gm, examples, interpret, interpret)
+    x = leaf(4)
+    y = x.detach().clone().requires_grad_()
+    (call(x)[0] ** 2).sum().backward()
+    (program(y) ** 2).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_buffers_are_written() -> None:
+    def program(x: Any, total: Any) -> Any:
+        total.add_(x.detach().sum())
+        return x * total
+
+    make = lambda: [leaf(3), torch.zeros(3).double()]
+    both(program, make, lambda a: a.sum())
+
+
+def test_backward_again_with_retained_graph() -> None:
+    x = leaf(3)
+    out = train(lambda x: x.sin(), [leaf(3)])(x).sum()
+    out.backward(retain_graph=True)
+    out.backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_backward_is_compiled_when_first_called() -> None:
+    seen = []
+
+    def backward(module: Any, fakes: list[Any]) -> Any:
+        seen.append(len(fakes))
+        return module.forward
+
+    call = aot.compile_training(traced(lambda x: x.sin()), [leaf(3)], interpret, backward)
+    outs = [call(leaf(3)).sum() for _ in range(2)]
+    assert not seen
+    for out in outs:
+        out.backward()
+    assert seen == [2]
+
+
+def test_double_backward_is_refused() -> None:
+    x = leaf(3)
+    out = train(lambda x: x.sin(), [leaf(3)])(x).sum()
+    (grad,) = torch.autograd.grad(out, x, create_graph=True)
+    torch.testing.assert_close(grad.detach(), x.detach().cos())
+    with pytest.raises(RuntimeError, match="differentiated again"):
+        grad.sum().backward()
+
+
+def changed_between(program: Any, change: Any) -> None:
+    """Writing into what eager saved is eager's error; writing into anything else is none."""
+    call = train(program, [leaf(3), leaf(3)])
+    failed = []
+    grads = []
+    state = torch.get_rng_state()
+    for function in (program, call):
+        torch.set_rng_state(state)
+        x, y = leaf(3), leaf(3)
+        out = function(x, y)
+        with torch.no_grad():
+            change(x, y, out)
+        try:
+            out.sum().backward()
+            failed.append("")
+        except RuntimeError as error:
+            failed.append(str(error))
+        grads.append((x.grad, y.grad))
+    assert bool(failed[0]) == bool(failed[1])
+    if failed[0]:
+        assert "modified by an inplace operation" in failed[1]
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+@pytest.mark.parametrize("change", [lambda x, y, z: x.zero_(), lambda x, y, z: y.zero_(), lambda x, y, z: z.zero_()])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y: x * y,
+        lambda x, y: ((x + 1) * 3).sin() * y,
+        lambda x, y: (x + y).exp(),
+        lambda x, y: (x * y).sin() + y,
+        lambda x, y: torch.sigmoid(x.view(3, 1)).view(3) + y * 2,
+        lambda x, y: (x / y).relu() * 2,
+    ],
+)
+def test_writing_between_forward_and_backward(program: Any, change: Any) -> None:
+    changed_between(program, change)
+
+
+def halves(function: Any, examples: list[Any], cut: Any) -> tuple[Any, Any]:
+    found: list[Any] = []
+
+    def keep(module: Any, fakes: list[Any]) -> Any:
+        found.append(module)
+        return module.forward
+
+    call = aot.compile_training(traced(function), examples, keep, keep, partition=cut)
+    call(*examples).sum().backward()
+    return found[0], found[1]
+
+
+def operations(module: torch.fx.GraphModule) -> list[str]:
+    nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+    return [str(node.target) for node in nodes]
+
+
+def saved_bytes(module: torch.fx.GraphModule, inputs: int) -> int:
+    names = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return sum(node.meta["val"].facts.nbytes for node in names[inputs:])
+
+
+def test_cheap_operations_are_recomputed_and_others_are_not() -> None:
+    def program(x: Any, w: Any) -> Any:
+        y = torch.mm(x, w)
+        z = (y * 2).sin().cos()
+        return F.dropout(z, 0.5).sum()
+
+    examples = [leaf(8, 8), leaf(8, 8)]
+    forward, backward = halves(program, examples, min_cut)
+    _, plain = halves(program, examples, save_all)
+    assert operations(backward).count("aten.mm.default") == 2
+    assert "aten.bernoulli.p" in operations(forward)
+    assert not any("bernoulli" in name for name in operations(backward))
+    assert "aten.sin.default" in operations(backward)
+    assert saved_bytes(backward, 0) < saved_bytes(plain, 0)
+
+
+def test_mutated_input_with_gradient_is_refused() -> None:
+    with pytest.raises(aot.Unsupported):
+        train(lambda x, y: x.mul_(y) + 1, [leaf(3).sin(), leaf(3)])
+    with pytest.raises(aot.Unsupported):
+        train(lambda x, y: x.mul_(y) + 1, [torch.ones(3).double(), leaf(3)])
+
+
+def test_without_gradients_it_is_inference() -> None:
+    call = train(lambda x: (x.sin(),), [torch.ones(3)])
+    torch.testing.assert_close(call(torch.ones(3))[0], torch.ones(3).sin())
