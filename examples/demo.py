@@ -1,9 +1,9 @@
 """`make demo`: compiles five programs and prints what happened.
 
 Each program runs in two fresh processes, with an empty and with a filled cache folder. Columns:
-graphs, breaks, operations captured, seconds to compile (cold and warm), milliseconds of eager and
-compiled (medians of calls in turn), speedup, largest error relative to float64 eager (compiled, and
-eager for comparison).
+graphs, breaks, operations captured, kernels generated, seconds to compile (cold and warm),
+milliseconds of eager and compiled (medians of calls in turn), speedup, largest error relative to
+float64 eager (compiled, and eager for comparison).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 import dynamo
 from dynamo.testing import CompileCounter
 from examples.models import MODELS
+from inductor import metrics
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -85,6 +86,7 @@ def measure(name: str, backend: str, budget: float) -> dict[str, Any]:
             name=name,
             graphs=counter.frame_count,
             ops=counter.op_count,
+            kernels=metrics.snapshot()["kernels"],
             breaks=dict(dynamo.counters["graph_break"]),
             compile=first - steady,
             eager=1e3 * slow,
@@ -96,7 +98,7 @@ def measure(name: str, backend: str, budget: float) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--backend", default="inductor")
     parser.add_argument("--budget", type=float, default=3.0, help="seconds of timing per program")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -104,7 +106,7 @@ def main() -> int:
         print(json.dumps(measure(options.only, options.backend, options.budget)))
         return 0
     print(
-        f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
+        f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'kernels':>8}{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
         f"{'ms':>10}{'speedup':>9}{'error':>10}{'eager':>10}"
     )
     reasons: dict[str, Any] = {}
@@ -138,8 +140,8 @@ def main() -> int:
         correct = cold["error"] <= max(1e-4, 3 * cold["eager_error"])
         wrong += not correct
         print(
-            f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['compile']:8.2f}"
-            f"{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}{cold['eager'] / cold['ms']:8.2f}x"
+            f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['kernels']:8}"
+            f"{cold['compile']:8.2f}{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}{cold['eager'] / cold['ms']:8.2f}x"
             f"{cold['error']:10.1e}{cold['eager_error']:10.1e}{'' if correct else '  WRONG'}",
             flush=True,
         )

@@ -10,7 +10,7 @@ functional form at all runs as it was captured. Both are said in the log.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
 from inductor import cpu, metrics
+from inductor.config import config, settings_of
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -28,14 +29,26 @@ from inductor.scheduler.schedule import Schedule
 Compiled = Callable[..., Any]
 
 
-def compile_fx(gm: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Compiled:
+def compile_fx(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
     """Compiles a captured graph; the result takes the graph's inputs and returns its outputs.
 
     gm: torch-level calls, parameters as inputs. example_inputs: real tensors (or numbers) whose
-    metadata the result is specialised to.
+    metadata the result is specialised to. mode, options: see `inductor.config`.
+    Errors: ValueError for an unknown option.
 
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
+    with config.patch(**settings_of(mode, options)):
+        return _compile(gm, example_inputs)
+
+
+def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
     if _needs_gradients(example_inputs):
         return _as_captured(gm, "it needs gradients")
     try:

@@ -1,0 +1,42 @@
+"""Settings of the default backend: `inductor.config.config`, or `options={...}` of one compile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynamo.base.config import Config, Knob
+
+config = Config(
+    "inductor_config",
+    [
+        Knob("fusion", True, "Put several buffers into one kernel."),
+        Knob(
+            "library_kernels",
+            "measure",
+            "How the library kernel of a product is chosen: measure (once, kept on disk) or default.",
+            ("DYNAMO_LIBRARY_KERNELS",),
+        ),
+        Knob("max_autotune", False, "Measure more candidates while compiling."),
+        Knob("cudagraphs", False, "Replay compiled graphs on the GPU as one launch."),
+    ],
+)
+
+MODES: dict[str, dict[str, Any]] = {
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+
+
+def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings that a mode or options ask for. Errors: ValueError names what there is."""
+    chosen = dict(MODES.get(mode or "", {}))
+    known = config.list_options()
+    for name, value in (options or {}).items():
+        if name not in known:
+            raise ValueError(
+                f"the inductor backend has no option {name!r}; there are {', '.join(sorted(known))}"
+            )
+        chosen[name] = value
+    return chosen
