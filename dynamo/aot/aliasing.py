@@ -120,6 +120,17 @@ def plan_outputs(reference: Reference) -> OutputPlan:
     return OutputPlan(tuple(outputs), tuple(planner.values))  # type: ignore[arg-type]
 
 
+def check_views(reference: Reference, plan: OutputPlan) -> None:
+    """Raises Unsupported where a view made again at run time would not require grad as eager's."""
+    grad = torch.is_grad_enabled()
+    for record, out in zip(plan.outputs, reference.outputs, strict=True):
+        if isinstance(record, ViewOutput):
+            base = out._base if not record.detach else None
+            expected = grad and base is not None and base.requires_grad
+            if out.requires_grad != expected:
+                raise Unsupported("an output is a view made in another grad mode")
+
+
 def check_mutations(reference: Reference, mutated: list[int]) -> None:
     """Raises Unsupported where a mutated input shares memory with another one, or with itself."""
     ranges: dict[int, list[tuple[int, int, int]]] = {}

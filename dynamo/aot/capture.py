@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.aliasing import OutputPlan, check_mutations, plan_outputs
+from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
@@ -44,6 +44,7 @@ def capture_forward(
         world = ReferenceWorld()
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
+        check_views(reference, plan)
         session = Session(world, gm, reference)
         with session.recording():
             outputs = session.run()
@@ -212,17 +213,16 @@ def describe(
             for index, value in enumerate(reference.inputs)
             if type(value) is not Fake
         ),
-        needs_grad=tuple(
-            at
-            for at, out in enumerate(reference.outputs)
-            if type(out) is Fake and out.requires_grad and id(out) not in _ids(reference.inputs)
-        ),
+        needs_grad=tuple(at for at, _ in plan.values if needs_grad(reference, at)),
         epilogue_in_graph=epilogue_in_graph,
     )
 
 
-def _ids(values: tuple[Any, ...]) -> set[int]:
-    return {id(value) for value in values}
+def needs_grad(reference: Reference, position: int) -> bool:
+    """True where an output or what it is a view of requires grad."""
+    out = reference.outputs[position]
+    base = out._base
+    return bool(out.requires_grad or (base is not None and base.requires_grad))
 
 
 def leave(

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.aliasing import OutputPlan, check_mutations, plan_outputs
+from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.capture import Leaving, Session, leave, outside_inference_mode, refusals
 from dynamo.aot.graphs import make_module, remove_dead_code
-from dynamo.aot.records import Mutation, Unsupported, ViewOutput
+from dynamo.aot.records import Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld, run_reference
 from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import Fake
@@ -63,7 +63,7 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
         world = ReferenceWorld()
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
-        _check_views(reference, plan)
+        check_views(reference, plan)
         session = Session(world, gm, reference)
         with session.recording():
             outputs = session.run()
@@ -76,17 +76,6 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
             if not sources:
                 return None
             return _differentiate(session, plan, leaving, sources)
-
-
-def _check_views(reference: Reference, plan: OutputPlan) -> None:
-    """Views made again at run time must require grad as the program's do."""
-    for record, out in zip(plan.outputs, reference.outputs, strict=True):
-        if isinstance(record, ViewOutput) and not record.detach:
-            base = out._base
-            if base is not None and base.requires_grad != out.requires_grad:
-                raise Unsupported("an output is a view made in no-grad mode")
-        if isinstance(record, ViewOutput) and record.detach and out.requires_grad:
-            raise Unsupported("a detached output requires grad")
 
 
 def _check_mutated(session: Session, mutated: list[int]) -> None:

@@ -127,7 +127,7 @@ class AtenGraph:
     outputs: the program's outputs, flat. form: how they nest.
     mutations: see the module's docstring.
     numbers: (input, value) of the inputs that are no tensors.
-    needs_grad: which program outputs require grad, by flat position.
+    needs_grad: flat positions of program outputs that the graph computes and that require grad.
     """
 
     module: fx.GraphModule
