@@ -19,7 +19,8 @@ from dynamo.aot.api import compile_inference
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
-from inductor import cpu, metrics
+from inductor import cpu, cuda, metrics
+from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.run import Lowered, lower_graph
@@ -81,11 +82,23 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         schedule = schedule_graph(lowered.graph, threads)
     _report(lowered, schedule)
     if lowered.graph.device.type != "cpu":
-        raise Unsupported(f"no code is generated for {lowered.graph.device}")
+        return _tensors_only(_for_gpu(lowered, schedule), lowered)
     cores = len(os.sched_getaffinity(0))
     units, spec = cpu.generate("graph", lowered.graph, schedule, threads, cores)
     launcher = cpu.load(units, spec, cpu.open_store())
     return _tensors_only(launcher, lowered)
+
+
+def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:
+    graph = lowered.graph
+    why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
+    if why:
+        raise Unsupported(why)
+    try:
+        text = cuda.generate(graph, schedule)
+    except NotPrintable as refusal:
+        raise Unsupported(str(refusal)) from None
+    return cuda.load(text, graph, config.max_autotune)
 
 
 def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:

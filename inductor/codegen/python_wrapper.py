@@ -1,0 +1,213 @@
+"""A Python module that runs a whole schedule with Triton kernels.
+
+In: a loop graph, its schedule and its printed kernels. Out: the text of a module with one function,
+`make(constants, prepare)`, which gives the function that runs the schedule: tensors in (those of
+`graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
+ATen for the rest, and frees every buffer after its last use. `prepare` (a method of
+`runtime.triton_launch.Preparation`) makes a callable of each Triton function.
+
+    def make(constants, prepare):
+        run_kernel0 = prepare(kernel0, ...)
+        def call(arg0, arg1):
+            buf0 = empty((8, 8), (8, 1), dtype=torch.float32, device=device)
+            run_kernel0(arg0, buf0)
+            del arg0
+            ...
+            return (buf0,)
+        return call
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from inductor.codegen.triton.print_kernel import MODULE_HEAD, TritonKernel, TritonSource
+from inductor.ir.graph import (
+    Argument,
+    ExternKernel,
+    Layout,
+    LoopGraph,
+    MultiOutput,
+    ViewRef,
+)
+from inductor.scheduler.schedule import Kernel, Schedule, Step
+
+HEAD = '''\
+"""Generated: kernels and a function that runs them in order."""
+
+{kernel_imports}
+from inductor.runtime.triton_launch import keep, view
+
+empty = torch.empty_strided
+ops = torch.ops
+inf, nan = float("inf"), float("nan")
+'''
+
+
+def print_python_wrapper(
+    graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
+) -> str:
+    """Text of the module; `kernels` by name of the schedule's kernels."""
+    return _Writer(graph, schedule, kernels).write()
+
+
+class _Writer:
+    def __init__(
+        self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
+    ) -> None:
+        self.graph = graph
+        self.steps = schedule.steps
+        self.kernels = kernels
+        self.layouts = graph.layouts()
+        self.inputs = [buffer.name for buffer in graph.inputs if buffer is not None]
+        self.constants = [buffer.name for buffer in graph.constants]
+        self.alive = {*self.inputs, *self.constants}
+        self.targets: dict[str, str] = {}
+        self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
+        self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
+        self.body: list[str] = []
+
+    def write(self) -> str:
+        last = _last_uses(self.steps)
+        kept = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
+        kept |= set(self.constants)
+        for position, step in enumerate(self.steps):
+            self._run(step)
+            dead = sorted(n for n in last.get(position, ()) if n in self.alive and n not in kept)
+            if dead:
+                self.body.append(f"del {', '.join(dead)}")
+                self.alive -= set(dead)
+        self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
+        return "\n".join(self._module())
+
+    def _module(self) -> Iterator[str]:
+        yield HEAD.format(kernel_imports=MODULE_HEAD if self.kernels else "import torch\n")
+        yield f"device = {_print_device(self.graph.device)}"
+        for text, name in self.targets.items():
+            yield f"{name} = {text}"
+        for source in self._sources():
+            yield f"\n\n{source.text}"
+        yield "\n\ndef make(constants, prepare):"
+        if self.constants:
+            yield f"    {', '.join(self.constants)}, = constants"
+        for source in self._sources():
+            yield f"    run_{source.name} = {self._prepared(source)}"
+        yield f"\n    def call({', '.join(self.inputs)}):"
+        yield from ("        " + line for line in self.body)
+        yield "\n    return call\n"
+
+    def _sources(self) -> Iterator[TritonSource]:
+        for step in self.steps:
+            if isinstance(step, Kernel):
+                yield from self.kernels[step.name].sources
+
+    def _prepared(self, source: TritonSource) -> str:
+        """Everything about a launch that does not change from call to call."""
+        choices = tuple(
+            (source.grid(config), config.rows, config.columns, config.warps)
+            for config in source.configs
+        )
+        dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
+        unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
+        return (
+            f"prepare({source.name}, {choices!r}, ({dtypes}), unsure={unsure!r}, "
+            f"asserts={source.may_fail}, again={source.again})"
+        )
+
+    def _run(self, step: Step) -> None:
+        if isinstance(step, Kernel):
+            self._run_kernel(step)
+        elif isinstance(step, ExternKernel):
+            self._run_extern(step)
+        else:
+            assert isinstance(step, MultiOutput)
+            text = f"{step.extern}[{step.index}]"
+            self.body.append(f"{step.name} = {self._kept(text, step.layout)}")
+            self.alive.add(step.name)
+
+    def _run_kernel(self, step: Kernel) -> None:
+        printed = self.kernels[step.name]
+        for name in step.writes():
+            if name not in self.alive:
+                self._allocate(name, self.layouts[name])
+        for scratch in printed.scratch:
+            self.dtypes[scratch.name] = scratch.dtype
+            layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))
+            self._allocate(scratch.name, layout)
+        for source in printed.sources:
+            self.body.append(f"run_{source.name}({', '.join(source.parameters)})")
+        if printed.scratch:
+            names = [scratch.name for scratch in printed.scratch]
+            self.body.append(f"del {', '.join(names)}")
+            self.alive -= set(names)
+
+    def _allocate(self, name: str, layout: Layout) -> None:
+        if layout.offset or min(layout.stride, default=1) < 0:
+            layout = Layout(layout.device, layout.dtype, (layout.storage_elements(),), (1,))
+        else:
+            self.ours.add(name)
+        self.body.append(
+            f"{name} = empty({layout.size}, {layout.stride}, dtype={layout.dtype}, device=device)"
+        )
+        self.alive.add(name)
+
+    def _run_extern(self, step: ExternKernel) -> None:
+        parts = [self._argument(value) for value in step.args]
+        parts += [f"{key}={self._argument(value)}" for key, value in step.kwargs]
+        call = f"{self._target(step.target)}({', '.join(parts)})"
+        if step.layout is not None:
+            call = self._kept(call, step.layout)
+        self.body.append(f"{step.name} = {call}")
+        self.alive.add(step.name)
+
+    def _target(self, target: torch._ops.OpOverload) -> str:
+        text = f"ops.{target.namespace}.{target._schema.name.split('::')[1]}.{target._overloadname}"
+        return self.targets.setdefault(text, f"op{len(self.targets)}")
+
+    def _kept(self, text: str, layout: Layout) -> str:
+        """A result of ATen, moved if its strides are not those that readers expect."""
+        return f"keep({text}, {layout.size}, {layout.stride})"
+
+    def _view(self, ref: ViewRef) -> str:
+        layout = self.layouts[ref.buffer]
+        same = (ref.size, ref.stride, ref.offset) == (layout.size, layout.stride, layout.offset)
+        if same and ref.dtype is layout.dtype and not layout.offset:
+            return ref.buffer
+        kind = "" if ref.dtype is layout.dtype else f", {ref.dtype}"
+        return f"view({ref.buffer}, {ref.size}, {ref.stride}, {ref.offset}{kind})"
+
+    def _argument(self, value: Argument) -> str:
+        if isinstance(value, ViewRef):
+            return self._view(value)
+        if isinstance(value, tuple):
+            return f"[{', '.join(self._argument(item) for item in value)}]"
+        if isinstance(value, torch.device):
+            return _print_device(value)
+        return repr(value)
+
+    def _output(self, output: Any) -> str:
+        return self._view(output) if isinstance(output, ViewRef) else repr(output)
+
+
+def _print_device(device: torch.device) -> str:
+    return f'torch.device("{device}")'
+
+
+def _last_uses(steps: tuple[Step, ...]) -> dict[int, set[str]]:
+    """Buffers by the step after which nobody needs them."""
+    last: dict[str, int] = {}
+    for position, step in enumerate(steps):
+        names = set(step.reads())
+        if isinstance(step, Kernel):
+            names |= set(step.writes())
+        else:
+            names.add(step.name)
+            names |= set(getattr(step, "mutates", ()))
+        last.update({name: position for name in names})
+    found: dict[int, set[str]] = {}
+    for name, position in last.items():
+        found.setdefault(position, set()).add(name)
+    return found

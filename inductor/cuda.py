@@ -1,0 +1,73 @@
+"""The GPU path behind the schedule: Triton kernels and a Python wrapper, loaded as one callable."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dynamo.base import logs
+from dynamo.base.config import config
+from dynamo.base.counters import timed
+from inductor import metrics
+from inductor.codegen.python_wrapper import print_python_wrapper
+from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.ir.graph import LoopGraph
+from inductor.runtime.store import Store, make_key
+from inductor.runtime.triton_launch import Preparation
+from inductor.scheduler.schedule import Schedule
+
+WORKERS = 8
+
+
+def available() -> str:
+    """Why Triton kernels cannot be generated here; empty if they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return ""
+
+
+def generate(graph: LoopGraph, schedule: Schedule) -> str:
+    """The Python module of a schedule. Errors: NotPrintable for what Triton cannot do."""
+    layouts = graph.layouts()
+    with timed("inductor.codegen"):
+        kernels = {kernel.name: print_kernel(kernel, layouts) for kernel in schedule.kernels()}
+        text = print_python_wrapper(graph, schedule, kernels)
+    logs.log("output_code").emit(text)
+    logs.log("kernel_code").emit(
+        lambda: "\n".join(source.text for made in kernels.values() for source in made.sources)
+    )
+    logs.log("schedule").emit(lambda: str(schedule))
+    return text
+
+
+def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
+    """Import the module and compile its kernels: flat tensors in, a tuple out."""
+    store = Store(Path(config.cache_dir))
+    key = make_key("triton", {"source": text})
+    path = store.find(key, ".py")
+    metrics.count("libraries_reused" if path else "libraries_built")
+    if path is None:
+        path = store.write(key, ".py", text.encode())
+    with timed("inductor.load"):
+        module = _import(path)
+        preparation = Preparation(graph.device, measure)
+        call = module.make([c.value.detach() for c in graph.constants], preparation.prepare)
+    with timed("inductor.build"):
+        preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    return call  # type: ignore[no-any-return]
+
+
+def _import(path: Path) -> ModuleType:
+    """The module of a generated file; Triton wants to find its source."""
+    name = f"inductor_generated_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
