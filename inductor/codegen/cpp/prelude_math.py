@@ -50,27 +50,40 @@ def _library(name: str) -> str:
     return text
 
 
-_EXP = f"""\
-K_INLINE f32 k_exp(f32 x) {{
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -104.0f ? -104.0f : x;
-  f32 n = k_round(x * 0x1.715476p0f);
+# t is n + 254 in the last bits of a float, n the rounded logarithm; 2^n comes in two factors, so
+# that results below the normal range are rounded once. Right where n is between -252 and 254.
+_EXP_PARTS = f"""\
+K_INLINE f32 k_power(f32 x, f32 t) {{
+  u32 bits = __builtin_bit_cast(u32, t), half = bits >> 1;
+  x = x * __builtin_bit_cast(f32, half << 23);
+  return x * __builtin_bit_cast(f32, (bits - half) << 23);
+}}
+K_INLINE f32 k_exp_of(f32 x, f32 t) {{
+  f32 n = t - 12583166.0f;
   f32 r = k_fma(n, -0x1.62e4p-1f, x);
   r = k_fma(n, -0x1.7f7d1cp-20f, r);
   f32 p = {_horner("r", [0.49999994, 0.16666521, 0.041668385, 0.00836871, 0.0013814635])};
-  return k_scale(k_fma(r * r, p, r) + 1.0f, (i32)n);
+  return k_power(k_fma(r * r, p, r) + 1.0f, t);
 }}
+K_INLINE f32 k_exp_round(f32 x) {{ return k_fma(x, 0x1.715476p0f, 12583166.0f); }}
+K_INLINE f32 k_exp_limit(f32 t) {{ return t < 12583294.0f ? t : 12583294.0f; }}
+"""
+
+_EXP = """\
+K_INLINE f32 k_exp(f32 x) {
+  f32 result = k_exp_of(x, k_exp_limit(k_exp_round(x)));
+  return x < -104.0f ? 0.0f : result;
+}
 """
 
 _EXP2 = f"""\
 K_INLINE f32 k_exp2(f32 x) {{
-  x = x > 129.0f ? 129.0f : x;
-  x = x < -151.0f ? -151.0f : x;
-  f32 n = k_round(x);
-  f32 r = x - n;
+  f32 t = k_exp_limit(x + 12583166.0f);
+  f32 r = x - (t - 12583166.0f);
   f32 p = {_horner("r", [0.69314724, 0.24022652, 0.055503104, 0.009617693, 0.0013406643,
                          0.00015594656])};
-  return k_scale(k_fma(p, r, 1.0f), (i32)n);
+  f32 result = k_power(k_fma(p, r, 1.0f), t);
+  return x < -151.0f ? 0.0f : result;
 }}
 """
 
@@ -162,7 +175,8 @@ _TANH = f"""\
 K_INLINE f32 k_tanh(f32 x) {{
   f32 a = k_abs(x), s = x * x;
   f32 p = {_horner("s", [-0.33333299, 0.13331959, -0.05378668, 0.020805372, -0.0059058513])};
-  f32 large = 1.0f - 2.0f / (k_exp(a + a) + 1.0f);
+  f32 b = a + a;
+  f32 large = 1.0f - 2.0f / (k_exp_of(b, k_exp_limit(k_exp_round(b))) + 1.0f);
   return k_copysign(a < 0.6f ? k_fma(a * s, p, a) : large, x);
 }}
 """
@@ -174,7 +188,8 @@ K_INLINE f32 k_erf(f32 x) {{
                          -0.0005953722])};
   f32 q = {_horner("t", [1.1286522, 0.6351359, 0.10626317, -0.023785366, 0.0036537731,
                          -0.0003256551, 1.1522547e-05])};
-  f32 large = 1.0f - k_exp(-t * q);
+  f32 y = -t * q;
+  f32 large = 1.0f - k_exp_of(y, k_exp_round(y));
   return k_copysign(a < 0.93f ? k_fma(a, p, a) : large, x);
 }}
 """
@@ -218,20 +233,18 @@ K_INLINE f64 k_fma(f64 a, f64 b, f64 c) { return a * b + c; }
 #endif
 """
 
-# x * 2^n in two steps, so that results below the normal range are rounded once
-_SCALE = """\
-K_INLINE f32 k_scale(f32 x, i32 n) {
-  i32 h = n >> 1;
-  f32 first = __builtin_bit_cast(f32, (h + 127) << 23);
-  return x * first * __builtin_bit_cast(f32, (n - h + 127) << 23);
+_SIGMOID = """\
+K_INLINE f32 k_sigmoid(f32 x) {
+  f32 y = -k_abs(x);
+  f32 e = k_exp_of(y, k_exp_round(y));
+  e = y < -104.0f ? 0.0f : e;
+  return (x >= 0 ? 1.0f : e) / (1.0f + e);
+}
+K_INLINE f64 k_sigmoid(f64 x) {
+  f64 e = k_exp(-k_abs(x));
+  return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 """
-
-_SIGMOID = "".join(
-    f"K_INLINE {t} k_sigmoid({t} x) {{\n  {t} e = k_exp(-k_abs(x));\n"
-    f"  return (x >= 0 ? 1 : e) / (1 + e);\n}}\n"
-    for t in ("f32", "f64")
-)
 
 _POW = "".join(
     f"K_INLINE {t} k_pow({t} a, {t} b) {{ return k_pow_integer<{t}>(a, b); }}\n"
@@ -240,7 +253,7 @@ _POW = "".join(
 
 MATH_PARTS: dict[str, str] = {
     "k_fma": _FMA,
-    "k_scale": _SCALE,
+    **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
     "k_log_tail": _LOG_TAIL,
     "k_log_split": _LOG_SPLIT,
     "k_sigmoid": _SIGMOID,
