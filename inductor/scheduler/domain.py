@@ -69,7 +69,23 @@ def merged_loops(node: ComputedBuffer) -> ComputedBuffer:
         flat = flat_position(loop_names(prefix, new), new)
         values.update(unflatten(flat, loop_names(prefix, old), old))
     ops = tuple(substituted(body, values))
+    if body.reduction_ranges and not reduced:
+        return replace(node, body=LoopBody(plain, (), _reducing_one(ops)), kind="pointwise")
     return replace(node, body=LoopBody(plain, reduced, ops))
+
+
+def _reducing_one(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The same ops where every reduction is over one element: its value, or its position."""
+    place: list[int] = []
+    kept: list[Op] = []
+    for op in ops:
+        args = tuple(place[arg] for arg in op.args)
+        if op.name == "reduction":
+            place.append(args[-1])
+        else:
+            place.append(len(kept))
+            kept.append(replace(op, args=args))
+    return tuple(kept)
 
 
 def _merge_plan(prefix: str, sizes: tuple[int, ...], body: LoopBody) -> tuple[int, ...]:
