@@ -13,11 +13,12 @@ pytest.importorskip("triton", reason="triton is not installed here")
 HERE = Path(__file__).parent
 
 
-def test_in_the_interpreter() -> None:
-    """`interpreted_cases.py` in a process of its own; TRITON_SEEDS=from,to for other programs."""
+@pytest.mark.parametrize("name", ["interpreted_cases.py", "interpreted_programs.py"])
+def test_in_the_interpreter(name: str) -> None:
+    """The file in a process of its own; TRITON_SEEDS=from,to for other random kernels."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider",
-         str(HERE / "interpreted_cases.py")],
+         str(HERE / name)],
         env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

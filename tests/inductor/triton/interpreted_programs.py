@@ -1,0 +1,121 @@
+"""Whole programs through lowering, scheduler, Triton printer and Python wrapper, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreter_repairs import repair
+
+import dynamo
+from dynamo.aot.api import compile_inference
+from inductor import cuda
+from inductor.lowering.run import lower_graph
+from inductor.scheduler.run import schedule_graph
+
+
+def interpreted(gm, example_inputs):
+    """A backend: the GPU path on CPU tensors."""
+
+    def compile_aten(module, fakes):
+        graph = lower_graph(module).graph
+        text = cuda.generate(graph, schedule_graph(graph, 8))
+        texts.append(text)
+        call = cuda.load(text, graph, False)
+        positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
+        return lambda *args: call(*(args[n] for n in positions))
+
+    return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)
+
+
+texts: list[str] = []
+
+
+def chain(x, y):
+    return torch.sigmoid(x * y + 1.5) - y.abs(), (x > y).sum(-1)
+
+
+def softmax(x, y):
+    return F.softmax(x, -1) * 2, F.log_softmax(y, 0)
+
+
+def layer_norm(x, y):
+    return F.layer_norm(x + y, (x.shape[-1],), eps=1e-5), F.gelu(x)
+
+
+def products(x, y):
+    return F.relu(x @ y.t()) + 1, torch.bmm(x[None], y.t()[None]).sum(1)
+
+
+def views(x, y):
+    z = torch.cat([x.t(), y.t() * 2], 1).reshape(-1)[1:-1]
+    return z.flip(0), x[:, ::2] + y[:, 1::2], x.unsqueeze(0).expand(3, -1, -1).contiguous()
+
+
+def statistics(x, y):
+    return x.mean(0), y.std(1), x.var(), x.amax(0), y.argmin(1), (x * y).prod(), torch.logsumexp(x, 1)
+
+
+def several_results(x, y):
+    values, places = torch.topk(x, 3)
+    ordered, _ = torch.sort(y, 1)
+    return values * 2, places + 1, ordered + 1
+
+
+def lookup(x, y):
+    rows = torch.tensor([0, 3, 1, -1])
+    return x[rows] + 1, x.index_select(1, rows.clamp(0)), F.embedding(rows.clamp(0), y).cos()
+
+
+def scatter(x, y):
+    rows = torch.tensor([1, 1, 0, 2, 4, 1])
+    return torch.zeros(5, x.shape[1]).index_add(0, rows, x[:6]), x.index_put((rows,), y[:6], accumulate=True)
+
+
+def halves(x, y):
+    a, b = x.half(), y.bfloat16()
+    return F.softmax(a, -1), (b * 2).sum(-1), a.float() + b.double()
+
+
+def integers(x, y):
+    a, b = (x * 10).int(), (y * 10).long()
+    return a // 3, b % 4, a.bitwise_and(7) << 2, (b * a).sum(), (a > b).any(1), torch.where(a > 0, a, b)
+
+
+def changes_input(x, y):
+    x.add_(y).mul_(2)
+    return x + 1
+
+
+def pools(x, y):
+    image = torch.stack([x, y])[None]
+    image = F.pad(image, (1, 2, 3, 0), value=2.0)
+    return F.max_pool2d(image, 2), F.avg_pool2d(image, 3), F.interpolate(image, scale_factor=2.0)
+
+
+def convolution(x, y):
+    image = torch.stack([x, y])[None]
+    weight = torch.ones(4, 2, 3, 3) * 0.1
+    return F.batch_norm(F.conv2d(image, weight), torch.zeros(4), torch.ones(4)).relu()
+
+
+PROGRAMS = [chain, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
+            halves, integers, changes_input, pools, convolution]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_program(program, monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    for _ in range(2):
+        inputs = [torch.randn(8, 12), torch.randn(8, 12)]
+        copies = [tensor.clone() for tensor in inputs]
+        expected, found = program(*copies), dynamo.compile(program, backend=interpreted)(*inputs)
+        torch.testing.assert_close(inputs, copies)
+        pairs = zip(*(r if isinstance(r, tuple) else (r,) for r in (found, expected)), strict=True)
+        for one, other in pairs:
+            close = 1e-2 if other.dtype is torch.bfloat16 else 2e-5
+            torch.testing.assert_close(one, other, rtol=close, atol=2e-5, msg=texts[-1])
+            assert one.stride() == other.stride()
+    assert texts

@@ -1,0 +1,33 @@
+"""Where Triton's interpreter differs from a GPU: assertions, atomics, rounding to bfloat16."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def repair(monkeypatch) -> None:
+    """Until the end of a test."""
+    builder = interpreter.interpreter_builder
+    options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
+    monkeypatch.setattr(builder, "options", options)
+    atomic, trunc = builder.create_atomic_rmw, builder.create_fp_trunc
+
+    def contiguous(op, pointer, value, mask, *rest):
+        """It reads broadcast arrays as if they lay in memory."""
+        tiles = [dataclasses.replace(t, data=np.ascontiguousarray(t.data)) for t in (pointer, value, mask)]
+        return atomic(op, *tiles, *rest)
+
+    def rounded(source, goal):
+        """It cuts bits off."""
+        if goal.scalar is not tl.bfloat16:
+            return trunc(source, goal)
+        data = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.int16)
+        return interpreter.TensorHandle(data.numpy().view(np.uint16), goal.scalar)
+
+    monkeypatch.setattr(builder, "create_atomic_rmw", contiguous)
+    monkeypatch.setattr(builder, "create_fp_trunc", rounded)
