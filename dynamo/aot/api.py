@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import fx
 
 from dynamo.aot.capture import capture_forward, describe
@@ -17,7 +18,7 @@ from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.records import Compiler, Unsupported
-from dynamo.aot.runtime import wrap_compiled
+from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import LazyBackward, make_function
 
 
@@ -43,7 +44,14 @@ def compile_inference(
     if graph.needs_grad:
         raise Unsupported("an output requires grad")
     module = decompose(graph.module, decompositions) if decompositions else graph.module
-    return wrap_compiled(graph, compiler(module, graph.fakes), gm.forward)
+    compiled = compiler(module, graph.fakes)
+    if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
+        compiled = without_grad(compiled)
+    return wrap_compiled(graph, compiled, gm.forward)
+
+
+def _requires_grad(example: Any) -> bool:
+    return isinstance(example, torch.Tensor) and example.requires_grad
 
 
 def compile_training(

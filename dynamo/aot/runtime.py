@@ -148,6 +148,16 @@ def write(target: torch.Tensor, value: torch.Tensor) -> None:
         target.copy_(value)
 
 
+def without_grad(compiled: Callee) -> Callee:
+    """For a graph that detached what it returns: its calls of ATen must not be recorded."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.no_grad():
+            return compiled(*inputs)
+
+    return call
+
+
 def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
     """True where a mutated tensor overlaps with another of the tensors."""
     storages: dict[int, list[torch.Tensor]] = {}
