@@ -9,13 +9,15 @@ functional form at all runs as it was captured. Both are said in the log.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from dynamo.aot.api import compile_inference
+from dynamo.aot.api import compile_inference, compile_training
+from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
@@ -23,6 +25,7 @@ from inductor import cpu, cuda, metrics
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.ir.graph import ExternKernel
+from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
@@ -50,13 +53,25 @@ def compile_fx(
 
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-    if _needs_gradients(example_inputs):
-        return _as_captured(gm, "it needs gradients")
+    table = _decompositions()
     try:
         with timed("inductor"):
-            return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)
+            if _needs_gradients(example_inputs):
+                return compile_training(
+                    gm, example_inputs, compile_aten, compile_aten, decompositions=table
+                )
+            return compile_inference(
+                gm, example_inputs, compile_aten, decompositions=table, epilogue_in_graph=True
+            )
     except Unsupported as refusal:
         return _as_captured(gm, refusal.reason)
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """What is taken apart before lowering: everything known that has no lowering of its own."""
+    table = default_decompositions()
+    return {op: function for op, function in table.items() if op not in LOWERINGS}
 
 
 def _needs_gradients(example_inputs: list[Any]) -> bool:

@@ -171,26 +171,35 @@ K_INLINE f32 k_log1p(f32 x) {{
 }}
 """
 
+# exp(2a) has no limits here: 2^n can be added to the exponent
 _TANH = f"""\
 K_INLINE f32 k_tanh(f32 x) {{
-  f32 a = k_abs(x), s = x * x;
+  f32 a = k_abs(x), s = x * x, b = a > 9.1f ? 9.1f : a;
+  b = b + b;
+  f32 t = k_fma(b, 0x1.715476p0f, 12582912.0f), n = t - 12582912.0f;
+  f32 r = k_fma(n, -0x1.62e4p-1f, b);
+  r = k_fma(n, -0x1.7f7d1cp-20f, r);
+  f32 e = {_horner("r", [0.49999994, 0.16666521, 0.041668385, 0.00836871, 0.0013814635])};
+  e = k_fma(r * r, e, r) + 1.0f;
+  e = __builtin_bit_cast(f32, __builtin_bit_cast(u32, e) + (__builtin_bit_cast(u32, t) << 23));
   f32 p = {_horner("s", [-0.33333299, 0.13331959, -0.05378668, 0.020805372, -0.0059058513])};
-  f32 b = a + a;
-  f32 large = 1.0f - 2.0f / (k_exp_of(b, k_exp_limit(k_exp_round(b))) + 1.0f);
+  f32 large = 1.0f - 2.0f / (e + 1.0f);
   return k_copysign(a < 0.6f ? k_fma(a * s, p, a) : large, x);
 }}
 """
 
+# beyond 1.1: 1 - 1 / q(t)^8, where q is erfc^(-1/8)
 _ERF = f"""\
 K_INLINE f32 k_erf(f32 x) {{
-  f32 a = k_abs(x), s = x * x, t = a > 4.05f ? 4.05f : a;
-  f32 p = {_horner("s", [0.12837915, -0.3761248, 0.112816826, -0.026761716, 0.0049859365,
-                         -0.0005953722])};
-  f32 q = {_horner("t", [1.1286522, 0.6351359, 0.10626317, -0.023785366, 0.0036537731,
-                         -0.0003256551, 1.1522547e-05])};
-  f32 y = -t * q;
-  f32 large = 1.0f - k_exp_of(y, k_exp_round(y));
-  return k_copysign(a < 0.93f ? k_fma(a, p, a) : large, x);
+  f32 a = k_abs(x), s = x * x, t = a > 3.95f ? 3.95f : a;
+  f32 p = {_horner("s", [0.12837917, -0.376126, 0.11283292, -0.026841441, 0.0051648621,
+                         -0.00078057841, 7.1879717e-05])};
+  f32 q = {_horner("t", [0.99364483, 0.17173396, 0.02613055, 0.097407588, -0.047229461,
+                         0.022773227, -0.0049718237, 0.00062245474])};
+  q = q * q;
+  q = q * q;
+  f32 large = 1.0f - 1.0f / (q * q);
+  return k_copysign(a < 1.1f ? k_fma(a, p, a) : large, x);
 }}
 """
 
