@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 from typing import Any
 
-import networkx as nx
 import torch
 from torch import fx
 
@@ -41,11 +41,17 @@ def min_cut(halves: Halves) -> list[fx.Node]:
     wanted = _read_by_backward(halves)
     if not wanted:
         return []
+    nx = _networkx()
     try:
         _, (near, _) = nx.minimum_cut(_Network(halves, wanted).graph, "source", "sink")
     except nx.NetworkXUnbounded:
         raise Unsupported("backward reads what forward can't save") from None
     return [node for node in halves.available if (node, 0) in near and (node, 1) not in near]
+
+
+def _networkx() -> Any:
+    """The graph library, loaded when the first backward is planned: it takes 0.15 s."""
+    return importlib.import_module("networkx")
 
 
 def save_all(halves: Halves) -> list[fx.Node]:
@@ -77,7 +83,7 @@ class _Network:
     """
 
     def __init__(self, halves: Halves, wanted: list[fx.Node]) -> None:
-        self.graph = nx.DiGraph()
+        self.graph = _networkx().DiGraph()
         self.halves = halves
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
