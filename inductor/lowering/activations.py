@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.scalar_ops import dtype_kind
-from inductor.lowering.pointwise import DEAR, Scalar, pointwise, promoted
+from inductor.lowering.pointwise import DEAR, Kind, Scalar, pointwise, promoted
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Tensor
 
@@ -263,7 +262,7 @@ def convert_element_type(call: Call, x: Tensor, dtype: torch.dtype) -> Any:
 
 @lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(call: Call, start: Tensor, end: Tensor, weight: Any) -> Any:
-    dtype = promoted([start, end], KIND.DEFAULT)
+    dtype = promoted([start, end], Kind.DEFAULT)
 
     def function(ops: Ops, a: Value, b: Value, w: Value) -> Value:
         near = Arithmetic(ops, a) + Arithmetic(ops, w) * (Arithmetic(ops, b) - Arithmetic(ops, a))

@@ -6,12 +6,12 @@ for half precision. A row of `UNARY` or `BINARY` names the scalar operation and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from torch._prims_common import elementwise_dtypes
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.index import constant
@@ -41,23 +41,34 @@ def load_as(ops: Ops, operand: Any, indices: Indices, dtype: torch.dtype) -> Val
     return ops.constant(operand, dtype)
 
 
-def promoted(operands: Sequence[Any], kind: KIND = KIND.DEFAULT) -> torch.dtype:
+class Kind(Enum):
+    """How eager chooses the dtype that it computes in."""
+
+    DEFAULT = "of the operands"
+    INT_TO_FLOAT = "of the operands, integers as the default float"
+
+
+def promoted(operands: Sequence[Any], kind: Kind = Kind.DEFAULT) -> torch.dtype:
     """The dtype that eager computes in, as it is held inside of a body."""
-    facts = [_stand_in(o) if isinstance(o, Tensor) else o for o in operands]
-    return compute_dtype(elementwise_dtypes(*facts, type_promotion_kind=kind)[0])
+    facts = [_stand_in(o.dtype, len(o.size) > 0) if isinstance(o, Tensor) else o for o in operands]
+    found = facts[0]
+    for other in facts[1:]:
+        dtype = torch.result_type(found, other)
+        found = _stand_in(dtype, _has_dimension(found) or _has_dimension(other))
+    dtype = found.dtype if isinstance(found, torch.Tensor) else torch.result_type(found, False)
+    if kind is Kind.INT_TO_FLOAT and dtype_kind(dtype) in "bi":
+        dtype = torch.get_default_dtype()
+    return compute_dtype(dtype)
 
 
-_STAND_INS: dict[tuple[torch.dtype, bool], torch.Tensor] = {}
+def _has_dimension(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
-def _stand_in(tensor: Tensor) -> torch.Tensor:
-    """A meta tensor of the same dtype and, as far as promotion looks, dimension."""
-    key = (tensor.dtype, len(tensor.size) > 0)
-    found = _STAND_INS.get(key)
-    if found is None:
-        found = torch.empty((1,) if key[1] else (), dtype=tensor.dtype, device="meta")
-        _STAND_INS[key] = found
-    return found
+@functools.cache
+def _stand_in(dtype: torch.dtype, dimension: bool) -> torch.Tensor:
+    """A tensor of the same dtype and, as far as promotion looks, dimension."""
+    return torch.empty((1,) if dimension else (), dtype=dtype)
 
 
 def unsupported(operands: Sequence[Any]) -> str:
@@ -108,16 +119,16 @@ def _row(name: str) -> Function:
 
 
 # operator name -> (scalar operation, promotion, cost)
-UNARY: dict[str, tuple[str, KIND, int]] = {
-    "neg": ("neg", KIND.DEFAULT, 1),
-    "floor": ("floor", KIND.DEFAULT, 1),
-    "ceil": ("ceil", KIND.DEFAULT, 1),
-    "trunc": ("trunc", KIND.DEFAULT, 1),
-    "round": ("round", KIND.DEFAULT, 1),
-    "sign": ("sign", KIND.DEFAULT, 1),
-    "sqrt": ("sqrt", KIND.INT_TO_FLOAT, 4),
+UNARY: dict[str, tuple[str, Kind, int]] = {
+    "neg": ("neg", Kind.DEFAULT, 1),
+    "floor": ("floor", Kind.DEFAULT, 1),
+    "ceil": ("ceil", Kind.DEFAULT, 1),
+    "trunc": ("trunc", Kind.DEFAULT, 1),
+    "round": ("round", Kind.DEFAULT, 1),
+    "sign": ("sign", Kind.DEFAULT, 1),
+    "sqrt": ("sqrt", Kind.INT_TO_FLOAT, 4),
     **{
-        name: (name, KIND.INT_TO_FLOAT, DEAR)
+        name: (name, Kind.INT_TO_FLOAT, DEAR)
         for name in (
             "exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh "
             "asinh acosh atanh erf erfc sigmoid lgamma"
@@ -127,19 +138,19 @@ UNARY: dict[str, tuple[str, KIND, int]] = {
 
 ROUNDING = {"floor", "ceil", "trunc", "round"}
 
-BINARY: dict[str, tuple[str, KIND, int]] = {
-    "mul.Tensor": ("mul", KIND.DEFAULT, 1),
-    "mul.Scalar": ("mul", KIND.DEFAULT, 1),
-    "maximum": ("maximum", KIND.DEFAULT, 1),
-    "minimum": ("minimum", KIND.DEFAULT, 1),
-    "remainder.Tensor": ("remainder", KIND.DEFAULT, 4),
-    "remainder.Scalar": ("remainder", KIND.DEFAULT, 4),
-    "fmod.Tensor": ("fmod", KIND.DEFAULT, 4),
-    "fmod.Scalar": ("fmod", KIND.DEFAULT, 4),
-    "atan2": ("atan2", KIND.INT_TO_FLOAT, DEAR),
-    "hypot": ("hypot", KIND.DEFAULT, DEAR),
-    "copysign.Tensor": ("copysign", KIND.INT_TO_FLOAT, 1),
-    "copysign.Scalar": ("copysign", KIND.INT_TO_FLOAT, 1),
+BINARY: dict[str, tuple[str, Kind, int]] = {
+    "mul.Tensor": ("mul", Kind.DEFAULT, 1),
+    "mul.Scalar": ("mul", Kind.DEFAULT, 1),
+    "maximum": ("maximum", Kind.DEFAULT, 1),
+    "minimum": ("minimum", Kind.DEFAULT, 1),
+    "remainder.Tensor": ("remainder", Kind.DEFAULT, 4),
+    "remainder.Scalar": ("remainder", Kind.DEFAULT, 4),
+    "fmod.Tensor": ("fmod", Kind.DEFAULT, 4),
+    "fmod.Scalar": ("fmod", Kind.DEFAULT, 4),
+    "atan2": ("atan2", Kind.INT_TO_FLOAT, DEAR),
+    "hypot": ("hypot", Kind.DEFAULT, DEAR),
+    "copysign.Tensor": ("copysign", Kind.INT_TO_FLOAT, 1),
+    "copysign.Scalar": ("copysign", Kind.INT_TO_FLOAT, 1),
 }
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -151,7 +162,7 @@ def _overload(name: str) -> Any:
     return getattr(getattr(aten, packet), overload or "default")
 
 
-def _enter_unary(name: str, op: str, kind: KIND, cost: int) -> None:
+def _enter_unary(name: str, op: str, kind: Kind, cost: int) -> None:
     @lowering(_overload(name))
     def lower(call: Call, x: Tensor) -> Any:
         dtype = promoted([x], kind)
@@ -162,7 +173,7 @@ def _enter_unary(name: str, op: str, kind: KIND, cost: int) -> None:
         return pointwise(call, [x], _row(op), dtype, cost)
 
 
-def _enter_binary(name: str, op: str, kind: KIND, cost: int) -> None:
+def _enter_binary(name: str, op: str, kind: Kind, cost: int) -> None:
     @lowering(_overload(name))
     def lower(call: Call, x: Any, y: Any) -> Any:
         dtype = promoted([x, y], kind)
@@ -227,7 +238,7 @@ def rsub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
 @lowering(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
-        dtype = promoted([x, y], KIND.INT_TO_FLOAT)
+        dtype = promoted([x, y], Kind.INT_TO_FLOAT)
         return pointwise(call, [x, y], _row("truediv"), dtype, 4)
     dtype = promoted([x, y])
     if dtype_kind(dtype) != "f":
@@ -292,7 +303,7 @@ def square(call: Call, x: Tensor) -> Any:
 
 @lowering(aten.reciprocal.default)
 def reciprocal(call: Call, x: Tensor) -> Any:
-    dtype = promoted([x], KIND.INT_TO_FLOAT)
+    dtype = promoted([x], Kind.INT_TO_FLOAT)
     return pointwise(
         call, [x], lambda ops, v: ops.truediv(ops.constant(1.0, dtype), v), dtype, 4
     )

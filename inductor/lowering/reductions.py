@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.graph import Layout
@@ -18,7 +17,7 @@ from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
 from inductor.lowering.builder import contiguous, layout_of
-from inductor.lowering.pointwise import broadcast, load_as, promoted, unsupported
+from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
@@ -398,7 +397,7 @@ def batch_norm_inference(
     why = _refused(call, x)
     if why:
         return call.refuse(why)
-    held = promoted([x, mean_], KIND.DEFAULT)
+    held = promoted([x, mean_], Kind.DEFAULT)
     layout = Layout(mean_.layout.device, held, mean_.size, mean_.layout.stride)
     scale_inputs = [t for t in (var_, weight) if t is not None]
 
