@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, product
-from inductor.codegen.triton.split import split_columns
+from inductor.codegen.triton.split import reads_along_rows, split_columns
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.index import Index, IndexLike, constant, floordiv, mod, variable
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
 PERSISTENT_WITH_LOCALS = 8192  # the same where a local can stay in registers that way
+PERSISTENT_ALONG_ROWS = 64  # the same where neighbours in memory are neighbouring rows
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
 
@@ -181,6 +182,8 @@ def _columns_of(stage: LoopBody) -> int:
 def _is_persistent(kernel: Kernel) -> bool:
     tiles = any(local.elements > 1 for local in kernel.locals)
     limit = PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
+    if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
+        limit = PERSISTENT_ALONG_ROWS
     return all(0 < _columns_of(stage) <= limit for stage in kernel.stages)
 
 

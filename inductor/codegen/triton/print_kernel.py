@@ -18,8 +18,8 @@ from inductor.codegen.triton.plan import plan_kernel
 from inductor.codegen.triton.print_stage import (
     Columns,
     Frame,
+    Memory,
     StagePrinter,
-    Text,
     Writer,
     print_columns,
 )
@@ -103,14 +103,9 @@ def print_launch(
     writer = Writer()
     _print_rows(writer, frame)
     columns = _print_blocks(writer, frame, configs)
-    local_values: dict[str, Text] = {}
-    seen: set[str] = set()
+    memory = Memory()
     for stage in launch.stages:
-        touches = {op.buffer for op in stage.ops if op.buffer} - own
-        if touches & written & seen:
-            writer.line("tl.debug_barrier()")
-        seen |= touches
-        StagePrinter(stage, columns[stage.columns], frame, writer, local_values).print()
+        StagePrinter(stage, columns[stage.columns], frame, writer, memory).print()
     parameters = tuple(touched)
     signature = ", ".join((*parameters, "XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"))
     text = "\n".join(["@triton.jit", f"def {launch.name}({signature}):", *writer.lines, ""])

@@ -92,6 +92,20 @@ class Columns:
     extent: int
 
 
+class Memory:
+    """What the stages printed so far did to buffers, and the values of locals.
+
+    stored: the last value at an index of a buffer, where it is known outside of loops. dirty, read:
+    buffers that earlier stages wrote and read since the last barrier.
+    """
+
+    def __init__(self) -> None:
+        self.locals: dict[str, Text] = {}
+        self.stored: dict[str, tuple[Index, str, Text]] = {}
+        self.dirty: set[str] = set()
+        self.read: set[str] = set()
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What all stages of a function share."""
@@ -105,17 +119,18 @@ class Frame:
 
 
 class StagePrinter:
-    """Prints one stage; `local_values` holds the tiles of locals from stage to stage."""
+    """Prints one stage; `memory` goes from stage to stage."""
 
     def __init__(
         self, stage: Stage, columns: Columns, frame: Frame, writer: Writer,
-        local_values: dict[str, Text],
+        memory: Memory,
     ) -> None:
         self.stage = stage
         self.columns = columns
         self.frame = frame
         self.writer = writer
-        self.local_values = local_values
+        self.memory = memory
+        self.needs_barrier = False
         self.own = {local.name for local in frame.launch.locals}
         self.names = {"x": "x", "r": columns.name, "g": "g", "s": "s"}
         self.axes: dict[str, Axes] = {
@@ -127,7 +142,17 @@ class StagePrinter:
         self.position = 0
 
     def print(self) -> None:
-        """All lines of the stage."""
+        """All lines of the stage, after a barrier if it needs what other threads did."""
+        start, memory = len(self.writer.lines), self.memory
+        self._print_loops()
+        if self.needs_barrier:
+            self.writer.lines.insert(start, "    tl.debug_barrier()")
+            memory.dirty, memory.read = set(), set()
+        touched = [(op.name, op.buffer) for op in self.stage.ops if op.buffer not in self.own]
+        memory.dirty |= {name for what, name in touched if what == "store"}
+        memory.read |= {name for what, name in touched if what == "load"}
+
+    def _print_loops(self) -> None:
         if self.stage.serial == 1:
             self._print_columns()
             return
@@ -245,12 +270,16 @@ class StagePrinter:
     def _print_load(self, op: Op) -> Text:
         masks = self._args(op)
         if op.buffer in self.own:
-            value = self.local_values[op.buffer]
+            value = self.memory.locals[op.buffer]
             if not masks:
                 return value
             zero = print_number(neutral("sum", op.dtype))
             text = f"tl.where({masks[0].name}, {value.name}, {zero}).to({print_dtype(op.dtype)})"
             return Text(self.writer.define(text), value.axes | masks[0].axes)
+        known = self.memory.stored.get(op.buffer)
+        if known is not None and not masks and known[:2] == (op.index, self.columns.name):
+            return known[2]
+        self.needs_barrier |= op.buffer in self.memory.dirty
         pointer, axes = self._pointer(op, masks[0].axes if masks else NO_AXES)
         mask = self._mask(axes, *(m.name for m in masks))
         text = f"tl.load({pointer}, {mask}, other=0)" if mask else f"tl.load({pointer})"
@@ -261,6 +290,8 @@ class StagePrinter:
         if op.buffer in self.own:
             self._print_local_store(op, value)
             return
+        self.needs_barrier |= op.buffer in self.memory.dirty | self.memory.read
+        self._remember(op, value)
         if op.imm == "set":
             pointer, axes = self._pointer(op, value.axes)
             mask = self._mask(axes)
@@ -277,13 +308,22 @@ class StagePrinter:
             f'tl.atomic_add({pointer}, {self._tile(value, axes)}, {mask}, sem="relaxed")'
         )
 
+    def _remember(self, op: Op, value: Text) -> None:
+        """Keep what a later load of the same place gives; forget it where that is not sure."""
+        assert op.index is not None
+        lasting = len(self.writer.scopes) == 1 and op.imm == "set"
+        if lasting and all(var.name in ("x", "r") for var in op.index.variables()):
+            self.memory.stored[op.buffer] = (op.index, self.columns.name, value)
+        else:
+            self.memory.stored.pop(op.buffer, None)
+
     def _print_local_store(self, op: Op, value: Text) -> None:
         local = next(x for x in self.frame.launch.locals if x.name == op.buffer)
         axes = ROWS if self.stage.columns == 1 or local.elements == 1 else frozenset("xr")
         in_loop = len(self.writer.scopes) > 1
         if not value.axes <= axes or op.imm != "set" or in_loop:
             raise NotPrintable(f"{op} into a local")
-        self.local_values[op.buffer] = Text(self._tile(value, axes), axes)
+        self.memory.locals[op.buffer] = Text(self._tile(value, axes), axes)
 
     def _print_indirect(self, op: Op) -> Text:
         imm = op.imm

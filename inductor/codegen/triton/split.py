@@ -16,8 +16,8 @@ from inductor.ir.index import Index, variable
 
 ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
-FEWEST_COLUMNS = 2048
-COLUMNS_OF_A_PROGRAM = (1024, 256)  # at least; where rows are read together
+FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
+COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
 CHUNK_STEP = 128  # a chunk is a multiple of every block size that divides it
 EXTREMUM = {"argmax": "max", "argmin": "min"}
 
@@ -46,9 +46,11 @@ def _chunk_of(launch: Launch) -> int:
     if len(launch.stages) != 1 or launch.rows == 0:
         return 0
     (stage,) = launch.stages
-    if not stage.reduction or stage.serial > 1 or stage.columns < FEWEST_COLUMNS or launch.locals:
-        return 0
     by_rows = reads_along_rows(stage)
+    if not stage.reduction or stage.serial > 1 or launch.locals:
+        return 0
+    if stage.columns < FEWEST_COLUMNS[by_rows]:
+        return 0
     programs = -(-launch.rows // ROWS_OF_A_PROGRAM) if by_rows else launch.rows
     most = stage.columns // COLUMNS_OF_A_PROGRAM[by_rows]
     wanted = min(-(-ENOUGH_PROGRAMS // programs), most)

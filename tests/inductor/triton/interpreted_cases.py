@@ -17,8 +17,8 @@ from inductor.codegen.triton.print_kernel import print_kernel
 
 SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,12").split(",")))
 DEFAULT = {}
-LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1))}
-CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": 40, "COLUMNS_OF_A_PROGRAM": (16, 16),
+LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "LOOP_BLOCKS": ((2, 16, 1), (1, 32, 1))}
+CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
         "CHUNK_STEP": 8}
 
 
