@@ -67,7 +67,7 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     lines: list[str] = []
     for part in printer.parts():
         arguments = ", ".join(["Runtime* rt", *declared, *shared, "i64 begin", "i64 end"])
-        lines.append(f"static __attribute__((noinline)) void {part.name}({arguments}) {{")
+        lines.append(f"static __attribute__((noipa)) void {part.name}({arguments}) {{")
         lines += part.lines
         lines.append("}")
     lines.append(f"static int {kernel.name}({', '.join(['Runtime* rt', *declared])}) {{")
