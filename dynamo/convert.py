@@ -197,6 +197,7 @@ class Converter:
                 assert restart.step is not None
                 step, cause = restart.step, restart.cause or Break("inner_break")
             finally:
+                trace.known_fakes.leave()
                 restore_modes()
             assert step not in context.forced, (step, cause)
             context.forced[step] = cause

@@ -13,6 +13,8 @@ import sysconfig
 from types import CodeType
 from typing import TYPE_CHECKING, NoReturn
 
+import torch
+
 from dynamo.base.errors import Break, RestartTrace, Signal
 from dynamo.symbolic.trace_result import BreakExit, FrameState
 
@@ -53,9 +55,15 @@ STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
 
 
+TRANSFORMS = os.path.join(os.path.dirname(torch.__file__), "_functorch") + os.sep
+
+
 def is_standard_library(code: CodeType) -> bool:
-    """True for Python's own library and its import system: inlined, but never cut into pieces."""
+    """True for Python's own library and its import system, and for torch.func, whose levels must
+    not outlive a graph: inlined, but never cut into pieces."""
     name = code.co_filename
+    if name.startswith(TRANSFORMS):
+        return True
     return name.startswith("<frozen") or (name.startswith(STDLIB) and not name.startswith(SITE))
 
 

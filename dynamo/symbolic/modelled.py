@@ -15,6 +15,7 @@ from dynamo.symbolic.rules import (
     table,
     tensors,
     torch_functions,
+    transforms,
 )
 from dynamo.symbolic.variables import (
     attributes,
@@ -40,7 +41,7 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, builtins, cached, cells, classes, constant, containers, dicts, exceptions, functions,
     generator_rules, generators, identity, iterators, lists, methods, modes,
-    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors, torch_functions,
+    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors, torch_functions, transforms,
 )
 COMPLETE = all(part.__name__ for part in PARTS)
 

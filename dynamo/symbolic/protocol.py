@@ -25,7 +25,7 @@ from dynamo.guards.sources import (
     ObjectSource,
     Source,
 )
-from dynamo.symbolic.rules import decided, table, tensors, torch_functions
+from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -68,6 +68,7 @@ class ObjectProtocol:
         self.tensor_inputs: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
+        self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
     # -- knowledge ----------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class ObjectProtocol:
     def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
         """`list[int]` and the like."""
         parts = key.unpack(tx) if isinstance(key, TupleVar) else [key]
-        values = tuple(p.cls if isinstance(p, ClassVar) else p.as_constant() for p in parts)
+        values = tuple(alias_part(tx, part) for part in parts)
         alias = cls.cls[values if isinstance(key, TupleVar) else values[0]]  # type: ignore[index]
         return tx.trace.wrap(alias, None)
 
@@ -324,6 +325,12 @@ class ObjectProtocol:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
 
+    def call_in_transform(
+        self, function: Any, args: list[Any], kwargs: dict[str, Any], tensors: list[TensorVar]
+    ) -> Var | None:
+        """An operation under torch.func's levels; None where they do not matter to it."""
+        return transforms.call_below(self.frames[-1], function, args, kwargs, tensors)  # type: ignore[attr-defined]
+
     def tell_apart(self, var: Var) -> None:
         """`id()` of an object from outside was taken: it must stay another one than those before."""
         if var in self.identified:
@@ -345,6 +352,19 @@ class ObjectProtocol:
         self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         return tensors.call_method(tx, var, name, args, kwargs)
+
+
+def alias_part(tx: SymbolicFrame, var: Var) -> Any:
+    """A parameter of a generic alias."""
+    if isinstance(var, ClassVar):
+        return var.cls
+    if type(var) is ListVar:
+        return [alias_part(tx, item) for item in var.items]
+    real = getattr(var, "real", None) or getattr(var, "value", None)
+    if var.is_constant() or real is None:
+        return var.as_constant()
+    tx.trace.guard("ID", var.source, real)
+    return real
 
 
 def is_made_by_object(cls: type) -> bool:

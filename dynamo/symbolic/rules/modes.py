@@ -85,12 +85,23 @@ def keep_modes() -> Callable[[], None]:
     grad = torch.is_grad_enabled()
     depth = _nesting()
     cache = torch.is_autocast_cache_enabled()
+    levels = torch._C._functorch.get_dynamic_layer_stack_depth()
+    in_place = torch._C._functorch.get_inplace_requires_grad_allowed()
+    forward = torch._C._is_fwd_grad_enabled()
+    hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     casts = [
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         for device in ("cpu", "cuda")
     ]
 
     def restore() -> None:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
+        torch._C._functorch.set_inplace_requires_grad_allowed(in_place)
+        torch._C._set_fwd_grad_enabled(forward)
+        if hooks is None:
+            torch._C._autograd._saved_tensors_hooks_enable()
+        else:
+            torch._C._autograd._saved_tensors_hooks_disable(hooks)
         torch._C._set_grad_enabled(grad)
         for _ in range(_nesting() - depth):
             torch.autocast_decrement_nesting()

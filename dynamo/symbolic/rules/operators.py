@@ -4,6 +4,8 @@ Python's protocol with reflected methods."""
 from __future__ import annotations
 
 import operator
+import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, RangeVar, SequenceVar, TupleVar
@@ -102,6 +105,29 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
     return None
 
 
+ALIASES = (types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
+
+
+@rule([types.GenericAlias.__or__, types.UnionType.__or__, type.__or__])
+def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
+    """`int | None` and the like, of existing classes and aliases."""
+    parts = []
+    for var in (left, right):
+        real = getattr(var, "real", None) or getattr(var, "value", None)
+        if isinstance(var, ClassVar):
+            real = var.cls
+        if var.is_constant() and var.as_constant() is None:
+            real = None
+        elif not isinstance(real, (type, *ALIASES)):
+            return None
+        elif not isinstance(var, ClassVar):
+            tx.trace.guard("ID", var.source, real)
+        parts.append(real)
+    if parts == [None, None] or not any(isinstance(part, (type, *ALIASES)) for part in parts):
+        return None
+    return tx.trace.wrap(tx.trace.run_real(lambda: operator.or_(*parts)), None)
+
+
 def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     """The rule of one arithmetic operator."""
     real = function_of(("i" if inplace else "") + name)
@@ -141,6 +167,9 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             if b.is_constant():
                 return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % b.as_constant()))
             raise Break("not_a_constant", repr(b))
+        found = union_of_types(tx, a, b) if name == "or" else None
+        if found is not None:
+            return found
         found = builtin_binary(tx, name, content_of(a), content_of(b))
         if found is not None:
             return found

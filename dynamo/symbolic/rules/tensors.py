@@ -49,6 +49,11 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if name in VIEWS:
         if name == "data" and var.fake.requires_grad:
             return trace.call(tx, torch.Tensor.detach, var)
+        made = None
+        if torch._C._functorch.get_dynamic_layer_stack_depth():
+            made = trace.call_in_transform(getattr, [var.fake, name], {}, [var])
+        if made is not None:
+            return made
         fake = trace.world.run(getattr, var.fake, name)
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])

@@ -146,6 +146,10 @@ def call_in_graph(
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
     try:
+        if torch._C._functorch.get_dynamic_layer_stack_depth():
+            made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
+            if made is not None:
+                return made
         result = run_on_fakes(tx, function, fake_args, fake_kwargs)
     except ObservedException as error:
         if decisions.has("in_graph", function):  # may be the fakes' fault
@@ -244,11 +248,16 @@ def wrap_result(
         items = []
         for index, item in enumerate(value):
             items.append(_part_of(tx, node, index, item, tensors))
-        if type(value) is list:
-            return ListVar(items)
-        if type(value) is tuple:
-            return TupleVar(items)
-        if type(value) is torch.Size:
-            return SizeVar(items)
-        return NamedTupleVar(type(value), items)
+        return sequence_of(value, items)
     raise Break("graph_result_unknown", type(value).__qualname__)
+
+
+def sequence_of(value: Any, items: list[Var]) -> Var:
+    """A sequence like `value` with other items."""
+    if type(value) is list:
+        return ListVar(items)
+    if type(value) is tuple:
+        return TupleVar(items)
+    if type(value) is torch.Size:
+        return SizeVar(items)
+    return NamedTupleVar(type(value), items)

@@ -7,6 +7,7 @@ its whole key list is guarded when something depends on it.
 from __future__ import annotations
 
 import collections
+import enum
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from dynamo.guards.sources import (
     Source,
 )
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.wrapping import wraps
@@ -107,10 +109,11 @@ class DictVar(Var):
     def lookup(self, tx: SymbolicFrame, key: Var) -> Var | None:
         """The value under a key, None when absent; reads only that key of an unread dict."""
         hash_key = key.hash_key(tx)
-        if self._trace is None or not (isinstance(key, ConstVar) and is_plain_key(key.value)):
+        name = single_key(key)
+        if self._trace is None or name is NO_KEY:
             entry = self.entries.get(hash_key)
             return None if entry is None else entry[1]
-        name, source = key.value, self.source
+        source = self.source
         assert source is not None
         if name not in self._seen:
             self._trace.guard("TYPE", source, type(self._real))
@@ -388,12 +391,14 @@ class SetVar(Var):
     def entries(self) -> dict[Hashable, Var]:
         if self._trace is not None:
             trace, self._trace = self._trace, None
-            if not all(is_plain_key(item) for item in self._real):
+            if not all(map(is_set_item, self._real)):
                 raise Break("value_unknown", "set of objects from outside")
             trace.guard("TYPE", self.source, type(self._real))
             trace.guard("SET_ITEMS", self.source, frozenset(self._real))
             for item in self._real:
-                self._entries["constant", item] = ConstVar(item)
+                known = type(item) in VALUE_TYPES or type(item) is tuple
+                var = ConstVar(item) if known else trace.wrap(item, None)
+                self._entries[trace.hash_of(var)] = var
         return self._entries
 
     @property
@@ -489,6 +494,27 @@ def is_plain_key(key: Any) -> bool:
     if type(key) is tuple:
         return all(is_plain_key(item) for item in key)
     return type(key) in VALUE_TYPES
+
+
+def is_set_item(item: Any) -> bool:
+    """True for what a guard on the items of a set can check: constants, and what equals only itself."""
+    if isinstance(item, type):
+        return type(item).__hash__ is type.__hash__
+    if isinstance(item, enum.Enum):
+        return type(item).__eq__ is object.__eq__ and type(item).__hash__ is enum.Enum.__hash__
+    return is_plain_key(item) or type(item) in (*TORCH_VALUE_TYPES, types.FunctionType)
+
+
+NO_KEY = object()
+
+
+def single_key(var: Var) -> Any:
+    """A key whose presence alone a guard can check: a constant or a class; NO_KEY for others."""
+    if isinstance(var, ConstVar) and is_plain_key(var.value):
+        return var.value
+    if isinstance(var, ClassVar) and type(var.cls).__hash__ is type.__hash__:
+        return var.cls
+    return NO_KEY
 
 
 @wraps(dict, collections.OrderedDict)

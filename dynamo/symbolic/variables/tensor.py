@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, Source
@@ -56,7 +57,8 @@ class TensorVar(Var):
             trace, real = self._trace, self.real
             assert trace is not None and real is not None and self.source is not None
             try:
-                self._fake = trace.world.from_real(real)
+                with temporarily_clear_interpreter_stack():  # no level of torch.func is its own
+                    self._fake = trace.world.from_real(real)
             except NoFakeKernel as error:
                 raise Break("tensor_not_modelled", error.why) from error
             trace.guard_tensor(self)
@@ -66,7 +68,8 @@ class TensorVar(Var):
     def node(self) -> fx.Node:
         """The graph node; the first use of a tensor from outside makes a graph input."""
         if self._node is None:
-            assert self._trace is not None and self.source is not None
+            if self._trace is None or self.source is None:
+                raise Break("not_a_graph_argument", f"{self!r} of a transform")
             self._node = self._trace.graph.placeholder(self.source, self.fake)
             self._trace.add_input(self)
         return self._node

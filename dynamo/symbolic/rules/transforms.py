@@ -1,0 +1,286 @@
+"""torch.func's transforms (`vmap`, `grad`, `jvp`, ...) inside of a trace.
+
+torch's own Python code of a transform is traced; its levels are entered for real while tracing, and
+operations run on fakes that are wrapped by them. What the operations come down to below all levels
+(ATen operations on plain tensors) is what goes into the graph: at run time nothing of torch.func is
+left. A break inside of a transform ends the graph before its call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd.forward_ad
+from torch import fx
+from torch._C import _functorch
+from torch._functorch import eager_transforms, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynamo.base.errors import Break
+from dynamo.shapes.fake import Fake
+from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+# Calls that change the state of this thread: made while tracing, with constants.
+STATE: list[Any] = [
+    _functorch._vmap_increment_nesting, _functorch._vmap_decrement_nesting,
+    _functorch._grad_increment_nesting, _functorch._grad_decrement_nesting,
+    _functorch._jvp_increment_nesting, _functorch._jvp_decrement_nesting,
+    _functorch.set_inplace_requires_grad_allowed, _functorch.get_inplace_requires_grad_allowed,
+    _functorch.maybe_current_level, _functorch.current_level,
+    _functorch.get_dynamic_layer_stack_depth,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message,
+    torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable,
+    torch._C._set_fwd_grad_enabled, torch._C._is_fwd_grad_enabled,
+]  # fmt: skip
+# Functions of tensors and constants.
+ON_TENSORS: list[Any] = [
+    _functorch._add_batch_dim, _functorch._remove_batch_dim, _functorch._wrap_for_grad,
+    _functorch._unwrap_for_grad, _functorch.get_unwrapped, _functorch.is_batchedtensor,
+    _functorch.is_gradtrackingtensor, _functorch.is_functorch_wrapped_tensor,
+    _functorch.maybe_get_level, _functorch.maybe_get_bdim, _functorch.unwrap_if_dead,
+]  # fmt: skip
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the ATen operations that run below all levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+
+class KnownFakes:
+    """Which graph node a fake below all levels is the value of, in one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._nodes: dict[int, tuple[Fake, fx.Node]] = {}
+        self._vars: dict[int, TensorVar] = {}
+        self.dual_levels: list[int] = []
+
+    def leave(self) -> None:
+        """Leaves the forward-mode levels that the trace has entered and not left."""
+        while self.dual_levels:
+            torch._C._exit_dual_level(self.dual_levels.pop())
+
+    def learn(self, var: TensorVar) -> None:
+        """A tensor of the program that may turn up below."""
+        if type(var.fake) is Fake:
+            self._vars[id(var.fake)] = var
+
+    def var_of(self, fake: Any) -> TensorVar | None:
+        return self._vars.get(id(fake))
+
+    def node_of(self, value: Any) -> Any:
+        """The node of a fake; other values are themselves."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in self._nodes:
+            return self._nodes[id(value)][1]
+        if id(value) in self._vars:
+            return self._vars[id(value)].node
+        raise Break("not_a_graph_argument", "a tensor that was made outside of a transform")
+
+    def record(self, calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]]) -> None:
+        """Puts recorded operations into the graph."""
+        for func, args, kwargs, result in calls:
+            mutable = func._schema.is_mutable
+            if torch_functions.is_plain_result(result) and not mutable:
+                continue
+            node = self.trace.graph.operation(
+                "call_function", func, _map(self.node_of, args), _map(self.node_of, kwargs), result
+            )
+            self._name(node, result, [*args, *kwargs.values()])
+            if mutable:
+                self._note_mutations(args)
+
+    def _name(self, node: fx.Node, result: Any, args: list[Any]) -> None:
+        if isinstance(result, torch.Tensor):
+            if not any(result is arg for arg in args):
+                self._nodes[id(result)] = (result, node)  # type: ignore[assignment]
+        elif isinstance(result, tuple | list):
+            for index, item in enumerate(result):
+                if isinstance(item, torch.Tensor):
+                    part = self.trace.graph.operation(
+                        "call_function", GETITEM, (node, index), {}, item
+                    )
+                    self._name(part, item, args)
+
+    def _note_mutations(self, args: tuple[Any, ...]) -> None:
+        for arg in args:
+            var = self.var_of(arg)
+            if var is not None:
+                self.trace.note_mutation(var)
+
+
+GETITEM = torch_functions.operator.getitem
+
+
+def _map(function: Any, value: Any) -> Any:
+    """Applies a function to the leaves of tuples, lists and dicts."""
+    if type(value) is dict:
+        return {key: _map(function, item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_map(function, item) for item in value)
+    return function(value)
+
+
+def is_wrapped(value: Any) -> bool:
+    """True where a tensor with a level is in the value."""
+    if isinstance(value, tuple | list):
+        return any(map(is_wrapped, value))
+    if isinstance(value, dict):
+        return any(map(is_wrapped, value.values()))
+    return isinstance(value, torch.Tensor) and bool(
+        _functorch.is_functorch_wrapped_tensor(value) or type(value) is not Fake
+    )
+
+
+def inside() -> bool:
+    """True while a transform is traced."""
+    return bool(_functorch.get_dynamic_layer_stack_depth())
+
+
+def call_below(
+    tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any],
+    tensors: list[TensorVar],
+) -> Var | None:
+    """The result of an operation on fakes with levels, recorded; None where no level is involved."""
+    known = tx.trace.known_fakes
+    for var in tensors:
+        known.learn(var)
+    recorder = Recorder()
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with recorder:
+            return function(*args, **kwargs)
+
+    result = torch_functions.run_on_fakes(tx, run, args, kwargs)
+    if not is_wrapped([args, kwargs, result]):
+        return None
+    known.record(recorder.calls)
+    return wrap_below(tx, result, tensors)
+
+
+def wrap_below(tx: SymbolicFrame, value: Any, tensors: list[TensorVar]) -> Var:
+    """The Var of a result; a tensor with a level has no node of its own."""
+    if isinstance(value, torch.Tensor):
+        for var in tensors:
+            if var.fake is value:
+                return var
+        if is_wrapped(value):
+            return TensorVar(None, value)
+        var = tx.trace.known_fakes.var_of(value)
+        return var if var is not None else TensorVar(tx.trace.known_fakes.node_of(value), value)
+    if isinstance(value, tuple | list):
+        return torch_functions.sequence_of(value, [wrap_below(tx, v, tensors) for v in value])
+    return tx.trace.constant(value)
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def _register_state(function: Any) -> None:
+    @rule(function)
+    def change(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        values = [arg.as_constant() for arg in args]
+        keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
+        return tx.trace.constant(tx.trace.run_real(lambda: function(*values, **keywords)))
+
+
+def _register_on_tensors(function: Any) -> None:
+    @rule(function)
+    def call(tx: SymbolicFrame, *args: Var) -> Var:
+        return on_tensors(tx, function, args, {})
+
+
+def on_tensors(
+    tx: SymbolicFrame, function: Any, args: tuple[Var, ...], kwargs: dict[str, Var]
+) -> Var:
+    """A function of tensors that needs levels."""
+    tensors: list[TensorVar] = []
+    for arg in (*args, *kwargs.values()):
+        torch_functions.collect_tensors(arg, tensors)
+    fakes = [arg.as_fake() for arg in args]
+    keywords = {name: arg.as_fake() for name, arg in kwargs.items()}
+    result = call_below(tx, function, fakes, keywords, tensors)
+    if result is not None:
+        return result
+    plain = torch_functions.run_on_fakes(tx, function, fakes, keywords)
+    if torch_functions.is_plain_result(plain):
+        return tx.trace.constant(plain)
+    return wrap_below(tx, plain, tensors)
+
+
+for _function in STATE:
+    _register_state(_function)
+for _function in ON_TENSORS:
+    _register_on_tensors(_function)
+
+
+@rule(torch._C._enter_dual_level)
+def enter_dual_level(tx: SymbolicFrame) -> Var:
+    level = torch._C._enter_dual_level()
+    tx.trace.known_fakes.dual_levels.append(level)
+    return ConstVar(level)
+
+
+@rule(torch._C._exit_dual_level)
+def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> Var | None:
+    levels = tx.trace.known_fakes.dual_levels
+    wanted = (level if level is not None else args[0]).as_constant()
+    if not levels or levels[-1] != wanted:
+        return None
+    torch._C._exit_dual_level(levels.pop())
+    return ConstVar(None)
+
+
+@rule(torch.Tensor.requires_grad_)
+def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
+    """On a tensor with a level; a plain one would become a leaf inside of a graph."""
+    if not inside() or not isinstance(var, TensorVar) or not is_wrapped(var.fake):
+        return None
+    return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
+
+
+def _register_derivative(function: Any) -> None:
+    @rule(function)
+    def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+        """Inside of a transform, or torch.func's own; else backward is not part of a graph."""
+        if not inside() and function is torch.autograd.grad:
+            return None
+        return on_tensors(tx, function, args, kwargs)
+
+
+for _function in (torch.autograd.grad, eager_transforms._autograd_grad):
+    _register_derivative(_function)
+
+
+@rule(vmap.lazy_load_decompositions)
+def load_decompositions(tx: SymbolicFrame) -> Var:
+    """Done while tracing: registers rules of torch, once per process."""
+    vmap.lazy_load_decompositions()
+    return ConstVar(None)
+
+
+@rule(torch.autograd.forward_ad._maybe_load_decompositions)
+def load_forward_decompositions(tx: SymbolicFrame) -> Var:
+    """The same for forward mode."""
+    torch.autograd.forward_ad._maybe_load_decompositions()
+    return ConstVar(None)
