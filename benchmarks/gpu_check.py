@@ -1,0 +1,229 @@
+"""Functions and models on a GPU: ours checked against float64 eager, and timed against the others.
+
+    python benchmarks/gpu_check.py [--only softmax bert] [--no-peer] [--rounds 7] [--mode NAME]
+
+Each program runs as eager, as `dynamo.compile(..., backend="inductor")` and as `torch.compile`, the
+three in turn, medians of CUDA events around several calls. An error is the greatest distance to
+float64 eager divided by the greatest value there; ours must not be more than three times eager's
+(plus the rounding of the dtype). The last lines are a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import dynamo  # noqa: E402
+from inductor import metrics  # noqa: E402
+
+DEVICE = "cuda"
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def data(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*size, device=DEVICE, dtype=dtype)
+
+
+def chain() -> Program:
+    args = data(4096, 4096), data(4096, 4096)
+    return lambda x, y: torch.sigmoid(x * y + 1) * x - y.tanh(), args
+
+
+def broadcast() -> Program:
+    return lambda x, y: F.gelu(x + y) * 2, (data(64, 128, 1024), data(1024))
+
+
+def transposed() -> Program:
+    return lambda x, y: x.t() + y, (data(4096, 2048), data(2048, 4096))
+
+
+def layer_norm() -> Program:
+    module = nn.LayerNorm(1024).to(DEVICE)
+    return module, (data(64, 512, 1024),)
+
+
+def softmax() -> Program:
+    return lambda x: F.softmax(x, -1), (data(8192, 2048),)
+
+
+def long_softmax() -> Program:
+    return lambda x: F.log_softmax(x, -1), (data(512, 50257),)
+
+
+def mean_of_all() -> Program:
+    return lambda x: (x * x).mean().sqrt(), (data(4096, 4096),)
+
+
+def column_sum() -> Program:
+    return lambda x: x.sum(0), (data(8192, 1024),)
+
+
+def batch_norm() -> Program:
+    module = nn.BatchNorm2d(64).to(DEVICE)
+    return lambda x: F.relu(module(x)), (data(32, 64, 56, 56),)
+
+
+def cross_entropy() -> Program:
+    goals = torch.randint(0, 8000, (4096,), device=DEVICE)
+    return lambda x: F.cross_entropy(x, goals), (data(4096, 8000),)
+
+
+def rms_norm_half() -> Program:
+    weight = data(4096, dtype=torch.bfloat16)
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
+
+    return norm, (data(4096, 4096, dtype=torch.bfloat16),)
+
+
+def embedding() -> Program:
+    module = nn.Embedding(30000, 768).to(DEVICE)
+    rows = torch.randint(0, 30000, (16, 512), device=DEVICE)
+    return lambda x: F.relu(module(rows) + x), (data(512, 768),)
+
+
+def mlp() -> Program:
+    layers = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).to(DEVICE)
+    return layers, (data(2048, 1024),)
+
+
+def small() -> Program:
+    return lambda x: F.relu(x + 1) * 2, (data(64),)
+
+
+def bert(dtype: torch.dtype = torch.float32, tokens: int = 128) -> Program:
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(num_hidden_layers=4)).to(DEVICE, dtype).eval()
+    return lambda x: model(inputs_embeds=x).last_hidden_state, (data(8, tokens, 768, dtype=dtype),)
+
+
+def bert_half() -> Program:
+    return bert(torch.bfloat16, 512)
+
+
+PROGRAMS = {f.__name__: f for f in (
+    small, chain, broadcast, transposed, layer_norm, softmax, long_softmax, mean_of_all, column_sum,
+    batch_norm, cross_entropy, rms_norm_half, embedding, mlp, bert, bert_half,
+)}  # fmt: skip
+
+
+def in_float64(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.Tensor:
+    """The result of eager in double precision; modules that the function holds are put back."""
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    modules = [value for value in [function, *cells] if isinstance(value, nn.Module)]
+    saved = [copy.deepcopy(module.state_dict()) for module in modules]
+    wide = [
+        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
+    ]
+    try:
+        for module in modules:
+            module.double()
+        return function(*wide)
+    finally:
+        for module, state in zip(modules, saved, strict=True):
+            module.to(next(v.dtype for v in state.values() if v.is_floating_point()))
+            module.load_state_dict(state)
+
+
+def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    scale = max(exact.abs().max().item(), 1e-30)
+    return (found.double() - exact).abs().max().item() / scale
+
+
+def per_call(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
+    """Microseconds of one call in a row of calls."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(calls):
+        function(*args)
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / calls * 1000
+
+
+def check(name: str, options: argparse.Namespace) -> str:
+    """One row of the table."""
+    torch.manual_seed(0)
+    function, args = PROGRAMS[name]()
+    dynamo.reset()
+    metrics.reset()
+    kinds: dict[str, Callable[..., Any]] = {"eager": function}
+    kinds["ours"] = dynamo.compile(function, backend="inductor", mode=options.mode)
+    if not options.no_peer:
+        torch.compiler.reset()
+        kinds["peer"] = torch.compile(function, mode=options.mode)
+    with torch.no_grad():
+        exact = in_float64(function, args)
+        errors, seconds, times = {}, {}, {key: [] for key in kinds}
+        for key, call in kinds.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            result = call(*args)
+            torch.cuda.synchronize()
+            seconds[key] = time.perf_counter() - start
+            errors[key] = distance(call(*args), exact)
+            del result
+        calls = max(3, min(200, int(20000 / per_call(function, args, 3))))
+        for _ in range(options.rounds):
+            for key, call in kinds.items():
+                times[key].append(per_call(call, args, calls))
+    middle = {key: statistics.median(values) for key, values in times.items()}
+    rounding = torch.finfo(args[0].dtype).eps if args[0].is_floating_point() else 0
+    good = errors["ours"] <= 3 * errors["eager"] + rounding
+    counts = metrics.snapshot()
+    peer = middle.get("peer", float("nan"))
+    cells = [
+        f"{name:14s} {'ok' if good else 'WRONG':6s} {errors['eager']:9.1e} {errors['ours']:9.1e}",
+        f"{counts['kernels']:4d} {counts['extern_calls']:4d}",
+        f"{middle['eager']:10.1f} {middle['ours']:10.1f} {peer:10.1f}",
+        f"{middle['eager'] / middle['ours']:7.2f} {peer / middle['ours']:7.2f}",
+        f"{seconds['ours']:7.2f} {seconds.get('peer', float('nan')):7.2f}",
+    ]
+    return " ".join(cells)
+
+
+HEAD = (
+    f"{'program':14s} {'':6s} {'err eager':>9s} {'err ours':>9s} kern call {'eager':>10s}"
+    f" {'ours':>10s} {'peer':>10s} {'/eager':>7s} {'/peer':>7s} {'s ours':>7s} {'s peer':>7s}"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS))
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--mode", default=None)
+    options = parser.parse_args()
+    rows = []
+    for name in options.only or PROGRAMS:
+        try:
+            rows.append(check(name, options))
+        except Exception:
+            rows.append(f"{name:14s} FAILED")
+            traceback.print_exc()
+        print(rows[-1], flush=True)
+    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    print(f"\n{where}; microseconds of a call, seconds to compile\n{HEAD}")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
