@@ -41,7 +41,7 @@ def compile_inference(
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
     graph = capture_forward(gm, example_inputs, epilogue_in_graph=epilogue_in_graph)
-    if graph.needs_grad:
+    if graph.needs_grad or graph.mutates_history:
         raise Unsupported("an output requires grad")
     module = decompose(graph.module, decompositions) if decompositions else graph.module
     compiled = compiler(module, graph.fakes)

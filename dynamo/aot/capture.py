@@ -72,8 +72,25 @@ def refusals() -> Iterator[None]:
         raise Unsupported(f"{type(signal).__name__}: {signal}") from signal
 
 
+class _NonLeaf(torch.autograd.Function):
+    """Gives the functional tensor of an input a history: only then may a program write into it."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, inside: Fake) -> Any:
+        return torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
+
+
 class Session:
-    """One recording of a program: wrappers of the inputs, and the recorder below them."""
+    """One recording of a program.
+
+    inputs: the functional tensors (or numbers) that the program runs on. insides: the fakes in them
+    at the start. leaves: for inputs that require grad, what to differentiate by. histories: the
+    `grad_fn` of inputs that are no leaves.
+    """
 
     def __init__(self, world: FakeWorld, gm: fx.GraphModule, reference: Reference) -> None:
         self.gm = gm
@@ -82,6 +99,8 @@ class Session:
         self.recorder = Recorder(world, reference.bernoulli)
         self.inputs: list[Any] = []
         self.insides: dict[int, Fake] = {}
+        self.leaves: dict[int, torch.Tensor] = {}
+        self.histories: dict[int, Any] = {}
         self._leaves: dict[int, torch.Tensor] = {}
 
     @contextlib.contextmanager
@@ -120,8 +139,12 @@ class Session:
         self.recorder.placeholder(name, inside)
         self.insides[index] = inside
         wrapper = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
-        if value.requires_grad:
-            wrapper.requires_grad_()
+        if self.reference.grads[index]:
+            self.leaves[index] = wrapper.requires_grad_()
+            if not value.is_leaf:
+                with torch.enable_grad():
+                    wrapper = _NonLeaf.apply(wrapper, inside)
+                self.histories[index] = wrapper.grad_fn
         self.recorder.watch(wrapper, inside)
         return wrapper
 
@@ -141,6 +164,11 @@ class Session:
         torch._sync(wrapper)  # type: ignore[attr-defined]
         inside: Any = torch._from_functional_tensor(wrapper)  # type: ignore[attr-defined]
         return inside  # type: ignore[no-any-return]
+
+    def gets_history(self, index: int) -> bool:
+        """True where the program wrote a value with a gradient into this input."""
+        history = self.inputs[index].grad_fn
+        return history is not None and history is not self.histories.get(index)
 
     def mutated(self) -> list[tuple[int, Fake]]:
         """(input, last value) of the inputs whose data the program changed."""
@@ -214,6 +242,7 @@ def describe(
             if type(value) is not Fake
         ),
         needs_grad=tuple(at for at, _ in plan.values if needs_grad(reference, at)),
+        mutates_history=tuple(m.input for m in mutations if reference.histories[m.input]),
         epilogue_in_graph=epilogue_in_graph,
     )
 

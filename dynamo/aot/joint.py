@@ -69,19 +69,28 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
             outputs = session.run()
         mutated = session.mutated()
         check_mutations(reference, [index for index, _ in mutated])
-        _check_mutated(session, [index for index, _ in mutated])
+        _check_mutated(list(example_inputs), session, [index for index, _ in mutated])
         with session.recording():
             leaving = leave(session, plan, outputs, mutated, False)
             sources = _sources(session, plan, outputs)
+            for mutation in leaving.mutations:
+                if session.gets_history(mutation.input) and mutation.output is not None:
+                    sources[mutation.output] = session.inputs[mutation.input]
             if not sources:
                 return None
             return _differentiate(session, plan, leaving, sources)
 
 
-def _check_mutated(session: Session, mutated: list[int]) -> None:
-    for index in mutated:
-        if session.inputs[index].grad_fn is not None:
-            raise Unsupported("an input is mutated to a value with a gradient")
+def _check_mutated(
+    examples: list[Any], session: Session, mutated: list[int]
+) -> None:
+    for index, changed in enumerate(session.reference.histories):
+        if changed != (index in session.insides and session.gets_history(index)):
+            raise Unsupported("an input has another history in functional form")
+        if changed and index not in mutated:
+            raise Unsupported("an input gets a history without new data")
+        if changed and examples[index]._is_view():
+            raise Unsupported("an input that is a view gets a value with a gradient")
 
 
 def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int, torch.Tensor]:
@@ -115,11 +124,11 @@ def _differentiate(
         recorder.placeholder(f"tangent_{index}", fake)
         tangents.append(tangent)
         grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
-    wanted = [at for at in session.insides if session.inputs[at].requires_grad]
+    wanted = list(session.leaves)
     try:
         results = torch.autograd.grad(
             list(sources.values()),
-            [session.inputs[at] for at in wanted],
+            list(session.leaves.values()),
             grads,
             allow_unused=True,
         )

@@ -11,7 +11,9 @@ and done again at run time on the real tensors, in this order:
 3. *Mutations.* An input whose data the program changed, directly or through a view, gets its last
    value: `input.copy_(value)`, which bumps the version counter once. The value is an extra output
    of the graph, or the graph ends with `aten.copy_(placeholder, value)` nodes, which stand
-   after all other nodes (`AtenGraph.epilogue_in_graph`); no other node mutates.
+   after all other nodes (`AtenGraph.epilogue_in_graph`); no other node mutates. Under autograd, an
+   input that gets a value with a gradient is written inside of the autograd function and marked
+   dirty, so that it gets the function's history.
 4. *Outputs.* Each is one of:
    - `FreshOutput`: an output of the graph, with eager's size, stride and dtype. Two entries with
      one index are one object. Its storage is shared with no input and no other output.
@@ -128,6 +130,7 @@ class AtenGraph:
     mutations: see the module's docstring.
     numbers: (input, value) of the inputs that are no tensors.
     needs_grad: flat positions of program outputs that the graph computes and that require grad.
+    mutates_history: mutated inputs whose new value has a gradient.
     """
 
     module: fx.GraphModule
@@ -136,6 +139,7 @@ class AtenGraph:
     mutations: tuple[Mutation, ...]
     numbers: tuple[tuple[int, Any], ...]
     needs_grad: tuple[int, ...]
+    mutates_history: tuple[int, ...]
     epilogue_in_graph: bool
 
     @property
@@ -156,4 +160,9 @@ class AtenGraph:
 
     @property
     def mutations_outside(self) -> tuple[Mutation, ...]:
-        return tuple(mutation for mutation in self.mutations if mutation.output is not None)
+        """Those that `copy_` does after the graph; the others happen in the compiled callable."""
+        return tuple(
+            mutation
+            for mutation in self.mutations
+            if mutation.output is not None and mutation.input not in self.mutates_history
+        )

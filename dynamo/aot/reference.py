@@ -48,7 +48,8 @@ class Reference:
     inputs: a Fake, or the number itself, for each example input. outputs: flat; fakes or plain
     values. metadata: of arguments and results of each node (see `metadata_of`). constants: the
     fakes of the module's tensor attributes with the real ones. bernoulli: for each draw of
-    `bernoulli_(p)` or `bernoulli(p)`, whether it was the first (see `ReferenceWorld`).
+    `bernoulli_(p)` or `bernoulli(p)`, whether it was the first (see `ReferenceWorld`). grads: which
+    inputs require grad before the program. histories: which ones it gives another `grad_fn`.
     """
 
     inputs: tuple[Any, ...]
@@ -57,6 +58,8 @@ class Reference:
     metadata: dict[fx.Node, tuple[Any, Any]]
     constants: tuple[tuple[Fake, torch.Tensor], ...]
     bernoulli: tuple[bool, ...]
+    grads: tuple[bool, ...]
+    histories: tuple[bool, ...]
 
 
 def metadata_of(value: Any) -> Any:
@@ -86,7 +89,8 @@ def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]
     """Runs the program once over fakes. Errors: Unsupported, and what eager raises."""
     inputs = [_input(world, example) for example in examples]
     facts: list[Facts | None] = [_facts(item) for item in inputs]
-    grads = [item.requires_grad for item in inputs if type(item) is Fake]
+    histories = [item.grad_fn if type(item) is Fake else None for item in inputs]
+    grads = tuple(type(item) is Fake and item.requires_grad for item in inputs)
     constants: dict[int, tuple[Fake, torch.Tensor]] = {}
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -100,8 +104,6 @@ def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]
     draws = tuple(world.bernoulli)
     if [_facts(item) for item in inputs] != facts:
         raise Unsupported("the metadata of an input changes")
-    if [item.requires_grad for item in inputs if type(item) is Fake] != grads:
-        raise Unsupported("an input begins to require grad")
     if any(fake._version for fake, _ in constants.values()):
         raise Unsupported("a tensor attribute of the graph is mutated")
     outputs, form = _flatten(result)
@@ -112,6 +114,11 @@ def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]
         metadata=collector.metadata,
         constants=tuple(constants.values()),
         bernoulli=draws,
+        grads=grads,
+        histories=tuple(
+            type(item) is Fake and item.grad_fn is not history
+            for item, history in zip(inputs, histories, strict=True)
+        ),
     )
 
 

@@ -84,7 +84,7 @@ class _Writer:
     def _result_count(self) -> int:
         bases = [o.base if isinstance(o, ViewOutput) else o for o in self.graph.outputs]
         indices = [base.index for base in bases if isinstance(base, FreshOutput)]
-        indices += [m.output for m in self.graph.mutations_outside if m.output is not None]
+        indices += [m.output for m in self.graph.mutations if m.output is not None]
         return max(indices, default=-1) + 1
 
     def _refusal(self) -> str:
@@ -94,6 +94,8 @@ class _Writer:
             tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
         mutated = [mutation.input for mutation in self.graph.mutations]
         tensors = [index for index, fake in enumerate(self.graph.fakes) if hasattr(fake, "facts")]
+        for index in self.graph.mutates_history:
+            tests.append(f"a{index}._is_view() or a{index}.retains_grad")
         if mutated and len(tensors) > 1:
             listed = ", ".join(f"a{index}" for index in mutated)
             others = ", ".join(f"a{index}" for index in tensors if index not in mutated)

@@ -18,7 +18,7 @@ import torch
 
 from dynamo.aot.joint import JointGraph, Tangent
 from dynamo.aot.partition import Partition
-from dynamo.aot.records import Compiler
+from dynamo.aot.records import Compiler, Unsupported
 
 _TWICE = (
     b"a compiled backward can't be differentiated again (create_graph=True, double backward): "
@@ -61,6 +61,13 @@ def make_function(
     tangents = joint.tangents
     gradients = joint.gradients
     arity = len(joint.reference.inputs)
+    dirty = tuple(
+        (mutation.input, mutation.output)
+        for mutation in joint.mutations
+        if mutation.output is not None and joint.reference.histories[mutation.input]
+    )
+    if not set(inputs).isdisjoint(at for at, _ in dirty):
+        raise Unsupported("backward needs the old value of a mutated input")
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
@@ -68,7 +75,13 @@ def make_function(
             results = tuple(forward(*args))
             ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
             ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
-            return results[:values]
+            if not dirty:
+                return results[:values]
+            shown = list(results[:values])
+            for given, at in dirty:
+                shown[at] = args[given].copy_(results[at])
+            ctx.mark_dirty(*[args[given] for given, _ in dirty])
+            return tuple(shown)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:

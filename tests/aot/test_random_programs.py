@@ -74,7 +74,8 @@ def execute(steps: list[Step], returned: list[int], inputs: list[Any]) -> Any:
     return tuple(values[at] for at in returned)
 
 
-def make_inputs(seed: int, grad: bool) -> list[torch.Tensor]:
+def make_inputs(seed: int, grad: bool, leaves: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+    """Inputs of several layouts; the leaves that they come from are added to `leaves`."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     made = []
@@ -91,25 +92,25 @@ def make_inputs(seed: int, grad: bool) -> list[torch.Tensor]:
         if kind == 4:
             x = torch.randn(4, dtype=torch.float64)
         if grad and rng.random() < 0.6:
-            x = x.detach().requires_grad_() if rng.random() < 0.5 else x.detach().requires_grad_() * 1
+            x = x.detach().requires_grad_()
+            if leaves is not None:
+                leaves.append(x)
+            x = x if rng.random() < 0.5 else x * 1
         made.append(x)
     return made
 
 
 def run(call: Callable[..., Any], seed: int, grad: bool) -> tuple[Any, list[torch.Tensor], list[Any]]:
-    """Outputs, inputs, and the inputs' gradients (None without)."""
-    inputs = make_inputs(seed, grad)
-    for x in inputs:
-        if x.requires_grad:
-            x.retain_grad()
+    """Outputs, inputs, and the gradients of the leaves that they come from (None without)."""
+    leaves: list[torch.Tensor] = []
+    inputs = make_inputs(seed, grad, leaves)
     torch.manual_seed(seed + 1)
-    before = list(inputs)
     out = call(*inputs)
-    wanted = [o for o in out if o.requires_grad]
+    wanted = [o for o in (*out, *inputs) if o.requires_grad]
     if grad and wanted:
         torch.manual_seed(seed + 2)
         sum((o * torch.randn(o.shape, dtype=torch.float64)).sum() for o in wanted).backward()
-    return out, before, [x.grad for x in before]
+    return out, inputs, [x.grad for x in leaves]
 
 
 def check(seed: int, grad: bool) -> str:
@@ -131,6 +132,8 @@ def check(seed: int, grad: bool) -> str:
         try:
             expected = run(gm.forward, seed, grad)
         except RuntimeError as error:
+            if "a function that returns multiple views" in str(error):
+                return "views that eager alone refuses to use"
             assert "modified by an inplace operation" in str(error)
             with pytest.raises(RuntimeError, match="modified by an inplace"):
                 run(call, seed, grad)
