@@ -50,6 +50,7 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
+from dynamo.symbolic.rules.inference import InferenceModeVar, outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
@@ -187,7 +188,10 @@ class Converter:
             context.raised_at.clear()
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
-            restore_modes = keep_modes()
+            modes = contextlib.ExitStack()
+            modes.enter_context(outside_inference_mode())
+            modes.callback(keep_modes())
+            modes.callback(trace.known_fakes.leave)
             try:
                 return self.attempt(frame, trace)
             except ObservedException as error:
@@ -197,8 +201,7 @@ class Converter:
                 assert restart.step is not None
                 step, cause = restart.step, restart.cause or Break("inner_break")
             finally:
-                trace.known_fakes.leave()
-                restore_modes()
+                modes.close()
             assert step not in context.forced, (step, cause)
             context.forced[step] = cause
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
@@ -224,6 +227,8 @@ class Converter:
             if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
                 raise RestartTrace(var.frame.created_at, Break(
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
+            if isinstance(var, InferenceModeVar) and var.step is not None:
+                raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
 

@@ -18,6 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
 from dynamo.symbolic import stack_values
+from dynamo.symbolic.rules import inference
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.variables import classes, exceptions, functions, generators, iterators, lists
 from dynamo.symbolic.variables import objects as object_vars
@@ -428,6 +429,11 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__suppress_context__")
+
+
+@rebuilds(inference.InferenceModeVar)
+def inference_mode(rebuilder: Rebuilder, var: inference.InferenceModeVar) -> None:
+    rebuilder.call_const(var.python_type(), var.mode)
 
 
 @rebuilds(object_vars.InstanceDictVar)

@@ -65,6 +65,7 @@ class ObjectProtocol:
 
     def __init__(self) -> None:
         self.attributes = Attributes(self)  # type: ignore[arg-type]
+        self.inference_mode = self.saw_inference_mode = False
         self.tensor_inputs: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
@@ -324,6 +325,11 @@ class ObjectProtocol:
         for other in self.tensor_inputs:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
+
+    def set_inference_mode(self, mode: bool) -> None:
+        """The traced program is in inference mode from here on, or not."""
+        self.inference_mode = mode
+        self.saw_inference_mode = True
 
     def call_in_transform(
         self, function: Any, args: list[Any], kwargs: dict[str, Any], tensors: list[TensorVar]

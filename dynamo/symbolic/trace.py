@@ -69,6 +69,7 @@ class Trace(ObjectProtocol):
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None
         self.grad_mode_at_start = torch.is_grad_enabled()
+        self.inference_mode = self.saw_inference_mode = torch.is_inference_mode_enabled()
         self.guard("GLOBAL_STATE", None, _C.global_state())
 
     # -- places -----------------------------------------------------------------------------

@@ -159,6 +159,8 @@ def set_grad_enabled(tx: SymbolicFrame, mode: Var) -> Var:
     """Both for the graph (a node) and for Python after it (an effect)."""
     value = mode.as_constant()
     trace = tx.trace
+    if value and trace.inference_mode:
+        raise Break("call_of_unknown_function", "gradients inside of inference mode")
     trace.graph.operation("call_function", torch._C._set_grad_enabled, (value,), {}, None)
     trace.effects.call(torch._C._set_grad_enabled, value)
     torch._C._set_grad_enabled(value)
@@ -179,7 +181,7 @@ def fold_torch_state() -> None:
     names: list[Any] = [torch.finfo, torch.iinfo, torch.get_default_dtype, torch.promote_types,
                         torch.result_type, torch.can_cast, torch.device, torch.is_autocast_enabled,
                         torch._C._is_autocast_available, torch.get_autocast_dtype,
-                        torch.is_autocast_cache_enabled, torch.is_inference_mode_enabled, torch.cuda.is_available,
+                        torch.is_autocast_cache_enabled, torch.cuda.is_available,
                         torch.get_num_threads, torch.are_deterministic_algorithms_enabled,
                         torch.backends.cuda.is_built]
     table.foldable(names)
