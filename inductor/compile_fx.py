@@ -24,6 +24,7 @@ from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
+from inductor.fx_passes.layout import channels_last
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
@@ -61,7 +62,7 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
                     gm, example_inputs, compile_aten, compile_aten, decompositions=table
                 )
             return compile_inference(
-                gm, example_inputs, compile_aten, decompositions=table, epilogue_in_graph=True
+                gm, example_inputs, _compile_inference, decompositions=table, epilogue_in_graph=True
             )
     except Unsupported as refusal:
         return _as_captured(gm, refusal.reason)
@@ -85,6 +86,12 @@ def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
     logs.log("inductor").emit(lambda: f"this graph runs as it was captured: {reason}")
     logs.log("perf_hints").emit(lambda: f"a graph runs as it was captured: {reason}")
     return gm.forward
+
+
+def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    with timed("inductor.passes"):
+        module = channels_last(module)
+    return compile_aten(module, fakes)
 
 
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:

@@ -20,7 +20,7 @@ after it the new, so the order of nodes is also an order of effects for those bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -83,6 +83,19 @@ class Origins:
     nodes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+
+
+def joined_origins(origins: Sequence[Origins]) -> Origins:
+    """The union, each once, in order."""
+
+    def join(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item for items in lists for item in items))
+
+    return Origins(
+        join([o.nodes for o in origins]),
+        join([o.lines for o in origins]),
+        join([o.targets for o in origins]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

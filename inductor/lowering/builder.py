@@ -22,6 +22,7 @@ from inductor.ir.graph import (
     Node,
     Origins,
     ViewRef,
+    joined_origins,
 )
 from inductor.ir.index import flatten, variable
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
@@ -81,7 +82,9 @@ class Builder:
                     tensor.realize()
             reads = frozenset[str]().union(*(tensor.reads for tensor in inputs))
         total = cost + sum(tensor.cost for tensor in inputs)
-        return Tensor(layout, self, compute=compute, cost=total, reads=reads)
+        lazy = [tensor.origins for tensor in inputs if tensor.view is None]
+        origins = joined_origins([*lazy, self.origins])
+        return Tensor(layout, self, compute=compute, cost=total, reads=reads, origins=origins)
 
     # -- buffers --------------------------------------------------------------------------------------
 
@@ -90,7 +93,8 @@ class Builder:
         layout = _own(tensor.layout)
         name = self.new_name()
         body = _pointwise_body(name, layout, tensor.load)
-        self.nodes.append(ComputedBuffer(name, layout, body, "pointwise", self.origins))
+        origins = tensor.origins if tensor.origins.nodes else self.origins
+        self.nodes.append(ComputedBuffer(name, layout, body, "pointwise", origins))
         return ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
 
     def store_into(self, goal: ViewRef, tensor: Tensor) -> None:
@@ -167,7 +171,10 @@ class Builder:
             ops.store(name, flatten(where, own.stride), ops.to_dtype(result, own.dtype))
 
         loops = trace_body(ranges, tuple(source.size[a] for a in inner), body)
-        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", self.origins))
+        origins = self.origins
+        if source.view is None:
+            origins = joined_origins([source.origins, origins])
+        self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
         return self.stored(layout, name)
 
     def stored(self, layout: Layout, name: str) -> Tensor:

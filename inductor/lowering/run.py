@@ -18,6 +18,7 @@ from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
 from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
+from inductor.lowering import pooling as pooling
 from inductor.lowering import reductions as reductions
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of

@@ -19,13 +19,14 @@ from typing import Protocol
 import torch
 
 from inductor.ir.body import Ops, Value
-from inductor.ir.graph import Layout, ViewRef
+from inductor.ir.graph import Layout, Origins, ViewRef
 from inductor.ir.index import Index, flatten
 
 Indices = tuple[Index, ...]
 Compute = Callable[[Ops, Indices], Value]
 HALVES = (torch.float16, torch.bfloat16)
 NOTHING: frozenset[str] = frozenset()
+NOWHERE = Origins()
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -42,7 +43,9 @@ class Realizer(Protocol):
 class Tensor:
     """See the top of the file. `cost`: scalar operations for one element; `reads`: buffers."""
 
-    __slots__ = ("base", "compute", "cost", "layout", "owner", "reads", "reindex", "view")
+    __slots__ = (
+        "base", "compute", "cost", "layout", "origins", "owner", "reads", "reindex", "view",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -52,12 +55,14 @@ class Tensor:
         compute: Compute | None = None,
         cost: int = 0,
         reads: frozenset[str] = NOTHING,
+        origins: Origins = NOWHERE,
     ) -> None:
         self.layout = layout
         self.owner = owner
         self.view = view
         self.compute = compute
         self.cost = cost
+        self.origins = origins
         self.reads = reads if view is None else frozenset((view.buffer,))
         self.base: Tensor | None = None
         self.reindex: Callable[[Indices], Indices] | None = None
@@ -74,7 +79,9 @@ class Tensor:
         """This tensor seen with another layout; its element `i` is ours at `reindex(i)`."""
         if self.view is not None:
             return Tensor(layout, self.owner, view=self._view_of(layout))
-        seen = Tensor(layout, self.owner, cost=self.cost, reads=self.reads)
+        seen = Tensor(
+            layout, self.owner, cost=self.cost, reads=self.reads, origins=self.origins
+        )
         seen.base = self
         seen.reindex = reindex
         return seen

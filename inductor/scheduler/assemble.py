@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from inductor.ir.body import IndirectVar, LoopBody, Op
-from inductor.ir.graph import ComputedBuffer, Origins
+from inductor.ir.graph import ComputedBuffer, joined_origins
 from inductor.ir.index import Index, Var, constant, variable
 from inductor.scheduler.domain import (
     boundaries,
@@ -309,16 +309,3 @@ def drop_dead(ops: list[Op]) -> tuple[Op, ...]:
             place[position] = len(kept)
             kept.append(replace(op, args=tuple(place[arg] for arg in op.args)))
     return tuple(kept)
-
-
-def joined_origins(origins: Sequence[Origins]) -> Origins:
-    """The union, each once, in order."""
-
-    def join(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(item for items in lists for item in items))
-
-    return Origins(
-        join([o.nodes for o in origins]),
-        join([o.lines for o in origins]),
-        join([o.targets for o in origins]),
-    )

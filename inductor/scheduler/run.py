@@ -6,6 +6,7 @@ from inductor.ir.graph import ComputedBuffer, LoopGraph, ViewRef
 from inductor.scheduler.assemble import assemble
 from inductor.scheduler.fuse import Fused, fuse
 from inductor.scheduler.schedule import Schedule, Step
+from inductor.scheduler.split import split_kernel
 
 
 def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
@@ -18,7 +19,8 @@ def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
         computed = [node for node in nodes if isinstance(node, ComputedBuffer)]
         if computed:
             needed = _needed(fused, members, outside)
-            steps.append(assemble(f"kernel{len(steps)}", computed, rows, needed))
+            kernel = assemble(f"kernel{len(steps)}", computed, rows, needed)
+            steps.append(split_kernel(kernel))
         else:
             assert not isinstance(nodes[0], ComputedBuffer)
             steps.append(nodes[0])

@@ -104,6 +104,14 @@ LOWERED: list[Row] = [
      normal((2, 3, 6, 8))),
     ("einsum", lambda x: torch.einsum("abc,adc->abd", x, x) + 1, CUBE),
     ("writes into a slice", lambda x: (y := x.clone(), y[:, 1].mul_(3.0), y * 2)[2], CUBE),
+    ("max pool", lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, return_indices=True)),
+     normal((2, 3, 9, 8))),
+    ("average pool", lambda x: (F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(
+        x, 4), F.avg_pool2d(x, 3, 2, 1)), normal((2, 3, 8, 8))),
+    ("convolutions", lambda x, w, v: (F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, stride=2) + 1).flatten(1),
+     normal((2, 3, 8, 8), (4, 3, 3, 3), (5, 4, 1, 1))),
+    ("grouped convolution", lambda x, w: F.conv2d(x, w, groups=4, padding=1).mean((2, 3)),
+     normal((2, 8, 6, 6), (8, 2, 3, 3))),
     ("half", lambda x: (x.softmax(-1), (x * 3 + 1).relu(), F.layer_norm(x, (8,))), lambda: [
         torch.randn(4, 6, 8).bfloat16()]),
     ("float16", lambda x: (F.gelu(x), x.sum(1)), lambda: [torch.randn(4, 6, 8).half()]),

@@ -1,0 +1,141 @@
+"""Channels-last convolutions: activations stay in the layout in which the library convolves fastest.
+
+In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
+reads a channels-last input; what is computed from it keeps that layout until an operator needs
+another, and the graph's outputs have the strides they had. A graph that speaks of strides itself
+(`as_strided`) or has no convolution is returned as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.shapes.fake import Fake, FakeWorld
+
+aten = torch.ops.aten
+STRIDES_MATTER = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
+LAST = torch.channels_last
+
+
+def channels_last(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    nodes = list(module.graph.nodes)
+    targets = {node.target for node in nodes}
+    if targets & STRIDES_MATTER or not any(_wants_last(node) for node in nodes):
+        return module
+    return _Rewriter(module).run()
+
+
+def _wants_last(node: fx.Node) -> bool:
+    if node.target is not aten.convolution.default:
+        return False
+    source = node.args[0].meta["val"]  # type: ignore[union-attr]
+    return (
+        source.device.type == "cpu"
+        and source.dim() == 4
+        and source.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    )
+
+
+class _Rewriter:
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        self.graph = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}
+        self.world = _world_of(module)
+
+    def run(self) -> fx.GraphModule:
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                self._output(node)
+            else:
+                self.env[node] = self._copy(node)
+        self.graph.lint()
+        return fx.GraphModule(self.module, self.graph)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        new = self.graph.node_copy(node, lambda old: self.env[old])
+        if node.op != "call_function":
+            return new
+        if _wants_last(node):
+            self._give(new, 0, LAST)
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            self._restore_inputs(node, new)  # numbers are drawn in the order of memory
+        if self._changed(node, new):
+            new.meta = dict(new.meta)
+            new.meta["val"] = self._value(new)
+        return new
+
+    def _changed(self, node: fx.Node, new: fx.Node) -> bool:
+        if _wants_last(node):
+            return True
+        old_inputs, new_inputs = node.all_input_nodes, new.all_input_nodes
+        return len(old_inputs) != len(new_inputs) or any(
+            a.meta.get("val") is not b.meta.get("val")
+            for a, b in zip(old_inputs, new_inputs, strict=True)
+        )
+
+    def _value(self, new: fx.Node) -> Any:
+        """The fake of a node whose inputs have other strides than before."""
+        try:
+            return self._run(new)
+        except RuntimeError:
+            # A view that only the old strides allow: of a dense copy, then.
+            for position, arg in enumerate(new.args):
+                if isinstance(arg, fx.Node) and isinstance(arg.meta.get("val"), Fake):
+                    self._give(new, position, torch.contiguous_format)
+            return self._run(new)
+
+    def _run(self, new: fx.Node) -> Any:
+        args = fx.map_arg(new.args, lambda node: node.meta["val"])
+        kwargs = fx.map_arg(new.kwargs, lambda node: node.meta["val"])
+        if not isinstance(new.target, torch._ops.OpOverload):
+            return new.target(*args, **kwargs)  # type: ignore[operator]
+        with torch.no_grad():
+            return self.world.run(new.target, *args, **kwargs)
+
+    def _give(self, new: fx.Node, position: int, memory_format: torch.memory_format) -> None:
+        """Hand argument `position` over as a copy in another memory format, if it has another."""
+        source: Any = new.args[position]
+        fake = source.meta["val"]
+        if fake.is_contiguous(memory_format=memory_format):
+            return
+        with self.graph.inserting_before(new):
+            copy = self.graph.call_function(
+                aten.clone.default, (source,), {"memory_format": memory_format}
+            )
+        copy.meta = {**new.meta, "val": self._run(copy)}
+        new.update_arg(position, copy)
+
+    def _restored(self, node: fx.Node, before: fx.Node) -> fx.Node:
+        """The new node's value with the strides that the old node had."""
+        new = self.env[node]
+        old_value, value = node.meta.get("val"), new.meta.get("val")
+        if old_value is value or not isinstance(value, Fake) or value.facts == old_value.facts:
+            return new
+        with self.graph.inserting_before(before):
+            copy = self.graph.call_function(aten.clone.default, (new,))
+        copy.meta = {**new.meta, "val": old_value}
+        return copy
+
+    def _restore_inputs(self, node: fx.Node, new: fx.Node) -> None:
+        for old in node.all_input_nodes:
+            new.replace_input_with(self.env[old], self._restored(old, new))
+
+    def _output(self, node: fx.Node) -> None:
+        new = self.graph.node_copy(node, lambda old: self.env[old])
+        for old in node.all_input_nodes:
+            restored = self._restored(old, new)
+            if restored is not self.env[old]:
+                new.replace_input_with(self.env[old], restored)
+
+
+def _world_of(module: fx.GraphModule) -> FakeWorld:
+    for node in module.graph.nodes:
+        fake = node.meta.get("val")
+        if isinstance(fake, Fake):
+            return fake.world
+    raise AssertionError("a graph without tensors has no convolution")

@@ -1,0 +1,139 @@
+"""Lowerings of pooling: windows of a few elements are unrolled into the loop over the outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from inductor.ir.body import Ops, Value
+from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.builder import layout_of
+from inductor.lowering.registry import Call, lowering
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype
+
+aten = torch.ops.aten
+MOST_ELEMENTS = 25
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """Two numbers from one, two or none."""
+    values = [value] if isinstance(value, int) else list(value)
+    return (values[0], values[-1]) if values else (0, 0)
+
+
+def _window(
+    ops: Ops, x: Tensor, indices: Indices, kernel: tuple[int, int], stride: tuple[int, int],
+    padding: tuple[int, int], dilation: tuple[int, int], outside: float,
+) -> Iterator[tuple[Value, Any, Any]]:
+    """Each element of a window, and its row and column; `outside` beyond the border."""
+    *front, row, column = indices
+    height, width = x.size[-2:]
+    for a, b in product(range(kernel[0]), range(kernel[1])):
+        h = row * stride[0] + (a * dilation[0] - padding[0])
+        w = column * stride[1] + (b * dilation[1] - padding[1])
+        mask = None
+        for index, extent in ((h, height), (w, width)):
+            tests = []
+            if index.low < 0:
+                tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
+            if index.high >= extent:
+                tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
+            for test in tests:
+                mask = test if mask is None else ops.bitwise_and(mask, test)
+        where = (*front, h, w)
+        if mask is None:
+            yield x.load(ops, where), h, w
+        else:
+            yield ops.masked(mask, lambda at=where: x.load(ops, at), outside), h, w  # type: ignore
+
+
+@lowering(aten.max_pool2d_with_indices.default)
+def max_pool(
+    call: Call, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False,
+) -> Any:
+    size = pair(kernel)
+    steps = pair(stride) if stride not in ((), []) else size
+    values, positions = call.result
+    if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or 0 in values.shape:
+        return call.refuse("a large window, integers, or nothing")
+    x.realize()
+    form = (size, steps, pair(padding), pair(dilation), -math.inf)
+
+    def best(ops: Ops, i: Indices) -> Value:
+        found = None
+        for value, _, _ in _window(ops, x, i, *form):
+            found = value if found is None else ops.maximum(found, value)
+        assert found is not None
+        return found
+
+    def place(ops: Ops, i: Indices) -> Value:
+        found = where = None
+        for value, h, w in _window(ops, x, i, *form):
+            here = ops.index_expr(h * x.size[-1] + w)
+            if found is None or where is None:
+                found, where = value, here
+                continue
+            # as eager: a later one wins if it is greater, or not a number
+            wins = ops.bitwise_or(ops.gt(value, found), ops.call("isnan", value))
+            found, where = ops.where(wins, value, found), ops.where(wins, here, where)
+        assert where is not None
+        return where
+
+    cost = 2 * size[0] * size[1]
+    return (
+        call.builder.computed(layout_of(values), [x], cost, best),
+        call.builder.computed(layout_of(positions), [x], 2 * cost, place),
+    )
+
+
+@lowering(aten.avg_pool2d.default)
+def avg_pool(
+    call: Call, x: Tensor, kernel: Sequence[int], stride: Any = (), padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor: Any = None,
+) -> Any:
+    size = pair(kernel)
+    steps = pair(stride) if stride not in ((), []) else size
+    pads = pair(padding)
+    exact = pads == (0, 0) or (count_include_pad and not ceil_mode) or divisor
+    if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or not exact:
+        return call.refuse("a large window, or a divisor that changes at the border")
+    if ceil_mode or 0 in call.result.shape:
+        return call.refuse("windows over the border")
+    x.realize()
+    held = compute_dtype(x.dtype)
+    count = divisor or size[0] * size[1]
+
+    def average(ops: Ops, i: Indices) -> Value:
+        total = None
+        for value, _, _ in _window(ops, x, i, size, steps, pads, (1, 1), 0.0):
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return ops.truediv(total, ops.constant(count, held))
+
+    return call.builder.computed(call.layout, [x], 2 * size[0] * size[1], average)
+
+
+@lowering(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool(call: Call, x: Tensor, size: Sequence[int]) -> Any:
+    height, width = x.size[-2:]
+    if dtype_kind(x.dtype) != "f" or 0 in call.result.shape or 0 in x.size:
+        return call.refuse("integers, or nothing")
+    if tuple(size) == (1, 1):
+        return _mean_of_all(call, x)
+    if height % size[0] or width % size[1]:
+        return call.refuse("windows of several sizes")
+    kernel = (height // size[0], width // size[1])
+    return avg_pool(call, x, kernel, kernel)
+
+
+def _mean_of_all(call: Call, x: Tensor) -> Any:
+    rank, count = len(x.size), x.size[-1] * x.size[-2]
+    divide: Callable[[Ops, Value], Value] = lambda ops, v: ops.truediv(  # noqa: E731
+        v, ops.constant(count, v.dtype)
+    )
+    return call.builder.reduce(call.layout, x, [rank - 2, rank - 1], "sum", finish=divide)

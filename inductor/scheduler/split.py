@@ -1,0 +1,151 @@
+"""Cuts the innermost loop of a stage where a condition on its variable changes.
+
+In: a stage, e.g. of a concatenation or a padding: `where(i0 < 32, masked load, masked load)`. Out:
+stages over parts of the loop in which such conditions are constant and gone: nothing is masked there,
+so that the loops are plain vector code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from inductor.ir.body import LoopBody, Op
+from inductor.ir.index import Index, Var, variable
+from inductor.scheduler.assemble import drop_dead
+from inductor.scheduler.domain import substituted
+from inductor.scheduler.schedule import Kernel
+
+MOST_PIECES = 4
+
+
+def split_kernel(kernel: Kernel) -> Kernel:
+    """The kernel with its stages cut; a stage that touches a local of several elements stays."""
+    rows = {local.name for local in kernel.locals if local.elements > 1}
+    stages: list[LoopBody] = []
+    for stage in kernel.stages:
+        if stage.reduction_ranges or any(op.buffer in rows for op in stage.ops):
+            stages.append(stage)
+        else:
+            stages += split_stage(stage)
+    return replace(kernel, stages=tuple(stages))
+
+
+def split_stage(stage: LoopBody) -> list[LoopBody]:
+    """Parts of a stage, in order of the loop; the stage itself where nothing is to be cut."""
+    if not stage.ranges:
+        return [stage]
+    name, size = f"i{len(stage.ranges) - 1}", stage.ranges[-1]
+    cuts = sorted({cut for cut in _cuts(stage, name) if 0 < cut < size})
+    if not cuts or len(cuts) >= MOST_PIECES:
+        return [stage]
+    edges = [0, *cuts, size]
+    return [
+        _part(stage, name, start, end) for start, end in zip(edges, edges[1:], strict=False)
+    ]
+
+
+def _cuts(stage: LoopBody, name: str) -> Iterator[int]:
+    """Values of the variable at which a comparison of it with a number changes."""
+    for op in stage.ops:
+        if op.name not in ("ge", "lt", "gt", "le", "eq", "ne"):
+            continue
+        left, right = (stage.ops[arg] for arg in op.args)
+        if left.name != "index_expr" or right.name != "constant" or left.index is None:
+            continue
+        terms = left.index.terms
+        if len(terms) != 1 or not isinstance(terms[0][0], Var) or terms[0][0].name != name:
+            continue
+        factor, bound = terms[0][1], int(right.imm) - left.index.offset  # type: ignore[arg-type]
+        if factor <= 0:
+            continue
+        at_least, above = -(-bound // factor), bound // factor + 1
+        if op.name in ("ge", "lt", "eq", "ne"):
+            yield at_least
+        if op.name in ("gt", "le", "eq", "ne"):
+            yield above
+
+
+def _part(stage: LoopBody, name: str, start: int, end: int) -> LoopBody:
+    moved: Index = variable(name, end - start) + start
+    ops = _folded(list(substituted(stage, {name: moved})))
+    return replace(stage, ranges=(*stage.ranges[:-1], end - start), ops=ops)
+
+
+def _folded(ops: list[Op]) -> tuple[Op, ...]:
+    """Comparisons that the ranges decide are constants, and so is what follows from them."""
+    place: list[int] = []
+    kept: list[Op] = []
+    for op in ops:
+        op = replace(op, args=tuple(place[arg] for arg in op.args))
+        value = _decided(op, kept)
+        if isinstance(value, bool):
+            op = Op("constant", (), torch.bool, imm=value)
+        elif isinstance(value, int):
+            place.append(value)  # the value of an earlier op
+            continue
+        elif op.name == "load" and op.args:
+            mask = _constant(kept, op.args[0])
+            if mask is True:
+                op = replace(op, args=())
+            elif mask is False:
+                op = Op("constant", (), op.dtype, imm=_zero(op.dtype))
+        place.append(len(kept))
+        kept.append(op)
+    return drop_dead(kept)
+
+
+class Position(int):
+    """Position of an op, to be told from a truth value."""
+
+
+def _decided(op: Op, kept: list[Op]) -> bool | int | None:
+    """The truth value of a comparison or combination, or the position of what it equals."""
+    if op.name in ("ge", "lt", "gt", "le"):
+        return _comparison(op, kept)
+    if op.name in ("bitwise_and", "bitwise_or") and op.dtype is torch.bool:
+        for one, other in (op.args, op.args[::-1]):
+            known = _constant(kept, one)
+            if known is not None:
+                neutral = op.name == "bitwise_and"
+                return Position(other) if known is neutral else known
+    if op.name == "logical_not":
+        known = _constant(kept, op.args[0])
+        return None if known is None else not known
+    if op.name == "where":
+        known = _constant(kept, op.args[0])
+        return None if known is None else Position(op.args[1] if known else op.args[2])
+    return None
+
+
+def _comparison(op: Op, kept: list[Op]) -> bool | None:
+    left, right = (kept[arg] for arg in op.args)
+    if right.name != "constant" or left.dtype is not torch.int64:
+        return None
+    if left.name == "index_expr" and left.index is not None:
+        low, high = left.index.low, left.index.high
+    elif left.name == "constant":
+        low = high = int(left.imm)  # type: ignore[arg-type]
+    else:
+        return None
+    bound = int(right.imm)  # type: ignore[arg-type]
+    always, never = {
+        "ge": (low >= bound, high < bound),
+        "lt": (high < bound, low >= bound),
+        "gt": (low > bound, high <= bound),
+        "le": (high <= bound, low > bound),
+    }[op.name]
+    return True if always else False if never else None
+
+
+def _constant(kept: list[Op], position: int) -> bool | None:
+    op = kept[position]
+    return bool(op.imm) if op.name == "constant" and op.dtype is torch.bool else None
+
+
+def _zero(dtype: torch.dtype) -> bool | int | float:
+    if dtype is torch.bool:
+        return False
+    return 0.0 if dtype.is_floating_point else 0
