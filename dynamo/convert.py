@@ -50,7 +50,8 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
-from dynamo.symbolic.rules.inference import InferenceModeVar, outside_inference_mode
+from dynamo.symbolic.rules.contexts import GraphContextVar, changes_modes, leaves_on_error
+from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
@@ -191,7 +192,7 @@ class Converter:
             modes = contextlib.ExitStack()
             modes.enter_context(outside_inference_mode())
             modes.callback(keep_modes())
-            modes.callback(trace.known_fakes.leave)
+            modes.callback(trace.leave)
             try:
                 return self.attempt(frame, trace)
             except ObservedException as error:
@@ -227,7 +228,7 @@ class Converter:
             if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
                 raise RestartTrace(var.frame.created_at, Break(
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
-            if isinstance(var, InferenceModeVar) and var.step is not None:
+            if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
@@ -287,6 +288,8 @@ class Converter:
             )
             failure.graph_module = module
             raise failure from error
+        if changes_modes(module.graph):
+            compiled = leaves_on_error(compiled)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function

@@ -18,7 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
 from dynamo.symbolic import stack_values
-from dynamo.symbolic.rules import inference
+from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.variables import classes, exceptions, functions, generators, iterators, lists
 from dynamo.symbolic.variables import objects as object_vars
@@ -431,9 +431,9 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.store_attr("__suppress_context__")
 
 
-@rebuilds(inference.InferenceModeVar)
-def inference_mode(rebuilder: Rebuilder, var: inference.InferenceModeVar) -> None:
-    rebuilder.call_const(var.python_type(), var.mode)
+@rebuilds(contexts.GraphContextVar)
+def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
+    rebuilder.call_const(contexts.MAKERS[var.kind], *map(ConstVar, var.args))
 
 
 @rebuilds(object_vars.InstanceDictVar)

@@ -65,6 +65,7 @@ class ObjectProtocol:
 
     def __init__(self) -> None:
         self.attributes = Attributes(self)  # type: ignore[arg-type]
+        self.contexts: list[Any] = []
         self.inference_mode = self.saw_inference_mode = False
         self.tensor_inputs: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
@@ -325,6 +326,12 @@ class ObjectProtocol:
         for other in self.tensor_inputs:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
+
+    def leave(self) -> None:
+        """Leaves what the trace has entered and not left."""
+        self.known_fakes.leave()
+        while self.contexts:
+            self.contexts.pop().__exit__(None, None, None)
 
     def set_inference_mode(self, mode: bool) -> None:
         """The traced program is in inference mode from here on, or not."""

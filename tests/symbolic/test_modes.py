@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 
 def no_grad_around_break(x: torch.Tensor) -> Any:
@@ -99,3 +100,28 @@ def test_sorting_a_new_set_needs_no_order() -> None:
     x = torch.randn(2)
     got, names = dynamo.compile(f, backend="eager", fullgraph=True)(x)
     assert torch.equal(got, x + 4) and names == ["a", "c", "q", "z"]
+
+
+def fails_in_no_grad(x: torch.Tensor, index: torch.Tensor) -> Any:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.index_select(x @ x.t(), 0, index)
+
+
+def fails_in_inference_mode(x: torch.Tensor, index: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        return torch.index_select(x, 0, index)
+
+
+@pytest.mark.parametrize("f", [fails_in_no_grad, fails_in_inference_mode])
+def test_errors_of_a_graph_leave_its_modes(f: Callable[..., Any]) -> None:
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(f, backend=counter, fullgraph=True)
+    x = torch.rand(3, 3)
+    assert torch.equal(compiled(x, torch.tensor([1])), f(x, torch.tensor([1])))
+    for _ in range(2):
+        with pytest.raises((IndexError, RuntimeError)) as caught:
+            compiled(x, torch.tensor([9]))
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+        del caught
+    assert counter.frame_count == 1
