@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
-from inductor.codegen.cpp.kernel import print_kernel
+from inductor.codegen.cpp.kernel import KernelSource, print_kernel
 from inductor.codegen.cpp.unit import print_units
+from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
-from inductor.ir.graph import LoopGraph
+from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library
 from inductor.runtime.store import Store
@@ -48,14 +50,29 @@ def generate(
     layouts = graph.layouts()
     with timed("inductor.codegen"):
         plan = plan_memory(graph, schedule)
-        sources = [print_kernel(kernel, layouts, threads) for kernel in schedule.kernels()]
-        by_name = {source.name: source for source in sources}
+        sources, by_name = _print_kernels(schedule, layouts, threads)
         wrapper = print_wrapper(name, graph, schedule, plan, by_name)
         units = print_units(sources, wrapper.text, cores)
     logs.log("output_code").emit(lambda: "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
     return units, wrapper.spec
+
+
+def _print_kernels(
+    schedule: Schedule, layouts: dict[str, Layout], threads: int
+) -> tuple[list[KernelSource], dict[str, KernelSource]]:
+    """Texts of the different kernels; and for each kernel its text with its own buffers."""
+    printed: dict[str, KernelSource] = {}
+    by_name: dict[str, KernelSource] = {}
+    for shared in share_kernels(schedule.kernels()):
+        source = printed.get(shared.kernel.name)
+        if source is None:
+            own = placeholder_layouts(shared, layouts)
+            source = printed[shared.kernel.name] = print_kernel(shared.kernel, own, threads)
+        parameters = tuple(shared.buffers[name] for name in source.parameters)
+        by_name[shared.name] = replace(source, parameters=parameters)
+    return list(printed.values()), by_name
 
 
 def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:

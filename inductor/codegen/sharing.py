@@ -1,0 +1,63 @@
+"""Equal kernels are generated once: the layers of a model mostly repeat one another.
+
+In: the kernels of a schedule. Out: for each one the kernel whose text it shares, written over
+placeholder buffers `b0`, `b1`, .., and the buffers that it passes for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from inductor.ir.graph import Layout, Origins
+from inductor.scheduler.schedule import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """name: of the kernel in the schedule; kernel: over placeholders; buffers: by placeholder."""
+
+    name: str
+    kernel: Kernel
+    buffers: Mapping[str, str]
+
+
+def share_kernels(kernels: Iterable[Kernel]) -> list[Shared]:
+    """Equal kernels get one and the same `kernel` (named after the first of them)."""
+    known: dict[Kernel, Kernel] = {}
+    found = []
+    for kernel in kernels:
+        general, buffers = _generalised(kernel)
+        general = known.setdefault(general, replace(general, name=kernel.name))
+        found.append(Shared(kernel.name, general, buffers))
+    return found
+
+
+def _generalised(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
+    names: dict[str, str] = {}
+    for number, local in enumerate(kernel.locals):
+        names[local.name] = f"l{number}"
+    places: dict[str, str] = {}
+    for stage in kernel.stages:
+        for op in stage.ops:
+            if op.buffer and op.buffer not in names:
+                names[op.buffer] = f"b{len(places)}"
+                places[names[op.buffer]] = op.buffer
+    stages = tuple(
+        replace(
+            stage,
+            ops=tuple(
+                replace(op, buffer=names[op.buffer]) if op.buffer else op for op in stage.ops
+            ),
+        )
+        for stage in kernel.stages
+    )
+    local = tuple(replace(local, name=names[local.name]) for local in kernel.locals)
+    # floats compare equal to others (0.0 and -0.0), so the text of immediates is part of the name
+    exact = repr([[op.imm for op in stage.ops if op.imm is not None] for stage in stages])
+    return Kernel(exact, kernel.outer, stages, local, (), Origins()), places
+
+
+def placeholder_layouts(shared: Shared, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
+    """Layouts by placeholder."""
+    return {place: layouts[name] for place, name in shared.buffers.items()}
