@@ -86,6 +86,21 @@ class Effects:
         """True when something outside was changed, or is to be printed."""
         return any(map(_is_outside, self._places.values()))
 
+    def places(self) -> dict[Hashable, Effect]:
+        """What was written so far, for `changed_outside`."""
+        return dict(self._places)
+
+    def forget_since(self, before: dict[Hashable, Effect]) -> None:
+        """Drops what was written since `before`."""
+        self._places = before
+
+    def changed_outside(self, before: dict[Hashable, Effect]) -> bool:
+        """True when something outside was changed since `before`."""
+        return any(
+            before.get(place) is not effect and _is_outside(effect)
+            for place, effect in self._places.items()
+        )
+
     def records(self, roots: Iterable[Var]) -> tuple[Effect, ...]:
         """The effects that the world outside can see, in program order.
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Python functions that are traced in place of C functions.
-STAND_INS = os.path.join(OWN_FOLDER, "symbolic", "rules", "standins.py")
+STAND_INS = frozenset(
+    os.path.join(OWN_FOLDER, "symbolic", "rules", name)
+    for name in ("standins.py", "autograd_functions.py")
+)
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
@@ -56,7 +59,7 @@ def inline_function(
 def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
     """Breaks for functions that must not be traced."""
     code = function.code
-    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename != STAND_INS:
+    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in STAND_INS:
         if code.co_name == "graph_break":
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)

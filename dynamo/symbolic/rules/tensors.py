@@ -50,7 +50,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         if name == "data" and var.fake.requires_grad:
             return trace.call(tx, torch.Tensor.detach, var)
         made = None
-        if torch._C._functorch.get_dynamic_layer_stack_depth():
+        if torch_functions.in_transform():
             made = trace.call_in_transform(getattr, [var.fake, name], {}, [var])
         if made is not None:
             return made

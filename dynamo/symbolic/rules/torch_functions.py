@@ -134,6 +134,11 @@ def is_graph_function(function: Any) -> bool:
     return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
+def in_transform() -> bool:
+    """True while a transform of torch.func is traced."""
+    return bool(torch._C._functorch.get_dynamic_layer_stack_depth())
+
+
 def call_in_graph(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var:
@@ -146,7 +151,7 @@ def call_in_graph(
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
     try:
-        if torch._C._functorch.get_dynamic_layer_stack_depth():
+        if in_transform():
             made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
             if made is not None:
                 return made

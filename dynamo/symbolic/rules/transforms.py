@@ -152,11 +152,6 @@ def is_wrapped(value: Any) -> bool:
     )
 
 
-def inside() -> bool:
-    """True while a transform is traced."""
-    return bool(_functorch.get_dynamic_layer_stack_depth())
-
-
 def call_below(
     tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any],
     tensors: list[TensorVar],
@@ -254,7 +249,7 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 @rule(torch.Tensor.requires_grad_)
 def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
     """On a tensor with a level; a plain one would become a leaf inside of a graph."""
-    if not inside() or not isinstance(var, TensorVar) or not is_wrapped(var.fake):
+    if not torch_functions.in_transform() or not isinstance(var, TensorVar) or not is_wrapped(var.fake):
         return None
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
 
@@ -263,7 +258,7 @@ def _register_derivative(function: Any) -> None:
     @rule(function)
     def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
         """Inside of a transform, or torch.func's own; else backward is not part of a graph."""
-        if not inside() and function is torch.autograd.grad:
+        if not torch_functions.in_transform() and function is torch.autograd.grad:
             return None
         return on_tensors(tx, function, args, kwargs)
 

@@ -1,0 +1,133 @@
+"""`torch.autograd.Function`: a call of `apply` is one node of the graph.
+
+`forward` and `backward` are traced beforehand on a context of our own, only to learn what they read
+(guards) and that they change nothing outside; where they do, or can't be traced, the graph breaks
+before the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import ObjectSource
+from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+class TracedContext:
+    """What `forward` and `backward` are given as `ctx` while they are traced."""
+
+    saved_tensors: tuple[Any, ...] = ()
+    materialize_grads = True
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
+    """A plain function that applies one autograd function."""
+
+    def apply(*args: Any) -> Any:
+        return function.apply(*args)  # type: ignore[no-untyped-call]
+
+    apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
+    apply.__module__ = function.__module__
+    return apply
+
+
+@rule(torch.autograd.Function.apply.__func__)
+def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    """`SomeFunction.apply(*args)`."""
+    trace = tx.trace
+    if not isinstance(cls, ClassVar) or kwargs or torch_functions.in_transform():
+        raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    if trace.effects.has_outside():
+        raise Break("call_of_unknown_function", f"apply of {cls!r} after changes it may read")
+    for arg in args:
+        arg.as_proxy()
+    mark, before = trace.graph.mark(), trace.effects.places()
+    look_through(tx, cls.cls, list(args))
+    trace.graph.rollback(mark)
+    if trace.effects.changed_outside(before):
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
+    trace.effects.forget_since(before)
+    target = apply_in_graph(cls.cls)
+    try:
+        return torch_functions.call_in_graph(tx, target, list(args), {})
+    except ObservedException as error:
+        raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
+
+
+def look_through(tx: SymbolicFrame, cls: type, args: list[Var]) -> None:
+    """Traces `forward` and `backward`; the graph of it is dropped by the caller."""
+    trace = tx.trace
+    tensors: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar(args), tensors)
+    versions = [var.fake._version for var in tensors]
+    context = ObjectVar(TracedContext)
+    needs = [isinstance(arg, TensorVar) and bool(arg.fake.requires_grad) for arg in args]
+    context.write_own(tx, "needs_input_grad", trace.constant(tuple(needs)))
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        result = forward(tx, cls, context, args)
+        if [var.fake._version for var in tensors] != versions:
+            raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
+        if enabled and any(needs):
+            backward(tx, cls, context, result)
+    finally:
+        torch._C._set_grad_enabled(enabled)
+
+
+def forward(tx: SymbolicFrame, cls: Any, context: Var, args: list[Var]) -> Var:
+    """Both forms: with `ctx` first, or followed by `setup_context`."""
+    function = part_of(tx, cls, "forward")
+    if cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
+        return tx.call(function, [context, *args], {})
+    result = tx.call(function, args, {})
+    tx.call(part_of(tx, cls, "setup_context"), [context, TupleVar(args), result], {})
+    return result
+
+
+def backward(tx: SymbolicFrame, cls: Any, context: Var, result: Var) -> None:
+    """With gradients like the outputs."""
+    outputs = result.items if isinstance(result, TupleVar) else [result]
+    grads: list[Var] = []
+    for output in outputs:
+        if isinstance(output, TensorVar):
+            grads.append(tx.trace.call(tx, torch.zeros_like, output))
+        else:
+            grads.append(ConstVar(None))
+    name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
+    tx.call(part_of(tx, cls, name), [context, *grads], {})
+
+
+def part_of(tx: SymbolicFrame, cls: type, name: str) -> Var:
+    """A static method of the function's class."""
+    raw = inspect.getattr_static(cls, name)
+    if not isinstance(raw, staticmethod):
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}.{name}")
+    var = ClassVar(cls, ObjectSource(cls, cls.__name__), None)
+    return tx.trace.attributes.get_from_class(tx, var, name)

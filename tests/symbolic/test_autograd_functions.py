@@ -1,0 +1,168 @@
+"""`torch.autograd.Function` in traced programs: one node, and eager's gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+import dynamo
+from dynamo.testing import CompileCounter
+
+SETTINGS = {"scale": 2.0}
+SEEN: list[str] = []
+LEAF = torch.rand(3, dtype=torch.float64, requires_grad=True)
+
+
+class Odd(Function):
+    """Its gradient is not that of its value."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, k: float) -> torch.Tensor:
+        ctx.save_for_backward(a)
+        ctx.k = k
+        with torch.enable_grad():
+            b = a * 1
+        return b.detach() * k
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (a,) = ctx.saved_tensors
+        return grad * a * 7 * ctx.k if ctx.needs_input_grad[0] else None, None
+
+
+class Modern(Function):
+    @staticmethod
+    def forward(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return a * b, (a > b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        a, b = ctx.saved_tensors
+        return grad * b * 3, grad * a * 5
+
+
+class Scaled(Function):
+    """Reads what may change."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * SETTINGS["scale"]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * SETTINGS["scale"] * 10
+
+
+class Dirty(Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        a.mul_(2)
+        ctx.mark_dirty(a)
+        return a
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 2
+
+
+class Noisy(Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        SEEN.append("forward")
+        return a + len(SEEN)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        SEEN.append("backward")
+        return grad
+
+
+class Reading(Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * a.sum().item()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad
+
+
+def straight(x: torch.Tensor) -> Any:
+    return Odd.apply(x * LEAF, 2.0) + Odd.apply(x, 3.0), torch.is_grad_enabled()
+
+
+def without_grad(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = Odd.apply(x * LEAF, 2.0)
+    return y * LEAF
+
+
+def modern(x: torch.Tensor) -> Any:
+    product, larger = Modern.apply(x, LEAF)
+    return torch.where(larger, product, -product)
+
+
+def scaled(x: torch.Tensor) -> Any:
+    return Scaled.apply(x * LEAF)
+
+
+def dirty(x: torch.Tensor) -> Any:
+    return Dirty.apply(x * LEAF) + 1
+
+
+def noisy(x: torch.Tensor) -> Any:
+    return Noisy.apply(x * LEAF) * 2, list(SEEN)
+
+
+def reading(x: torch.Tensor) -> Any:
+    return Reading.apply(x * LEAF) * 2
+
+
+def after_changes(x: torch.Tensor) -> Any:
+    SETTINGS["scale"] += 1
+    y = Scaled.apply(x * LEAF)
+    SETTINGS["scale"] -= 1
+    return y
+
+
+def check(f: Callable[[torch.Tensor], Any], graphs: int | None) -> None:
+    dynamo.reset()
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(f, backend=counter, fullgraph=graphs == 1)
+    for call in range(3):
+        SETTINGS["scale"] = float(call // 2 + 2)
+        results = []
+        for run in (f, compiled):
+            SEEN.clear()
+            torch.manual_seed(call)
+            LEAF.grad = None
+            found = run(torch.rand(2, 3, dtype=torch.float64))
+            flat = list(found) if isinstance(found, tuple) else [found]
+            if flat[0].requires_grad:
+                flat[0].square().sum().backward()
+            results.append([*flat, LEAF.grad, list(SEEN)])
+        for want, got in zip(*results, strict=True):
+            same = torch.equal(want, got) if isinstance(want, torch.Tensor) else want == got
+            assert same, (call, want, got)
+    assert graphs is None or counter.frame_count == graphs
+
+
+@pytest.mark.parametrize("f,graphs", [(straight, 1), (without_grad, 1), (scaled, 2)])
+def test_one_graph(f: Callable[[torch.Tensor], Any], graphs: int) -> None:
+    check(f, graphs)
+
+
+@pytest.mark.parametrize("f", [modern, dirty, noisy, reading, after_changes])
+def test_any_graphs(f: Callable[[torch.Tensor], Any]) -> None:
+    check(f, None)
