@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.records import (
     ConstantOutput,
     FreshOutput,
@@ -21,6 +22,7 @@ from dynamo.aot.records import (
     ViewOutput,
 )
 from dynamo.aot.reference import Reference
+from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake
 
 
@@ -133,19 +135,16 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
 
 def check_mutations(reference: Reference, mutated: list[int]) -> None:
     """Raises Unsupported where a mutated input shares memory with another one, or with itself."""
-    ranges: dict[int, list[tuple[int, int, int]]] = {}
+    groups: dict[int, list[tuple[int, Facts]]] = {}
     for index, fake in enumerate(reference.inputs):
         if type(fake) is Fake:
-            item = fake.facts.dtype.itemsize
-            span = (fake.facts.offset * item, fake.facts.nbytes, index)
-            ranges.setdefault(fake.storage_key, []).append(span)
+            groups.setdefault(fake.storage_key, []).append((index, fake.facts))
     for index in mutated:
         fake = reference.inputs[index]
-        if fake.facts.has_internal_overlap():
+        if overlaps_itself(fake.facts):
             raise Unsupported("a mutated input names elements twice")
-        start, stop = fake.facts.offset * fake.facts.dtype.itemsize, fake.facts.nbytes
-        for other_start, other_stop, other in ranges[fake.storage_key]:
-            if other != index and other_start < stop and start < other_stop:
+        for other, facts in groups[fake.storage_key]:
+            if other != index and overlap(fake.facts, facts):
                 raise Unsupported("a mutated input shares memory with another input")
     for fake, _ in reference.constants:
         if any(reference.inputs[index].storage_key == fake.storage_key for index in mutated):

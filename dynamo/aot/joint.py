@@ -81,9 +81,12 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
             return _differentiate(session, plan, leaving, sources)
 
 
-def _check_mutated(
-    examples: list[Any], session: Session, mutated: list[int]
-) -> None:
+def _check_mutated(examples: list[Any], session: Session, mutated: list[int]) -> None:
+    storages = [fake.storage_key for fake in session.reference.inputs if type(fake) is Fake]
+    for index in mutated:
+        # one storage often means one version counter, which the late write would bump for all
+        if storages.count(session.reference.inputs[index].storage_key) > 1:
+            raise Unsupported("a mutated input shares a storage with another input")
     for index, changed in enumerate(session.reference.histories):
         if changed != (index in session.insides and session.gets_history(index)):
             raise Unsupported("an input has another history in functional form")

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Unsupported
 from dynamo.shapes.facts import Facts
@@ -32,10 +33,31 @@ class ReferenceWorld(FakeWorld):
         self.bernoulli: list[bool] = []
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.is_mutable:
+            _check_write(func, args, kwargs)
         in_place = _BERNOULLI.get(func)
         if in_place is not None:
             self.bernoulli.append(in_place)
         return super().dispatch(func, args, kwargs)
+
+
+def _check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises Unsupported where elements that are written are also read, or written twice."""
+    written: list[Fake] = []
+    read: list[Fake] = []
+    for at, argument in enumerate(func._schema.arguments):
+        value = args[at] if at < len(args) else kwargs.get(argument.name)
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if type(item) is Fake:
+                (written if writes else read).append(item)
+    for number, target in enumerate(written):
+        if overlaps_itself(target.facts):
+            raise Unsupported(f"{func} writes elements twice")
+        for other in (*written[:number], *read):
+            same = other is target or (other.facts is target.facts and number == 0)
+            if other.token is target.token and not same and overlap(target.facts, other.facts):
+                raise Unsupported(f"{func} reads what it writes")
 
 
 _BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}

@@ -1,0 +1,52 @@
+"""Overlap of tensors: compared with counting the elements that they touch."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from dynamo.aot.overlap import overlap, overlaps_itself
+from dynamo.shapes.facts import Facts, OpCache
+
+
+def elements(facts: Facts) -> list[int]:
+    index = torch.arange(256)
+    return index.as_strided(facts.size, facts.stride, facts.offset).flatten().tolist()
+
+
+def random_facts(rng: random.Random, cache: OpCache) -> Facts:
+    rank = rng.randint(0, 3)
+    size = tuple(rng.randint(0 if rng.random() < 0.1 else 1, 4) for _ in range(rank))
+    stride = tuple(rng.choice([0, 1, 1, 2, 3, 4, 8, 12]) for _ in range(rank))
+    return cache.facts(size, stride, rng.randint(0, 30), torch.float32, torch.device("cpu"))
+
+
+def test_overlap_of_two() -> None:
+    rng, cache = random.Random(0), OpCache()
+    seen = set()
+    for _ in range(500):
+        one, other = random_facts(rng, cache), random_facts(rng, cache)
+        expected = bool(set(elements(one)) & set(elements(other)))
+        assert overlap(one, other) == expected
+        seen.add(expected)
+    assert len(seen) == 2
+
+
+def test_overlap_with_itself_is_never_missed() -> None:
+    rng, cache = random.Random(1), OpCache()
+    free = 0
+    for _ in range(500):
+        facts = random_facts(rng, cache)
+        touched = elements(facts)
+        if len(set(touched)) != len(touched):
+            assert overlaps_itself(facts)
+        free += not overlaps_itself(facts)
+    assert free > 50
+
+
+def test_dense_layouts_do_not_overlap_themselves() -> None:
+    cache = OpCache()
+    base = torch.empty(3, 4, 5)
+    for tensor in (base, base.permute(2, 0, 1), base[:, ::2], base[1], base[:, :1].expand(3, 1, 5)):
+        assert not overlaps_itself(cache.facts_of(tensor, tensor.device))
