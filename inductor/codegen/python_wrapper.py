@@ -7,10 +7,10 @@ ATen for the rest, and frees every buffer after its last use. `prepare` (a metho
 `runtime.triton_launch.Preparation`) makes a callable of each Triton function.
 
     def make(constants, prepare):
-        run_kernel0 = prepare(kernel0, ...)
+        launch0 = prepare(fused_add_relu_1a2b3c4d, ...)
         def call(arg0, arg1):
             buf0 = empty((8, 8), (8, 1), dtype=torch.float32, device=device)
-            run_kernel0(arg0, buf0)
+            launch0(arg0, buf0)
             del arg0
             ...
             return (buf0,)
@@ -66,6 +66,7 @@ class _Writer:
         self.constants = [buffer.name for buffer in graph.constants]
         self.alive = {*self.inputs, *self.constants}
         self.targets: dict[str, str] = {}
+        self.launchers: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
@@ -88,13 +89,13 @@ class _Writer:
         yield f"device = {_print_device(self.graph.device)}"
         for text, name in self.targets.items():
             yield f"{name} = {text}"
-        for source in self._sources():
-            yield f"\n\n{source.text}"
+        for text in dict.fromkeys(source.text for source in self._sources()):
+            yield f"\n\n{text}"
         yield "\n\ndef make(constants, prepare):"
         if self.constants:
             yield f"    {', '.join(self.constants)}, = constants"
-        for source in self._sources():
-            yield f"    run_{source.name} = {self._prepared(source)}"
+        for prepared, name in self.launchers.items():
+            yield f"    {name} = {prepared}"
         yield f"\n    def call({', '.join(self.inputs)}):"
         yield from ("        " + line for line in self.body)
         yield "\n    return call\n"
@@ -103,6 +104,11 @@ class _Writer:
         for step in self.steps:
             if isinstance(step, Kernel):
                 yield from self.kernels[step.name].sources
+
+    def _launcher(self, source: TritonSource) -> str:
+        """The name of the launcher; launches that differ in nothing else but tensors share one."""
+        text = self._prepared(source)
+        return self.launchers.setdefault(text, f"launch{len(self.launchers)}")
 
     def _prepared(self, source: TritonSource) -> str:
         """Everything about a launch that does not change from call to call."""
@@ -138,7 +144,8 @@ class _Writer:
             layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))
             self._allocate(scratch.name, layout)
         for source in printed.sources:
-            self.body.append(f"run_{source.name}({', '.join(source.parameters)})")
+            launcher = self._launcher(source)
+            self.body.append(f"{launcher}({', '.join(source.parameters)})")
         if printed.scratch:
             names = [scratch.name for scratch in printed.scratch]
             self.body.append(f"del {', '.join(names)}")

@@ -7,10 +7,10 @@ to names of the generated module (`MODULE_HEAD`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import torch
 
 from inductor.codegen.triton.configs import Config, choose_configs, power_of_two
 from inductor.codegen.triton.launch import Launch, Scratch
@@ -27,6 +27,7 @@ from inductor.codegen.triton.spelling import needs_int64
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Kernel
 
+LONGEST_TITLE = 60
 MODULE_HEAD = """\
 import torch
 import triton
@@ -44,8 +45,9 @@ from inductor.codegen.triton.prelude import (
 class TritonSource:
     """One Triton function.
 
-    parameters: buffers in order; after them come XBLOCK and RBLOCK. configs: the default first.
-    again: running it twice gives the same (it may be measured on the real buffers).
+    Equal functions have equal names: the name ends in a digest of the text. parameters: the buffers
+    to call it with, in order; after them come XBLOCK and RBLOCK. configs: the default first. again:
+    running it twice gives the same (it may be measured on the real buffers).
     """
 
     name: str
@@ -75,20 +77,26 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     """The functions of a kernel; raises NotPrintable for what Triton cannot do."""
     plan = plan_kernel(kernel)
     elements = {name: layout.storage_elements() for name, layout in layouts.items()}
-    dtypes = {name: layout.dtype for name, layout in layouts.items()}
-    for scratch in plan.scratch:
-        elements[scratch.name] = scratch.elements
-        dtypes[scratch.name] = scratch.dtype
+    elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
+    title = _title(kernel)
     sources = tuple(
-        print_launch(launch, elements, dtypes) for launch in plan.launches if launch.rows
+        print_launch(launch, elements, title) for launch in plan.launches if launch.rows
     )
     return TritonKernel(kernel.name, sources, plan.scratch if sources else ())
 
 
-def print_launch(
-    launch: Launch, elements: Mapping[str, int], dtypes: Mapping[str, torch.dtype]
-) -> TritonSource:
-    """One function."""
+def _title(kernel: Kernel) -> str:
+    """What a kernel does, in the words of its operators."""
+    words: dict[str, None] = {}
+    for target in kernel.origins.targets:
+        parts = target.split(".")
+        words[re.sub(r"\W", "_", parts[1] if len(parts) > 1 else target)] = None
+    text = "_".join(words)
+    return f"fused_{text[:LONGEST_TITLE].rstrip('_')}" if text else kernel.name
+
+
+def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> TritonSource:
+    """One function, called by the title and a digest of its text."""
     configs = choose_configs(launch)
     own = {local.name for local in launch.locals}
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
@@ -98,7 +106,7 @@ def print_launch(
     block = max(config.rows for config in configs)
     frame = Frame(
         launch, wide, flat, "" if launch.rows % block == 0 else "xmask", frozenset(written),
-        dict(dtypes),
+        _parameter_names(touched, written),
     )
     writer = Writer()
     _print_rows(writer, frame)
@@ -106,13 +114,22 @@ def print_launch(
     memory = Memory()
     for stage in launch.stages:
         StagePrinter(stage, columns[stage.columns], frame, writer, memory).print()
-    parameters = tuple(touched)
-    signature = ", ".join((*parameters, "XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"))
-    text = "\n".join(["@triton.jit", f"def {launch.name}({signature}):", *writer.lines, ""])
+    constants = ("XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr")
+    signature = ", ".join((*frame.parameters.values(), *constants))
+    text = "\n".join([f"({signature}):", *writer.lines, ""])
+    name = f"{title}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    text = f"@triton.jit\ndef {name}{text}"
     return TritonSource(
-        launch.name, text, parameters, configs, launch.rows, launch.splits,
+        name, text, tuple(touched), configs, launch.rows, launch.splits,
         "tl.device_assert" in text, _is_repeatable(launch, own),
     )
+
+
+def _parameter_names(touched: Iterable[str], written: set[str]) -> dict[str, str]:
+    """`in0`, `out1`, .. by position, so that the same work on other buffers has the same text."""
+    return {
+        name: f"{'out' if name in written else 'in'}{n}" for n, name in enumerate(touched)
+    }
 
 
 def _touched(launch: Launch, what: str, own: set[str]) -> dict[str, None]:

@@ -115,7 +115,7 @@ class Frame:
     flat: bool  # tiles have one axis, the rows
     row_mask: str
     written: Axes  # buffers that the launch writes
-    dtypes: dict[str, torch.dtype]
+    parameters: dict[str, str]  # the parameter for each buffer
 
 
 class StagePrinter:
@@ -226,7 +226,7 @@ class StagePrinter:
     def _pointer(self, op: Op, more: Axes) -> tuple[str, Axes]:
         assert op.index is not None
         text, axes = self._index(op.index)
-        pointer = f"{op.buffer} + ({text})"
+        pointer = f"{self.frame.parameters[op.buffer]} + ({text})"
         if not axes or not more <= axes:
             axes |= more
             pointer = f"tl.broadcast_to({pointer}, {self.shape(axes)})"

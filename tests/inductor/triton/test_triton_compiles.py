@@ -36,10 +36,12 @@ def compile_all(printed, buffers, folder) -> list[str]:
     found = []
     for source in printed.sources:
         config = source.configs[0]
-        signature = {name: kinds[name] for name in source.parameters}
+        function = getattr(module, source.name)
+        names = zip(function.arg_names, source.parameters)
+        signature = {own: kinds[name] for own, name in names}
         signature |= {"XBLOCK": "constexpr", "RBLOCK": "constexpr"}
         what = ASTSource(
-            fn=getattr(module, source.name), signature=signature,
+            fn=function, signature=signature,
             constexprs={"XBLOCK": config.rows, "RBLOCK": config.columns},
         )
         options = {"num_warps": config.warps, "debug": source.may_fail, "sanitize_overflow": False}
