@@ -7,7 +7,7 @@ of a pairwise sum. `max` and `min` of floats keep a flag beside them that a NaN 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,21 +27,33 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """Texts of one reduction. `update` and `result` contain CELL where a tile has an index.
+    """Texts of one reduction; CELL stands where a tile has an index.
 
-    chunked: of floats, to be flushed into `total` every now and then.
+    update: takes in a value. merge: takes in what another thread found, where `#name#` is that
+    thread's variable. chunked: of floats, to be flushed into `total` every now and then.
     """
 
     position: int
     dtype: torch.dtype
     variables: tuple[Variable, ...]
     update: tuple[str, ...]
+    merge: tuple[str, ...]
     result: str
     chunked: bool = False
 
     @property
     def total(self) -> Variable:
         return Variable(f"s{self.position}", "f64", "0")
+
+    def with_total(self) -> Accumulator:
+        """The accumulator whose only variable is the total."""
+        name = self.total.name
+        return replace(
+            self,
+            variables=(self.total,),
+            merge=(f"{name}{CELL} += #{name}#;",),
+            result=f"({value_type(self.dtype)}){name}{CELL}",
+        )
 
     def vectorizes(self) -> bool:
         """Whether OpenMP can combine the accumulators of the lanes."""
@@ -70,9 +82,10 @@ def _arithmetic(position: int, op: Op, value: str, kind: str) -> Accumulator:
     wide = UNSIGNED.get(op.dtype, target)
     variables = (Variable(name, wide, start, sign),)
     update = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} ({wide}){value});",)
+    merge = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} #{name}#);",)
     chunked = kind == "sum" and op.dtype.is_floating_point
     result = f"({target}){name}{CELL}"
-    return Accumulator(position, op.dtype, variables, update, result, chunked)
+    return Accumulator(position, op.dtype, variables, update, merge, result, chunked)
 
 
 def _logical(position: int, op: Op, value: str, kind: str) -> Accumulator:
@@ -80,7 +93,8 @@ def _logical(position: int, op: Op, value: str, kind: str) -> Accumulator:
     sign, start = ("&", "1") if kind in ("min", "prod") else ("|", "0")
     variables = (Variable(name, "i32", start, sign),)
     update = (f"{name}{CELL} {sign}= (i32){value};",)
-    return Accumulator(position, op.dtype, variables, update, f"({name}{CELL} != 0)")
+    merge = (f"{name}{CELL} {sign}= #{name}#;",)
+    return Accumulator(position, op.dtype, variables, update, merge, f"({name}{CELL} != 0)")
 
 
 def _extreme(position: int, op: Op, value: str, kind: str) -> Accumulator:
@@ -89,13 +103,15 @@ def _extreme(position: int, op: Op, value: str, kind: str) -> Accumulator:
     target = value_type(op.dtype)
     variables = [Variable(name, target, start, kind)]
     update = [f"{name}{CELL} = {value} {sign} {name}{CELL} ? {value} : {name}{CELL};"]
+    merge = [update[0].replace(value, f"#{name}#")]
     result = f"{name}{CELL}"
     if op.dtype.is_floating_point:
         variables.append(Variable(flag, "i32", "0", "|"))
         update.append(f"{flag}{CELL} |= {value} != {value};")
+        merge.append(f"{flag}{CELL} |= #{flag}#;")
         nan = literal(float("nan"), op.dtype)
         result = f"({flag}{CELL} ? {nan} : {name}{CELL})"
-    return Accumulator(position, op.dtype, tuple(variables), tuple(update), result)
+    return Accumulator(position, op.dtype, tuple(variables), tuple(update), tuple(merge), result)
 
 
 def _arg(
@@ -117,4 +133,8 @@ def _arg(
         f"{place}{CELL} = {take} ? (i64){where} : {place}{CELL};",
         f"{seen}{CELL} = 1;",
     )
-    return Accumulator(position, op.dtype, variables, update, f"{place}{CELL}")
+    found = f"#{seen}# && ({better}(#{best}#, {best}{CELL}) || !{seen}{CELL})"
+    merge = (
+        f"if ({found}) {best}{CELL} = #{best}#, {place}{CELL} = #{place}#, {seen}{CELL} = 1;",
+    )
+    return Accumulator(position, op.dtype, variables, update, merge, f"{place}{CELL}")

@@ -4,23 +4,35 @@
     static int NAME(Runtime* rt, BUFFERS) { all shares, in parallel if it is worth it }
 
 With outer loops the only part walks all stages for a share of the outer iterations; without, every
-stage is a part of its own and locals are memory that the parts share. Buffers of different names
-must not overlap.
+stage is a part of its own (or two) and locals are memory that the parts share. Buffers of different
+names must not overlap, and are called arg0.., const0.., buf0..: not as the variables here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 import torch
 
-from inductor.codegen.cpp.nest import Loop, Nest, make_nest
-from inductor.codegen.cpp.pointwise import may_collide, order_loops, print_pointwise
-from inductor.codegen.cpp.reduction import ReductionPlan, ReductionPrinter, plan_reduction
+from inductor.codegen.cpp.nest import Nest, make_nest
+from inductor.codegen.cpp.pointwise import may_collide, plan_levels, print_pointwise
+from inductor.codegen.cpp.reduction import plan_reduction, reduces
+from inductor.codegen.cpp.rewrite import split_arg_reductions
 from inductor.codegen.cpp.scope import Scope, Writer, checked_ops, error_name
-from inductor.codegen.cpp.types import BYTES, memory_type
+from inductor.codegen.cpp.shares import (
+    count_items,
+    decode,
+    print_reduction,
+    share_merged,
+    share_partial,
+    share_pointwise,
+    share_reduction,
+    wants_split,
+)
+from inductor.codegen.cpp.types import memory_type
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp
@@ -28,7 +40,8 @@ from inductor.scheduler.schedule import Kernel
 
 PARALLEL_WORK = 1 << 14
 STACK_BYTES = 1 << 16
-DEAR = {"load": 1, "store": 1, "constant": 0, "add": 1, "sub": 1, "mul": 1, "to_dtype": 1}
+WEIGHTS = {"load": 1, "store": 1, "constant": 0, "add": 1, "sub": 1, "mul": 1, "to_dtype": 1}
+SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "i16": 2, "u16": 2, "f16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,15 @@ class KernelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Memory that the parts of one call share."""
+
+    name: str
+    type: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A function over `items` units of work that may be shared among threads."""
 
@@ -53,6 +75,7 @@ class Part:
     items: int
     align: int
     parallel: bool
+    shared: tuple[Shared, ...] = ()
 
 
 def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) -> KernelSource:
@@ -60,25 +83,27 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     written = kernel.writes()
     parameters = tuple(dict.fromkeys((*kernel.reads(), *written)))
     types = tuple(_pointer(layouts[name].dtype, name in written) for name in parameters)
-    local_types = {local.name: memory_type(local.dtype) for local in kernel.locals}
-    declared = [f"{t} {name}" for t, name in zip(types, parameters, strict=True)]
     printer = KernelPrinter(kernel, threads)
-    shared = [] if printer.has_outer else [f"{t}* {n}" for n, t in local_types.items()]
+    declared = dict(zip(parameters, types, strict=True))
+    known = declared | {x.name: f"{x.type}*" for x in printer.shared_memory()}
     lines: list[str] = []
-    for part in printer.parts():
-        arguments = ", ".join(["Runtime* rt", *declared, *shared, "i64 begin", "i64 end"])
-        lines.append(f"static __attribute__((noipa)) void {part.name}({arguments}) {{")
-        lines += part.lines
-        lines.append("}")
-    lines.append(f"static int {kernel.name}({', '.join(['Runtime* rt', *declared])}) {{")
-    lines += printer.caller(list(parameters))
-    lines.append("}")
+    for part in printer.parts:
+        used = _words(part.lines)
+        arguments = [f"{kind} {name}" for name, kind in known.items() if name in used]
+        head = ", ".join(["Runtime* rt", *arguments, "i64 begin", "i64 end"])
+        lines += [f"static __attribute__((noipa)) void {part.name}({head}) {{", *part.lines, "}"]
+    head = ", ".join(["Runtime* rt", *(f"{kind} {name}" for name, kind in declared.items())])
+    lines += [f"static int {kernel.name}({head}) {{", *printer.caller(list(known)), "}"]
     return KernelSource(kernel.name, "\n".join(lines) + "\n", parameters, types)
 
 
 def _pointer(dtype: torch.dtype, written: bool) -> str:
     kind = memory_type(dtype)
     return f"{kind}*" if written else f"const {kind}* __restrict__"
+
+
+def _words(lines: tuple[str, ...]) -> set[str]:
+    return {word for line in lines for word in re.findall(r"[A-Za-z_]\w*", line)}
 
 
 class KernelPrinter:
@@ -90,18 +115,12 @@ class KernelPrinter:
         self.locals = {local.name: local for local in kernel.locals}
         single = len(kernel.stages) == 1 and not kernel.locals
         self.has_outer = prod(kernel.outer) != 1 and not single
-        self.printed: list[Part] | None = None
-
-    def parts(self) -> list[Part]:
-        if self.printed is None:
-            if self.has_outer:
-                self.printed = [self._print_stages(f"{self.kernel.name}_part0")]
-            else:
-                self.printed = [
-                    self._print_stage(f"{self.kernel.name}_part{n}", stage)
-                    for n, stage in enumerate(self.kernel.stages)
-                ]
-        return [part for part in self.printed if part.items > 0]
+        self.parts: list[Part] = []
+        if self.has_outer:
+            self._add_outer_part()
+        else:
+            for stage in kernel.stages:
+                self._add_stage_parts(stage)
 
     def memory(self, buffer: str, index: Index) -> str:
         local = self.locals.get(buffer)
@@ -109,19 +128,22 @@ class KernelPrinter:
             return buffer
         return f"{buffer}[{print_cpp(index)}]"
 
-    def caller(self, parameters: list[str]) -> list[str]:
+    def shared_memory(self) -> list[Shared]:
+        """Memory that the kernel's function makes and the parts get."""
+        own = [Shared(x.name, memory_type(x.dtype), x.elements) for x in self.kernel.locals]
+        return ([] if self.has_outer else own) + [x for part in self.parts for x in part.shared]
+
+    def caller(self, known: list[str]) -> list[str]:
         """The lines of the kernel's own function."""
         writer = Writer()
         if self.kernel.may_fail():
             writer.line("rt->error_code = 0;")
-        names = ["rt", *parameters]
         heap = []
-        if not self.has_outer:
-            names += self.locals
-            for local in self.kernel.locals:
-                heap += _declare_local(writer, local.name, local.dtype, local.elements)
-        for part in self.parts():
-            self._call(writer, part, names)
+        for memory in self.shared_memory():
+            heap += _declare(writer, memory)
+        for part in self.parts:
+            used = _words(part.lines)
+            self._call(writer, part, ["rt", *(name for name in known if name in used)])
         for name in heap:
             writer.line(f"__builtin_free({name});")
         writer.line("return rt->error_code != 0;" if self.kernel.may_fail() else "return 0;")
@@ -131,153 +153,125 @@ class KernelPrinter:
         if not part.parallel or self.threads < 2 or part.items < 2:
             writer.line(f"{part.name}({', '.join(names)}, 0, {part.items});")
             return
-        writer.line(f"#pragma omp parallel num_threads({self.threads})  // k_threads")
+        writer.line(f"#pragma omp parallel num_threads({self.threads})")
         with writer.block("{"):
             writer.line("const i64 t = omp_get_thread_num(), n = omp_get_num_threads();")
             shares = [f"k_share({part.items}, {part.align}, {x}, n)" for x in ("t", "t + 1")]
             writer.line(f"{part.name}({', '.join([*names, *shares])});")
 
-    def _print_stages(self, name: str) -> Part:
+    def _add(self, writer: Writer, items: int, align: int, parallel: bool, *shared: Shared) -> None:
+        name = f"{self.kernel.name}_part{len(self.parts)}"
+        self.parts.append(Part(name, tuple(writer.lines), items, align, parallel, shared))
+
+    def _add_outer_part(self) -> None:
         """All stages for a share of the outer iterations."""
         writer, outer = Writer(), self.kernel.outer
+        items = prod(outer)
+        if items == 0:
+            return
         heap: list[str] = []
         for local in self.kernel.locals:
             if local.elements != 1:
-                heap += _declare_local(writer, local.name, local.dtype, local.elements)
+                memory = Shared(local.name, memory_type(local.dtype), local.elements)
+                heap += _declare(writer, memory)
         collides = False
         with writer.block("for (i64 p = begin; p < end; ++p) {"):
-            _decode(writer, [Loop(f"o{n}", size, "i") for n, size in enumerate(outer)])
+            decode(writer, [(f"o{n}", size, 1) for n, size in enumerate(outer)])
             for local in self.kernel.locals:
                 if local.elements == 1:
                     writer.line(f"{memory_type(local.dtype)} {local.name} = {{}};")
             for stage in self.kernel.stages:
-                nest = make_nest(stage, outer, fold_outer=False)
+                nest = prepare_nest(stage, outer, fold_outer=False)
                 collides |= may_collide(nest)
                 if not _is_empty(nest):
                     with writer.block("{"):
                         self._print_nest(writer, nest)
-        for name_ in heap:
-            writer.line(f"__builtin_free({name_});")
-        items = prod(outer)
+        for name in heap:
+            writer.line(f"__builtin_free({name});")
         work = items * sum(_work(stage) for stage in self.kernel.stages)
-        parallel = work > PARALLEL_WORK and not collides
-        return Part(name, tuple(writer.lines), items, 1, parallel)
+        self._add(writer, items, 1, work > PARALLEL_WORK and not collides)
 
     def _print_nest(self, writer: Writer, nest: Nest) -> None:
         """A stage inside of open outer loops."""
         scope = Scope(nest, writer, self.memory)
         _open_errors(writer, nest)
-        if nest.of_kind("r") or _reduces(nest):
+        if reduces(nest):
             plan = plan_reduction(nest)
-            self._print_reduction_loops(scope, plan, list(plan.outer))
+            print_reduction(scope, plan, plan.outer)
         else:
-            print_pointwise(scope, order_loops(nest), {})
+            print_pointwise(scope, plan_levels(nest))
         _close_errors(writer, nest)
 
-    def _print_reduction_loops(
-        self, scope: Scope, plan: ReductionPlan, loops: list[Loop]
-    ) -> None:
-        if loops:
-            loop, *rest = loops
-            name = loop.name
-            with scope.writer.block(f"for (i64 {name} = 0; {name} < {loop.extent}; ++{name}) {{"):
-                with scope.nested(name):
-                    self._print_reduction_loops(scope, plan, rest)
-            return
-        if plan.tile is None:
-            ReductionPrinter(scope, plan).print_inside()
-            return
-        base, extent = f"{plan.tile.name}b", plan.tile.extent
-        head = f"for (i64 {base} = 0; {base} < {extent}; {base} += {plan.block}) {{"
-        with scope.writer.block(head):
-            _print_block_end(scope.writer, plan.tile, plan.block)
-            ReductionPrinter(scope, plan).print_inside()
-
-    def _print_stage(self, name: str, stage: LoopBody) -> Part:
+    def _add_stage_parts(self, stage: LoopBody) -> None:
         """One stage for a share of its own iterations."""
-        nest = make_nest(stage, self.kernel.outer, fold_outer=True)
+        nest = prepare_nest(stage, self.kernel.outer, fold_outer=True)
         if _is_empty(nest):
-            return Part(name, (), 0, 1, False)
+            return
+        parallel = _work(stage) * prod(self.kernel.outer) > PARALLEL_WORK and not may_collide(nest)
+        if reduces(nest) and parallel and self.threads > 1:
+            if wants_split(nest, plan_reduction(nest), self.threads):
+                self._add_split_parts(nest)
+                return
+        writer = Writer()
+        scope = Scope(nest, writer, self.memory)
+        _open_errors(writer, nest)
+        if reduces(nest):
+            items, align = share_reduction(scope, plan_reduction(nest)), 1
+        else:
+            items, align = share_pointwise(scope, plan_levels(nest), self.threads)
+        _close_errors(writer, nest)
+        self._add(writer, items, align, parallel)
+
+    def _add_split_parts(self, nest: Nest) -> None:
+        """A reduction over few or no plain loops: the r loops are shared, results merged."""
+        plan = plan_reduction(nest)
         writer = Writer()
         _open_errors(writer, nest)
-        scope = Scope(nest, writer, self.memory)
-        parallel = _work(stage) * prod(self.kernel.outer) > PARALLEL_WORK and not may_collide(nest)
-        if nest.of_kind("r") or _reduces(nest):
-            items, align = self._share_reduction(scope, plan_reduction(nest)), 1
-        else:
-            items, align = self._share_pointwise(scope, order_loops(nest))
+        variables = share_partial(Scope(nest, writer, self.memory), plan, self.threads)
         _close_errors(writer, nest)
-        return Part(name, tuple(writer.lines), items, align, parallel)
-
-    def _share_pointwise(self, scope: Scope, loops: tuple[Loop, ...]) -> tuple[int, int]:
-        """Print; the leading loops that are enough for all threads are shared."""
-        if not loops:
-            print_pointwise(scope, (), {})
-            return 1, 1
-        count = 1
-        while count < len(loops) - 1 and prod(x.extent for x in loops[:count]) < 4 * self.threads:
-            count += 1
-        if count == 1:
-            print_pointwise(scope, loops, {loops[0].name: ("begin", "end")})
-            return loops[0].extent, 64 if len(loops) == 1 else 1
-        with scope.writer.block("for (i64 p = begin; p < end; ++p) {"):
-            _decode(scope.writer, list(loops[:count]))
-            with scope.nested(*(loop.name for loop in loops[:count])):
-                print_pointwise(scope, loops[count:], {})
-        return prod(loop.extent for loop in loops[:count]), 1
-
-    def _share_reduction(self, scope: Scope, plan: ReductionPlan) -> int:
-        loops = list(plan.outer)
-        if plan.tile is not None:
-            blocks = -(-plan.tile.extent // plan.block)
-            loops.append(Loop(f"{plan.tile.name}b", blocks, "i"))
-        writer = scope.writer
-        with writer.block("for (i64 p = begin; p < end; ++p) {"):
-            _decode(writer, loops, plan.block if plan.tile else 1)
-            with scope.nested(*(loop.name for loop in plan.outer)):
-                if plan.tile is not None:
-                    _print_block_end(writer, plan.tile, plan.block)
-                ReductionPrinter(scope, plan).print_inside()
-        return prod(loop.extent for loop in loops)
+        count = self.threads * count_items(plan) * (plan.block if plan.tile else 1)
+        number = len(self.parts)
+        names = {f"q_{v.name}": f"q{number}_{v.name}" for v in variables}
+        shared = [Shared(names[f"q_{v.name}"], v.type, count) for v in variables]
+        writer.lines[:] = [_renamed(line, names) for line in writer.lines]
+        self._add(writer, self.threads, 1, True, *shared)
+        writer = Writer()
+        _open_errors(writer, nest)
+        items = share_merged(Scope(nest, writer, self.memory), plan, self.threads)
+        _close_errors(writer, nest)
+        writer.lines[:] = [_renamed(line, names) for line in writer.lines]
+        self._add(writer, items, 1, False)
 
 
-def _print_block_end(writer: Writer, tile: Loop, block: int) -> None:
-    name, limit = tile.name, f"{tile.name}b + {block}"
-    if tile.extent % block:
-        limit = f"({limit} < {tile.extent} ? {limit} : {tile.extent})"
-    writer.line(f"const i64 {name}e = {limit};")
+def prepare_nest(stage: LoopBody, outer: tuple[int, ...], fold_outer: bool) -> Nest:
+    """The nest of a stage in the form in which it is printed."""
+    nest = make_nest(stage, outer, fold_outer)
+    if reduces(nest) and plan_reduction(nest).tile is None:
+        return split_arg_reductions(nest)
+    return nest
 
 
-def _decode(writer: Writer, loops: list[Loop], last_scale: int = 1) -> None:
-    """The loop variables behind the flat number `p`; the last one is scaled."""
-    rest = prod(loop.extent for loop in loops)
-    for position, loop in enumerate(loops):
-        rest //= loop.extent
-        text = "p" if rest == 1 else f"p / {rest}"
-        if position > 0 or not loops:
-            text = f"({text}) % {loop.extent}"
-        if position == len(loops) - 1 and last_scale != 1:
-            text = f"{text} * {last_scale}"
-        writer.line(f"const i64 {loop.name} = {text};")
+def _renamed(line: str, names: Mapping[str, str]) -> str:
+    for old, new in names.items():
+        line = line.replace(f"{old}[", f"{new}[")
+    return line
 
 
-def _declare_local(writer: Writer, name: str, dtype: torch.dtype, elements: int) -> list[str]:
-    """Memory for a local; the name comes back if it has to be freed."""
-    kind, size = memory_type(dtype), max(elements, 1)
-    if size * BYTES[dtype] <= STACK_BYTES:
-        writer.line(f"alignas(64) {kind} {name}[{size}];")
+def _declare(writer: Writer, memory: Shared) -> list[str]:
+    """The name comes back if it has to be freed."""
+    size = max(memory.elements, 1)
+    width = SIZES.get(memory.type, 2)
+    if size * width <= STACK_BYTES:
+        writer.line(f"alignas(64) {memory.type} {memory.name}[{size}];")
         return []
-    room = -(-size * BYTES[dtype] // 64) * 64
-    writer.line(f"{kind}* {name} = ({kind}*)__builtin_aligned_alloc(64, {room});")
-    return [name]
+    room = -(-size * width // 64) * 64
+    text = f"({memory.type}*)__builtin_aligned_alloc(64, {room})"
+    writer.line(f"{memory.type}* {memory.name} = {text};")
+    return [memory.name]
 
 
 def _is_empty(nest: Nest) -> bool:
     return any(loop.extent == 0 for loop in nest.of_kind("i"))
-
-
-def _reduces(nest: Nest) -> bool:
-    return any(op.name == "reduction" for op in nest.ops)
 
 
 def _work(stage: LoopBody) -> int:
@@ -286,7 +280,7 @@ def _work(stage: LoopBody) -> int:
 
 
 def _weigh(op: Op) -> int:
-    return DEAR.get(op.name, 2)
+    return WEIGHTS.get(op.name, 2)
 
 
 def _open_errors(writer: Writer, nest: Nest) -> None:

@@ -1,14 +1,70 @@
-"""Stages without reduction: every operation once for each combination of the loops."""
+"""Stages without reduction: every operation once for each combination of the loops.
+
+The innermost loop is the one that most accesses walk through one by one, stores above all. Where
+another loop is the contiguous one of some load (a transposition), both are walked in square tiles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope, checked_ops, error_name
 from inductor.ir.body import Op
 
 BAD_STRIDE = 3
+TILE, BIG_TILE = 16, 64
+TILED_ELEMENTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """`for (name = begin; name < end; name += step)`; loop: the loop variable that it is, or ""."""
+
+    name: str
+    begin: str
+    end: str
+    extent: int
+    step: int = 1
+    loop: str = ""
+
+
+def plan_levels(nest: Nest) -> tuple[Level, ...]:
+    """The loops to print, from the outermost on."""
+    loops = order_loops(nest)
+    crossing = find_crossing(nest, loops)
+    if crossing is None:
+        return tuple(plain_level(loop) for loop in loops)
+    inner = loops[-1]
+    rest = [plain_level(loop) for loop in loops if loop not in (inner, crossing)]
+    tiled = [(crossing, "ty"), (inner, "tx")]
+    rest += [_big_level(loop, name) for loop, name in tiled]
+    rest += [_tile_level(loop, name) for loop, name in tiled]
+    return (*rest, *(_within_level(loop, name) for loop, name in tiled))
+
+
+def plain_level(loop: Loop) -> Level:
+    return Level(loop.name, "0", str(loop.extent), loop.extent, 1, loop.name)
+
+
+def _big_level(loop: Loop, name: str) -> Level:
+    return Level(f"{name}_big", "0", str(loop.extent), -(-loop.extent // BIG_TILE), BIG_TILE)
+
+
+def _tile_level(loop: Loop, name: str) -> Level:
+    end = _limit(f"{name}_big + {BIG_TILE}", loop.extent, BIG_TILE)
+    return Level(name, f"{name}_big", end, BIG_TILE // TILE, TILE)
+
+
+def _within_level(loop: Loop, name: str) -> Level:
+    end = _limit(f"{name} + {TILE}", loop.extent, TILE)
+    return Level(loop.name, name, end, TILE, 1, loop.name)
+
+
+def _limit(end: str, extent: int, step: int) -> str:
+    return end if extent % step == 0 else f"({end} < {extent} ? {end} : {extent})"
 
 
 def order_loops(nest: Nest) -> tuple[Loop, ...]:
@@ -18,6 +74,26 @@ def order_loops(nest: Nest) -> tuple[Loop, ...]:
         return loops
     best = max(loops, key=lambda loop: (-access_cost(nest, loop), loops.index(loop)))
     return (*(loop for loop in loops if loop is not best), best)
+
+
+def find_crossing(nest: Nest, loops: Sequence[Loop]) -> Loop | None:
+    """A loop that is the contiguous one of a load which jumps along the innermost loop."""
+    if len(loops) < 2 or may_collide(nest):
+        return None
+    indirect = indirect_variables(nest)
+    inner, others = loops[-1], loops[:-1]
+    for op in nest.ops:
+        if op.name != "load" or op.index is None:
+            continue
+        step = stride_in(op.index, inner.name, indirect)
+        if step is None or abs(step) < 2:
+            continue
+        for other in others:
+            along = stride_in(op.index, other.name, indirect)
+            large = inner.extent * other.extent >= TILED_ELEMENTS
+            if along in (1, -1) and large and min(inner.extent, other.extent) >= TILE // 2:
+                return other
+    return None
 
 
 def access_cost(nest: Nest, loop: Loop) -> int:
@@ -52,22 +128,30 @@ def store_collides(nest: Nest, op: Op) -> bool:
     return bool(missing) or any(op.index.stride_of(name) is None for name in names)
 
 
-def print_pointwise(
-    scope: Scope, loops: Sequence[Loop], bounds: dict[str, tuple[str, str]]
-) -> None:
-    """Loops in the given order around all operations; bounds: begin and end of some loops."""
+def shared_levels(levels: Sequence[Level], threads: int) -> int:
+    """How many leading levels are enough to keep all threads busy."""
+    count = min(1, len(levels))
+    while count < len(levels) - 1 and levels[count].begin == "0":
+        if prod(level.extent for level in levels[:count]) >= 4 * threads:
+            break
+        count += 1
+    return count
+
+
+def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
+    """Loops around all operations; those of loops that are open already are not among `levels`."""
     nest, writer = scope.nest, scope.writer
-    everything = range(len(nest.ops))
-    scope.print_ready(everything, stores=not loops)
-    if not loops:
+    scope.print_ready(range(len(nest.ops)), stores=not levels)
+    if not levels:
         return
-    loop, *rest = loops
-    begin, end = bounds.get(loop.name, ("0", str(loop.extent)))
+    level, *rest = levels
     if not rest and not may_collide(nest):
         writer.line(simd_pragma(nest))
-    with writer.block(f"for (i64 {loop.name} = {begin}; {loop.name} < {end}; ++{loop.name}) {{"):
-        with scope.nested(loop.name):
-            print_pointwise(scope, rest, bounds)
+    name = level.name
+    step = f"++{name}" if level.step == 1 else f"{name} += {level.step}"
+    with writer.block(f"for (i64 {name} = {level.begin}; {name} < {level.end}; {step}) {{"):
+        with scope.nested(level.loop):
+            print_pointwise(scope, rest)
 
 
 def simd_pragma(nest: Nest, extra: str = "") -> str:

@@ -208,7 +208,7 @@ SCALAR_PARTS: dict[str, str] = {
     "k_mod_index": (
         "K_INLINE i64 k_mod_index(i64 a, i64 b) { i64 m = a % b; return m < 0 ? m + b : m; }\n"
     ),
-    "k_threads": """\
+    "k_share": """\
 extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
 K_INLINE i64 k_share(i64 total, i64 align, i64 thread, i64 threads) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 
 from inductor.codegen.cpp.accumulators import CELL, Accumulator, Variable, make_accumulator
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
@@ -31,6 +32,10 @@ class ReductionPlan:
     tile: Loop | None
     inner: tuple[Loop, ...]
     block: int = BLOCK
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.tile is None else -(-self.tile.extent // self.block)
 
 
 def plan_reduction(nest: Nest) -> ReductionPlan:
@@ -68,7 +73,9 @@ class ReductionPrinter:
         self.writer = scope.writer
         self.plan = plan
         self.phases: Phases = split_phases(self.nest)
-        self.empty = any(loop.extent == 0 for loop in plan.inner)
+        self.chunk = COLUMN_CHUNK if plan.tile else ROW_CHUNK
+        self.share = ("0", str(plan.inner[0].extent)) if plan.inner else ("0", "0")
+        self.flushed: dict[int, Accumulator] = {}
         self.tiled: dict[int, str] = {}
         self.declared: set[int] = set()
         self.cell = f"[{plan.tile.name} - {plan.tile.name}b]" if plan.tile else ""
@@ -127,19 +134,27 @@ class ReductionPrinter:
         return [n for n in self.phases.before if n in used and n not in indirect]
 
     def _print_pass(self, one: Pass) -> None:
+        found = self._accumulators(one)
+        self._declare_all(found)
+        self._walk(one, found)
+        for accumulator in found:
+            self._finish(accumulator)
+
+    def _accumulators(self, one: Pass) -> list[Accumulator]:
+        """The accumulators of a pass; sums over more than one chunk have a total."""
+        count = prod(loop.extent for loop in self.plan.inner)
         found = [self._make(n) for n in one.reductions]
-        chunk = COLUMN_CHUNK if self.plan.tile else ROW_CHUNK
-        count = 1
-        for loop in self.plan.inner:
-            count *= loop.extent
-        totals = [a for a in found if a.chunked and count > chunk]
+        self.flushed = {a.position: a for a in found if a.chunked and count > self.chunk}
+        return [a.with_total() if a.position in self.flushed else a for a in found]
+
+    def _declare_all(self, found: Sequence[Accumulator]) -> None:
         for accumulator in found:
-            wide = accumulator in totals
-            self._declare((accumulator.total,) if wide else accumulator.variables)
-        if not self.empty:
-            self._print_loops(list(self.plan.inner), one, found, totals, chunk)
-        for accumulator in found:
-            self._finish(accumulator, accumulator in totals)
+            self._declare(accumulator.variables)
+
+    def _walk(self, one: Pass, found: list[Accumulator]) -> None:
+        """The r loops of a pass."""
+        if all(loop.extent for loop in self.plan.inner):
+            self._print_loops(list(self.plan.inner), one, found)
 
     def _make(self, position: int) -> Accumulator:
         op = self.nest.ops[position]
@@ -153,74 +168,68 @@ class ReductionPrinter:
             else:
                 size = self.plan.block
                 self.writer.line(f"alignas(64) {variable.type} {variable.name}[{size}];")
-                self.writer.line(
-                    f"for (i64 k = 0; k < {size}; ++k) {variable.name}[k] = {variable.start};"
-                )
+                self._for_lanes(f"{variable.name}{CELL} = {variable.start};")
 
     def _print_loops(
-        self,
-        loops: list[Loop],
-        one: Pass,
-        found: list[Accumulator],
-        totals: list[Accumulator],
-        chunk: int,
-        flushed: bool = False,
+        self, loops: list[Loop], one: Pass, found: list[Accumulator], inside: bool = False
     ) -> None:
-        """The r loops; sums are flushed once what is inside has at most `chunk` iterations."""
-        count = 1
-        for loop in loops:
-            count *= loop.extent
-        if totals and not flushed and count <= chunk:
-            self._print_flushed(loops, one, found, totals, chunk)
+        """The r loops; sums are flushed once what is inside has at most `chunk` iterations.
+
+        inside: of a chunk, or there are no sums to flush.
+        """
+        inside = inside or not self.flushed
+        count = prod(loop.extent for loop in loops)
+        if not inside and count <= self.chunk:
+            self._print_chunk(loops, one, found)
             return
         if not loops:
             self._print_innermost(one, found)
             return
         loop, *rest = loops
-        name = loop.name
-        inner = count // max(loop.extent, 1)
-        if totals and not flushed and inner <= chunk // 2:
-            step = max(1, chunk // max(inner, 1))
-            head = f"for (i64 {name}b = 0; {name}b < {loop.extent}; {name}b += {step}) {{"
+        begin, end = self.share if loop is self.plan.inner[0] else ("0", str(loop.extent))
+        within = count // loop.extent
+        if not inside and within <= self.chunk // 2:
+            step, name = max(1, self.chunk // within), loop.name
+            head = f"for (i64 {name}b = {begin}; {name}b < {end}; {name}b += {step}) {{"
             with self.writer.block(head):
                 limit = f"{name}b + {step}"
-                end = f"({limit} < {loop.extent} ? {limit} : {loop.extent})"
-                self.writer.line(f"const i64 {name}e = {end};")
-                self._print_flushed(loops, one, found, totals, chunk, (f"{name}b", f"{name}e"))
+                self.writer.line(f"const i64 {name}e = {limit} < {end} ? {limit} : {end};")
+                self._print_chunk(loops, one, found, (f"{name}b", f"{name}e"))
             return
-        with self._loop(loop, rest, found, ("0", str(loop.extent))):
-            self.scope.print_ready(self._hoisted(one))
-            self._print_loops(rest, one, found, totals, chunk, flushed)
+        with self._loop(loop, rest, found, (begin, end)):
+            self.scope.print_ready(one.members)
+            self._print_loops(rest, one, found, inside)
 
-    def _print_flushed(
+    def _print_chunk(
         self,
         loops: list[Loop],
         one: Pass,
         found: list[Accumulator],
-        totals: list[Accumulator],
-        chunk: int,
         bounds: tuple[str, str] | None = None,
     ) -> None:
-        for accumulator in totals:
+        """Sums of their own, added to the totals at the end."""
+        narrow = [self.flushed.get(a.position, a) for a in found]
+        for accumulator in self.flushed.values():
             self._declare(accumulator.variables)
-        if loops and bounds is not None:
+        if bounds is not None:
             loop, *rest = loops
-            with self._loop(loop, rest, found, bounds):
-                self.scope.print_ready(self._hoisted(one))
-                self._print_loops(rest, one, found, totals, chunk, flushed=True)
+            with self._loop(loop, rest, narrow, bounds):
+                self.scope.print_ready(one.members)
+                self._print_loops(rest, one, narrow, inside=True)
         else:
-            self._print_loops(loops, one, found, totals, chunk, flushed=True)
-        for accumulator in totals:
+            self._print_loops(loops, one, narrow, inside=True)
+        for accumulator in self.flushed.values():
             (variable,) = accumulator.variables
-            name = accumulator.total.name
-            if self.plan.tile is None:
-                self.writer.line(f"{name} += {variable.name};")
-            else:
-                size = self.plan.block
-                self.writer.line("#pragma omp simd")
-                self.writer.line(
-                    f"for (i64 k = 0; k < {size}; ++k) {name}[k] += {variable.name}[k];"
-                )
+            line = f"{accumulator.total.name}{CELL} += {variable.name}{CELL};"
+            self._for_lanes(line)
+
+    def _for_lanes(self, line: str) -> None:
+        """A statement for the scalar, or for each lane of the tile."""
+        if self.plan.tile is None:
+            self.writer.line(line.replace(CELL, ""))
+        else:
+            text = line.replace(CELL, "[k]")
+            self.writer.line(f"for (i64 k = 0; k < {self.plan.block}; ++k) {{ {text} }}")
 
     @contextmanager
     def _loop(
@@ -237,9 +246,6 @@ class ReductionPrinter:
             with self.scope.nested(name):
                 yield
 
-    def _hoisted(self, one: Pass) -> tuple[int, ...]:
-        return one.members
-
     def _print_innermost(self, one: Pass, found: list[Accumulator]) -> None:
         with self._lanes():
             self.scope.print_ready(self.phases.before)
@@ -251,18 +257,55 @@ class ReductionPrinter:
                         line = line.replace(f"$${arg}$", self.scope.known[arg])
                     self.writer.line(line.replace(CELL, self.cell))
 
-    def _finish(self, accumulator: Accumulator, flushed: bool) -> None:
+    def _finish(self, accumulator: Accumulator) -> None:
         """The value of a reduction; in a tile it is kept in memory."""
-        kind = value_type(accumulator.dtype)
-        text = f"({kind}){accumulator.total.name}{CELL}" if flushed else accumulator.result
-        position = accumulator.position
+        kind, position = value_type(accumulator.dtype), accumulator.position
         if self.plan.tile is None:
-            self.writer.line(f"const {kind} v{position} = {text.replace(CELL, '')};")
+            text = accumulator.result.replace(CELL, "")
+            self.writer.line(f"const {kind} v{position} = {text};")
             self.scope.known[position] = f"v{position}"
             return
-        size = self.plan.block
-        self.writer.line(f"alignas(64) {kind} w{position}[{size}];")
-        self.writer.line(
-            f"for (i64 k = 0; k < {size}; ++k) w{position}[k] = {text.replace(CELL, '[k]')};"
-        )
+        self.writer.line(f"alignas(64) {kind} w{position}[{self.plan.block}];")
+        self._for_lanes(f"w{position}{CELL} = {accumulator.result};")
         self.tiled[position] = f"w{position}"
+
+    def partial_variables(self) -> list[Variable]:
+        """What a share of the r loops leaves for the others."""
+        (one,) = self.phases.passes
+        return [v for accumulator in self._accumulators(one) for v in accumulator.variables]
+
+    def print_partial(self, share: tuple[str, str], place: str) -> None:
+        """Reduce over a share of the first r loop; `place`: where partial results are kept."""
+        (one,) = self.phases.passes
+        self.share = share
+        self._print_before()
+        found = self._accumulators(one)
+        self._declare_all(found)
+        self._walk(one, found)
+        for variable in (v for accumulator in found for v in accumulator.variables):
+            self._for_lanes(f"q_{variable.name}[{self._kept(place)}] = {variable.name}{CELL};")
+
+    def print_merged(self, slots: int, place: str) -> None:
+        """Put partial results together in order, and do what comes after."""
+        (one,) = self.phases.passes
+        found = self._accumulators(one)
+        self._declare_all(found)
+        with self.writer.block(f"for (i64 slot = 0; slot < {slots}; ++slot) {{"):
+            for accumulator in found:
+                for line in accumulator.merge:
+                    for variable in accumulator.variables:
+                        kept = f"q_{variable.name}[{self._kept(place)}]"
+                        line = line.replace(f"#{variable.name}#", kept)
+                    self._for_lanes(line)
+        for accumulator in found:
+            self._finish(accumulator)
+        with self._lanes():
+            self.scope.print_ready(self.phases.after, stores=True)
+
+    def _kept(self, place: str) -> str:
+        return f"({place}) * {self.plan.block} + k" if self.plan.tile else place
+
+
+def reduces(nest: Nest) -> bool:
+    """Whether a nest belongs here; its r loops may all have had one iteration and be gone."""
+    return bool(nest.of_kind("r")) or any(op.name == "reduction" for op in nest.ops)

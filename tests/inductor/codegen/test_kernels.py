@@ -93,13 +93,122 @@ def test_local_of_many_elements(runner: Runner) -> None:
     check(runner, kernel, storages)
 
 
-def test_transpose(runner: Runner) -> None:
+@pytest.mark.parametrize("rows,columns", [(70, 50), (133, 77), (128, 192), (9, 1000)])
+def test_transpose(runner: Runner, rows: int, columns: int) -> None:
     def body(ops, i, r):
-        x = ops.load("x", i[1] * 70 + i[0], F)
-        ops.store("out", i[0] * 50 + i[1], ops.add(x, x))
+        x = ops.load("x", i[0] * rows * columns + i[2] * rows + i[1], F)
+        ops.store("out", i[0] * rows * columns + i[1] * columns + i[2], ops.add(x, x))
 
-    kernel = Kernel("transpose", (), (trace_body((70, 50), (), body),))
-    check(runner, kernel, {"x": torch.randn(3500), "out": torch.zeros(3500)})
+    kernel = Kernel("transpose", (), (trace_body((3, rows, columns), (), body),))
+    count = 3 * rows * columns
+    check(runner, kernel, {"x": torch.randn(count), "out": torch.zeros(count)})
+
+
+@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize("kind", ["sum", "max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("nan", [False, True])
+def test_few_results_out_of_much(runner: Runner, columns: int, kind: str, nan: bool) -> None:
+    """The reduced loop is shared among threads."""
+    rows = 30001
+    place = kind.startswith("arg")
+
+    def body(ops, i, r):
+        x = ops.load("x", r[0] * columns + i[0], F)
+        value = ops.reduction(kind, x, ops.index_expr(r[0]) if place else None)
+        after = value if place else ops.mul(value, ops.load("w", i[0], F))
+        ops.store("out", i[0], after)
+
+    x = torch.randn(rows * columns).mul(3).round()
+    if nan:
+        x[[17, columns * 20000, columns * 29999]] = float("nan")
+    out = torch.zeros(columns, dtype=torch.int64 if place else F)
+    kernel = Kernel("whole", (), (trace_body((columns,), (rows,), body),))
+    check(runner, kernel, {"x": x, "w": torch.randn(columns), "out": out}, threads=3)
+
+
+@pytest.mark.parametrize("over_rows", [False, True])
+@pytest.mark.parametrize("dtype", [F, torch.float64])
+def test_error_of_sums_is_that_of_eager(runner: Runner, over_rows: bool, dtype) -> None:
+    rows, columns = (20000, 40) if over_rows else (40, 20000)
+
+    def body(ops, i, r):
+        row, column = (r[0], i[0]) if over_rows else (i[0], r[0])
+        ops.store("out", i[0], ops.reduction("sum", ops.load("x", row * columns + column, dtype)))
+
+    x = torch.rand(rows, columns, dtype=dtype)
+    storages = {"x": x, "out": torch.zeros(40, dtype=dtype)}
+    kernel = Kernel("total", (), (trace_body((40,), (20000,), body),))
+    runner.compile(kernel, storages)(storages)
+    axis = 0 if over_rows else 1
+    exact = x.double().sum(axis) if dtype is F else storages["out"]
+    ours = (storages["out"].double() - exact).abs().max()
+    eager = (x.sum(axis).double() - exact).abs().max()
+    unit = torch.finfo(dtype).eps * 10000
+    assert ours <= 2 * eager + unit and torch.allclose(storages["out"], x.sum(axis))
+
+
+def test_reduction_of_nothing_gives_neutral_elements(runner: Runner) -> None:
+    def body(ops, i, r):
+        x = ops.load("x", r[0] * 3 + i[0], F)
+        ops.store("sum", i[0], ops.reduction("sum", x))
+        ops.store("prod", i[0], ops.reduction("prod", x))
+        ops.store("any", i[0], ops.reduction("any", ops.gt(x, ops.constant(0, F))))
+
+    storages = {"x": torch.zeros(0), "sum": torch.ones(3), "prod": torch.zeros(3)}
+    storages["any"] = torch.ones(3, dtype=torch.bool)
+    kernel = Kernel("nothing", (), (trace_body((3,), (0,), body),))
+    runner.compile(kernel, storages)(storages)
+    assert storages["sum"].tolist() == [0] * 3 and storages["prod"].tolist() == [1] * 3
+    assert not storages["any"].any()
+
+
+def test_empty_ranges_do_nothing(runner: Runner) -> None:
+    def body(ops, i, r):
+        ops.store("out", i[1], ops.load("x", i[0] * 4 + i[1], F))
+
+    storages = {"x": torch.zeros(0), "out": torch.ones(4)}
+    for outer in ((), (0,), (2,)):
+        kernel = Kernel("empty", outer, (trace_body((0, 4), (), body),) * 2)
+        runner.compile(kernel, storages)(storages)
+    assert storages["out"].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("dtype", [F, torch.int64])
+@pytest.mark.parametrize("width", [1, 3, 300])
+def test_scatter_add(runner: Runner, dtype: torch.dtype, width: int) -> None:
+    """Colliding places are added in order, so that floats come out as in eager."""
+
+    def body(ops, i, r):
+        t = ops.indirect(ops.load("index", i[0], torch.int64), 7)
+        x = ops.load("x", i[0] * width + i[1], dtype)
+        ops.store("out", t * width + i[1], x, "add")
+
+    x = torch.randn(500 * width).mul(9).to(dtype)
+    storages = {"x": x, "index": torch.randint(-7, 7, (500,))}
+    storages["out"] = torch.zeros(7 * width, dtype=dtype)
+    kernel = Kernel("scatter", (), (trace_body((500, width), (), body),))
+    check(runner, kernel, storages, threads=2, rtol=0, atol=0)
+
+
+def test_masked_loads_read_nothing(runner: Runner) -> None:
+    """A padded row: positions outside of the buffer are never touched."""
+
+    def body(ops, i, r):
+        place = ops.index_expr(i[0] - 5)
+        inside = ops.bitwise_and(
+            ops.ge(place, ops.constant(0, torch.int64)),
+            ops.lt(place, ops.constant(100, torch.int64)),
+        )
+        far = (i[0] - 5) * 1_000_000_000
+        value = ops.masked(inside, lambda: ops.load("x", i[0] - 5, F), 7.0)
+        never = ops.constant(False, torch.bool)
+        nothing = ops.masked(never, lambda: ops.load("x", far, F), 1.0)
+        ops.store("out", i[0], ops.mul(value, nothing))
+
+    x = torch.randn(100)
+    storages = {"x": x, "out": torch.zeros(110)}
+    runner.compile(Kernel("pad", (), (trace_body((110,), (), body),)), storages)(storages)
+    assert torch.equal(storages["out"], torch.nn.functional.pad(x, (5, 5), value=7.0))
 
 
 @pytest.mark.parametrize("bad", [None, 10, -11, -(2**63)])

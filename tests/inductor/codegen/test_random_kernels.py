@@ -9,27 +9,44 @@ import torch
 from kernel_support import Runner, interpret_kernel
 from random_kernels import random_kernel
 
-KERNELS = 30
+from inductor.codegen.cpp import kernel, pointwise, reduction
+
+KERNELS = 25
+SMALL = {  # so that small kernels take the ways of large ones
+    kernel: {"PARALLEL_WORK": 0},
+    pointwise: {"TILED_ELEMENTS": 0, "TILE": 4, "BIG_TILE": 8},
+    reduction: {"ROW_CHUNK": 8, "COLUMN_CHUNK": 4, "BLOCK": 8},
+}
 FOUND: list[int] = []  # seeds that once gave a difference
 
 
 def compare(runner: Runner, seeds: list[int], threads: int) -> None:
     made = [random_kernel(seed) for seed in seeds]
-    for (kernel, storages), compiled in zip(made, runner.compile_all(made, threads)):
+    for (made_kernel, storages), compiled in zip(made, runner.compile_all(made, threads)):
         ours = {name: t.clone() for name, t in storages.items()}
         want = {name: t.clone() for name, t in storages.items()}
         code, _ = compiled(ours)
-        assert code == 0, kernel.name
-        interpret_kernel(kernel, want)
-        for name in kernel.writes():
-            assert torch.equal(ours[name], want[name]), f"{kernel.name}: {name}\n{kernel}"
+        assert code == 0, made_kernel.name
+        interpret_kernel(made_kernel, want)
+        for name in made_kernel.writes():
+            assert torch.equal(ours[name], want[name]), f"{made_kernel.name}: {name}\n{made_kernel}"
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_random_kernels(runner: Runner, threads: int) -> None:
-    compare(runner, [secrets.randbelow(10**6) for _ in range(KERNELS)], threads)
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, values in SMALL.items():
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_random_kernels(runner: Runner, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if small:
+        make_small(monkeypatch)
+    seeds = [secrets.randbelow(10**6) for _ in range(KERNELS)]
+    compare(runner, seeds, threads=3 if small else 1)
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_found_before(runner: Runner, seed: int) -> None:
-    compare(runner, [seed], 2)
+def test_found_before(runner: Runner, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+    compare(runner, [seed], 3)
