@@ -52,7 +52,7 @@ from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.rules.contexts import GraphContextVar, changes_modes, leaves_on_error
 from dynamo.symbolic.rules.inference import outside_inference_mode
-from dynamo.symbolic.rules.modes import keep_modes
+from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
 from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
@@ -191,6 +191,7 @@ class Converter:
             trace.forced_breaks = frozenset(context.forced)
             modes = contextlib.ExitStack()
             modes.enter_context(outside_inference_mode())
+            modes.enter_context(own_saved_tensor_hooks())
             modes.callback(keep_modes())
             modes.callback(trace.leave)
             try:

@@ -90,6 +90,14 @@ class Effects:
         """What was written so far, for `changed_outside`."""
         return dict(self._places)
 
+    def targets_since(self, before: dict[Hashable, Effect]) -> list[Var | None]:
+        """What was changed since `before` (None: no object), modes of torch left out."""
+        return [
+            _target(effect) for place, effect in self._places.items()
+            if before.get(place) is not effect
+            and (not isinstance(effect, CallEffect) or _is_outside(effect))
+        ]
+
     def forget_since(self, before: dict[Hashable, Effect]) -> None:
         """Drops what was written since `before`."""
         self._places = before

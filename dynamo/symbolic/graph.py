@@ -84,6 +84,38 @@ class GraphBuilder:
                 self._first_operation = None
             self.graph.erase_node(node)
 
+    def operations_after(self, mark: fx.Node) -> dict[fx.Node, None]:
+        """The operations made after the mark, in order."""
+        nodes = []
+        node = self.graph._root.prev
+        while node is not mark and node.op not in ("placeholder", "root"):
+            nodes.append(node)
+            node = node.prev
+        return dict.fromkeys(reversed(nodes))
+
+    def cut_out(
+        self, body: dict[fx.Node, None], outputs: list[fx.Node], first: list[fx.Node]
+    ) -> tuple[list[fx.Node], fx.GraphModule]:
+        """Moves operations into a module of their own; its inputs, and the module.
+
+        first: nodes that come first among the inputs where they are inputs.
+        """
+        inner, known = fx.Graph(), dict[fx.Node, fx.Node]()
+        used = dict.fromkeys(arg for node in body for arg in node.all_input_nodes)
+        inputs = [node for node in dict.fromkeys([*first, *used])
+                  if node in used and node not in body]
+        for node in inputs:
+            known[node] = inner.placeholder(node.name)
+            known[node].meta.update(node.meta)
+        for node in body:
+            known[node] = inner.node_copy(node, known.__getitem__)
+        inner.output(tuple(known[node] for node in outputs))
+        for node in reversed(body):
+            if node is self._first_operation:
+                self._first_operation = None
+            self.graph.erase_node(node)
+        return inputs, fx.GraphModule(torch.nn.Module(), inner, class_name="CheckpointedGraph")
+
     # -- finishing --------------------------------------------------------------------------
 
     def finish(self) -> GraphRecord | None:

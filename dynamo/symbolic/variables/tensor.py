@@ -74,6 +74,10 @@ class TensorVar(Var):
             self._trace.add_input(self)
         return self._node
 
+    def move_to(self, node: fx.Node) -> None:
+        """The same tensor as the result of another node."""
+        self._node = node
+
     @property
     def is_unread(self) -> bool:
         """True while nothing of the real tensor has been looked at."""

@@ -1,0 +1,128 @@
+"""Activation checkpointing in traced programs: one node, eager's gradients, nothing kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dynamo
+from dynamo.testing import CompileCounter
+
+torch.manual_seed(0)
+BLOCK = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+NORM = nn.BatchNorm1d(3).double()
+COUNTED = {"calls": 0}
+
+
+def module(x: torch.Tensor) -> Any:
+    return checkpoint(BLOCK, x, use_reentrant=False) * 2
+
+
+def stacked(x: torch.Tensor) -> Any:
+    for _ in range(2):
+        x = x + checkpoint(BLOCK, x, use_reentrant=False)
+    return x
+
+
+def nest_of_results(x: torch.Tensor) -> Any:
+    def f(a: torch.Tensor, *, k: float) -> Any:
+        b = a * k
+        return {"x": BLOCK(b), "y": [b.sin(), a, 3]}
+
+    found = checkpoint(f, x * 2, k=3.0, use_reentrant=False, preserve_rng_state=True)
+    return found["x"] * found["y"][0] + found["y"][1] + found["y"][2]
+
+
+def writes_buffers(x: torch.Tensor) -> Any:
+    return checkpoint(NORM, x, use_reentrant=False), NORM.running_mean.clone()
+
+
+def in_no_grad(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = checkpoint(BLOCK, x, use_reentrant=False)
+    return BLOCK(x) + y
+
+
+def reentrant(x: torch.Tensor) -> Any:
+    return checkpoint(BLOCK, x, use_reentrant=True) * 2
+
+
+def counts(x: torch.Tensor) -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        COUNTED["calls"] += 1
+        return BLOCK(a)
+
+    return checkpoint(f, x, use_reentrant=False)
+
+
+def appends(x: torch.Tensor) -> Any:
+    kept: list[torch.Tensor] = []
+
+    def f(a: torch.Tensor) -> torch.Tensor:
+        kept.append(a * 2)
+        return BLOCK(a)
+
+    y = checkpoint(f, x, use_reentrant=False)
+    return y + kept[0] + len(kept)
+
+
+def breaks_inside(x: torch.Tensor) -> Any:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        dynamo.graph_break()
+        return BLOCK(a).sin()
+
+    return checkpoint(f, x, use_reentrant=False) + 1
+
+
+def check(f: Callable[[torch.Tensor], Any], graphs: int | None) -> None:
+    dynamo.reset()
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(f, backend=counter, fullgraph=graphs == 1)
+    for call in range(3):
+        results = []
+        for run in (f, compiled):
+            torch.manual_seed(call)
+            BLOCK.zero_grad()
+            NORM.reset_running_stats()
+            COUNTED["calls"] = 0
+            x = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+            found = run(x)
+            flat = list(found) if isinstance(found, tuple) else [found]
+            flat[0].square().sum().backward()
+            results.append([*flat, x.grad, *(p.grad for p in BLOCK.parameters()),
+                            NORM.running_mean, dict(COUNTED), torch.rand(1)])
+        for want, got in zip(*results, strict=True):
+            same = torch.equal(want, got) if isinstance(want, torch.Tensor) else want == got
+            assert same, (call, want, got)
+    assert graphs is None or counter.frame_count == graphs
+
+
+@pytest.mark.parametrize("f", [module, stacked, nest_of_results, writes_buffers, in_no_grad])
+def test_one_graph(f: Callable[[torch.Tensor], Any]) -> None:
+    check(f, 1)
+
+
+@pytest.mark.parametrize("f", [reentrant, counts, appends, breaks_inside])
+def test_any_graphs(f: Callable[[torch.Tensor], Any]) -> None:
+    check(f, None)
+
+
+def test_nothing_is_kept_for_backward() -> None:
+    x = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    compiled = dynamo.compile(module, backend="eager", fullgraph=True)
+    for run in (compiled, compiled, BLOCK):
+        sizes.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            run(x)
+        assert (32 in sizes) is (run is BLOCK)  # the hidden layer
