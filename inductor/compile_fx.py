@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.graph import ExternKernel
+from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -100,6 +102,10 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     with timed("inductor.lowering"):
         lowered = lower_graph(module)
     threads = torch.get_num_threads()
+    if config.library_kernels == "measure":
+        with timed("inductor.library_kernels"):
+            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads)
+            lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
     _report(lowered, schedule)

@@ -1,0 +1,78 @@
+"""The choice of library products: kept on disk, the same results, only where the form fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dynamo.aot.capture import capture_forward
+from inductor import library_kernels
+from inductor.ir.graph import ExternKernel, LoopGraph
+from inductor.ir.interpret import interpret_graph
+from inductor.library_kernels import choose_library_kernels
+from inductor.lowering.run import lower_graph
+from inductor.runtime.store import Store
+
+
+def lowered(function: Any, *inputs: torch.Tensor) -> LoopGraph:
+    module = torch.fx.symbolic_trace(function)
+    return lower_graph(capture_forward(module, list(inputs)).module).graph
+
+
+def targets(graph: LoopGraph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if isinstance(node, ExternKernel)]
+
+
+def linear(x: Any, w: Any, b: Any) -> Any:
+    return torch.nn.functional.linear(x, w, b)
+
+
+def without_bias(x: Any, w: Any) -> Any:
+    return x @ w.t()
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_answer_is_used_and_kept(
+    faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        library_kernels, "_onednn_is_faster", lambda product: asked.append(product) or faster
+    )
+    store = Store(tmp_path)
+    x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
+    for _ in range(2):
+        graph = choose_library_kernels(lowered(linear, x, w, b), store, 1)
+        expected = "mkldnn._linear_pointwise.default" if faster else "aten.addmm.default"
+        assert targets(graph) == [expected]
+        torch.testing.assert_close(interpret_graph(graph, [x, w, b])[0], linear(x, w, b))
+    assert len(asked) == 1
+    [kept] = tmp_path.glob("products/*/*.json")
+    assert list(json.loads(kept.read_text()).values()) == [faster]
+
+
+def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_kernels, "_onednn_is_faster", lambda product: True)
+    store = Store(tmp_path)
+    x, w = torch.randn(6, 8), torch.randn(8, 5)
+    plain = choose_library_kernels(lowered(lambda x, w: x @ w, x, w), store, 1)
+    assert targets(plain) == ["aten.mm.default"]
+    turned = choose_library_kernels(lowered(without_bias, x, w.t().contiguous()), store, 1)
+    assert targets(turned) == ["mkldnn._linear_pointwise.default"]
+    double = [x.double(), w.t().contiguous().double()]
+    assert targets(choose_library_kernels(lowered(without_bias, *double), store, 1)) == [
+        "aten.mm.default"
+    ]
+
+
+def test_real_measurement_gives_an_answer() -> None:
+    graph = lowered(linear, torch.randn(64, 64), torch.randn(64, 64), torch.randn(64))
+    [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
+    product = library_kernels._as_linear(node, graph.layouts())
+    assert product is not None
+    assert product.shape_class() == (64, 64, 64, True)
+    assert library_kernels._onednn_is_faster(product) in (True, False)
