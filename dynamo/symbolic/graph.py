@@ -114,7 +114,7 @@ class GraphBuilder:
             if node is self._first_operation:
                 self._first_operation = None
             self.graph.erase_node(node)
-        return inputs, fx.GraphModule(torch.nn.Module(), inner, class_name="CheckpointedGraph")
+        return inputs, fx.GraphModule(torch.nn.Module(), inner, class_name="InnerGraph")
 
     # -- finishing --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dynamo.symbolic.rules import (
     autograd_functions,
     builtins,
     checkpointing,
+    conditional,
     containers,
     contexts,
     generators as generator_rules,
@@ -43,8 +44,8 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
-    attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, constant,
-    containers, contexts, dicts, exceptions, functions,
+    attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
+    constant, containers, contexts, dicts, exceptions, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
     torch_functions, transforms,

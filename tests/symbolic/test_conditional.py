@@ -1,0 +1,76 @@
+"""`torch.cond` in traced programs, against a plain `if`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.testing import CompileCounter
+
+LEAF = torch.rand(3, dtype=torch.float64, requires_grad=True)
+SEEN: list[int] = []
+
+
+def plain(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def closures(cond: Any, x: torch.Tensor) -> Any:
+    k = 3.0
+    return cond(x.sum() > 3, lambda a: (a + k, [a.sum()]), lambda a: (a - LEAF.detach(), [a[0, 0] * 1]), (x,))
+
+
+def gradients(cond: Any, x: torch.Tensor) -> Any:
+    y = x * LEAF
+    return cond(x.sum() > 3, lambda a: a * LEAF, lambda a: a / LEAF, (y,)) + y
+
+
+def nested(cond: Any, x: torch.Tensor) -> Any:
+    def inner(a: torch.Tensor) -> torch.Tensor:
+        return cond(a[0, 0] > 0.5, lambda b: b * 2, lambda b: b * 3, (a,)) + 1
+
+    return cond(x.sum() > 3, inner, lambda a: a - 1, (x * 1,))
+
+
+def without_operands(cond: Any, x: torch.Tensor) -> Any:
+    return cond(x[0, 0] > 0.5, lambda: x.sin(), lambda: x.cos())
+
+
+def gives_operand_back(cond: Any, x: torch.Tensor) -> Any:
+    return cond(x.sum() > 3, lambda a: a, lambda a: a * 2, (x,))
+
+
+def changes(cond: Any, x: torch.Tensor) -> Any:
+    return cond(x.sum() > 3, lambda: (SEEN.append(1), x * 1)[1], lambda: x * 2), list(SEEN)
+
+
+def run(f: Callable[..., Any], cond: Any, x: torch.Tensor) -> Any:
+    LEAF.grad = None
+    SEEN.clear()
+    flat = torch.utils._pytree.tree_leaves(f(cond, x))
+    if flat[0].requires_grad:
+        flat[0].sum().backward()
+    return [*flat, LEAF.grad]
+
+
+@pytest.mark.parametrize("f", [closures, gradients, nested, without_operands])
+def test_one_graph(f: Callable[..., Any]) -> None:
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(lambda _, x: f(torch.cond, x), backend=counter, fullgraph=True)
+    for call in range(6):
+        torch.manual_seed(call)
+        x = torch.rand(2, 3, dtype=torch.float64)
+        for want, got in zip(run(f, plain, x), run(compiled, None, x), strict=True):
+            assert (want is None and got is None) or torch.equal(want, got)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("f", [gives_operand_back, changes])
+def test_what_is_no_choice_breaks(f: Callable[..., Any]) -> None:
+    compiled = dynamo.compile(lambda x: f(torch.cond, x), backend="eager", fullgraph=True)
+    with pytest.raises(dynamo.exc.Unsupported, match="torch.cond"):
+        compiled(torch.rand(2, 3, dtype=torch.float64))
