@@ -17,8 +17,9 @@ from math import prod
 
 import torch
 
+from inductor.codegen.cpp.collisions import apart_loops, may_collide
 from inductor.codegen.cpp.nest import Nest, make_nest
-from inductor.codegen.cpp.pointwise import may_collide, plan_levels, print_pointwise
+from inductor.codegen.cpp.pointwise import plan_levels, print_pointwise
 from inductor.codegen.cpp.reduction import plan_reduction, reduces
 from inductor.codegen.cpp.rewrite import split_arg_reductions
 from inductor.codegen.cpp.scope import Scope, Writer, checked_ops, error_name
@@ -207,7 +208,9 @@ class KernelPrinter:
         nest = prepare_nest(stage, self.kernel.outer, fold_outer=True)
         if _is_empty(nest):
             return
-        parallel = _work(stage) * prod(self.kernel.outer) > PARALLEL_WORK and not may_collide(nest)
+        parallel = _work(stage) * prod(self.kernel.outer) > PARALLEL_WORK
+        if may_collide(nest):
+            parallel &= bool(apart_loops(nest)) and not reduces(nest)
         if reduces(nest) and parallel and self.threads > 1:
             if wants_split(nest, plan_reduction(nest), self.threads):
                 self._add_split_parts(nest)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from inductor.codegen.cpp.collisions import apart_loops, is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope, checked_ops, error_name
-from inductor.ir.body import Op
 
 BAD_STRIDE = 3
 TILE, BIG_TILE = 16, 64
@@ -68,11 +68,12 @@ def _limit(end: str, extent: int, step: int) -> str:
 
 
 def order_loops(nest: Nest) -> tuple[Loop, ...]:
-    """The loops with the best one innermost; as they are where stores may collide."""
+    """The loops with the best one innermost; where stores may collide only if their order stays."""
     loops = nest.of_kind("i")
-    if len(loops) < 2 or may_collide(nest):
+    free = apart_loops(nest) if may_collide(nest) else loops
+    if not free:
         return loops
-    best = max(loops, key=lambda loop: (-access_cost(nest, loop), loops.index(loop)))
+    best = max(free, key=lambda loop: (-access_cost(nest, loop), loops.index(loop)))
     return (*(loop for loop in loops if loop is not best), best)
 
 
@@ -110,24 +111,6 @@ def access_cost(nest: Nest, loop: Loop) -> int:
     return cost
 
 
-def may_collide(nest: Nest) -> bool:
-    """Whether two iterations may store into one element (then their order counts)."""
-    return any(op.name == "store" and store_collides(nest, op) for op in nest.ops)
-
-
-def store_collides(nest: Nest, op: Op) -> bool:
-    """Whether the places of a store are not known to differ for all its iterations."""
-    assert op.index is not None
-    indirect = indirect_variables(nest)
-    names = {var.name for var in op.index.variables()}
-    if names & indirect.keys():
-        return True
-    if op.imm != "add":
-        return False
-    missing = {loop.name for loop in nest.loops if loop.extent > 1} - names
-    return bool(missing) or any(op.index.stride_of(name) is None for name in names)
-
-
 def shared_levels(levels: Sequence[Level], threads: int) -> int:
     """How many leading levels are enough to keep all threads busy."""
     count = min(1, len(levels))
@@ -145,7 +128,7 @@ def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
     if not levels:
         return
     level, *rest = levels
-    if not rest and not may_collide(nest):
+    if not rest and is_apart(nest, level.loop):
         writer.line(simd_pragma(nest))
     name = level.name
     step = f"++{name}" if level.step == 1 else f"{name} += {level.step}"

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from inductor.codegen.cpp.accumulators import CELL, Accumulator, Variable, make_accumulator
+from inductor.codegen.cpp.collisions import may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.phases import Pass, Phases, split_phases
-from inductor.codegen.cpp.pointwise import BAD_STRIDE, may_collide, simd_pragma
+from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
 from inductor.codegen.cpp.scope import Scope
 from inductor.codegen.cpp.types import value_type
 

@@ -12,15 +12,18 @@ from dataclasses import replace
 from math import prod
 
 from inductor.codegen.cpp.accumulators import Variable
+from inductor.codegen.cpp.collisions import is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest
 from inductor.codegen.cpp.phases import split_phases
-from inductor.codegen.cpp.pointwise import Level, may_collide, print_pointwise, shared_levels
+from inductor.codegen.cpp.pointwise import Level, print_pointwise, shared_levels
 from inductor.codegen.cpp.reduction import ReductionPlan, ReductionPrinter
 from inductor.codegen.cpp.scope import Scope, Writer
 
 
 def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tuple[int, int]:
     """Print; the leading levels that are enough for all threads are shared. (items, alignment)"""
+    if levels and may_collide(scope.nest):
+        return _share_innermost(scope, levels)
     count = shared_levels(levels, threads)
     shared, rest = levels[:count], levels[count:]
     items = prod(level.extent for level in shared)
@@ -32,6 +35,16 @@ def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tu
         with scope.nested(*(level.loop for level in shared)):
             print_pointwise(scope, rest)
     return items, 1
+
+
+def _share_innermost(scope: Scope, levels: tuple[Level, ...]) -> tuple[int, int]:
+    """Every thread walks all iterations in order, for a range of the innermost loop."""
+    *outer, last = levels
+    if not is_apart(scope.nest, last.loop):
+        print_pointwise(scope, levels)
+        return 1, 1
+    print_pointwise(scope, (*outer, replace(last, begin="begin", end="end")))
+    return last.extent, 16
 
 
 def share_reduction(scope: Scope, plan: ReductionPlan) -> int:

@@ -120,7 +120,21 @@ class Maker:
             if data.dtype is torch.int64 and name.startswith("in"):
                 data.clamp_(-6, 5)
 
+    def scatter(self, ops, value, loops) -> None:
+        """Add into places that the data chooses; some loops may be told from the place."""
+        kept = [loop for loop in loops if self.rng.random() < 0.6]
+        index, count = self.position(kept, dense=True)
+        where, needed = self.position(loops, dense=False)
+        row = ops.load(self.buffer(torch.int64, needed), where, torch.int64)
+        rows = ops.indirect(row, 6)
+        total = rows * count + index if self.rng.random() < 0.7 else rows + index * 6
+        value = self.shrink(ops, self.convert(ops, value, torch.int32))
+        ops.store(self.buffer(torch.int32, count * 6, "out"), total, value, "add")
+
     def store(self, ops, value, loops) -> None:
+        if value.dtype is not torch.bool and self.rng.random() < 0.15:
+            self.scatter(ops, value, loops)
+            return
         index, count = self.position(loops, dense=True)
         ops.store(self.buffer(value.dtype, count, "out"), index, value)
 
