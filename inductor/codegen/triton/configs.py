@@ -12,6 +12,7 @@ from inductor.codegen.triton.split import reads_along_rows
 
 WARP = 32
 TILE = 4096  # elements of a persistent tile of several rows
+TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
 LOOP_BLOCKS_ALONG_ROWS = ((32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8))
 
@@ -33,6 +34,8 @@ def power_of_two(count: int) -> int:
 def choose_configs(launch: Launch) -> tuple[Config, ...]:
     """The default config first."""
     widest = max(stage.columns for stage in launch.stages)
+    if launch.tiled:
+        return _tile_configs(launch, widest)
     if widest <= 1 and launch.splits == 1:
         return _flat_configs(launch)
     if launch.persistent:
@@ -52,12 +55,22 @@ def _flat_configs(launch: Launch) -> tuple[Config, ...]:
     return _unique([Config(min(block, rows), 1, warps) for block, warps in found])
 
 
+def _tile_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
+    large = launch.rows * columns >= 1 << 21
+    found = TILES if large else (TILES[1], TILES[0])
+    rows = power_of_two(launch.rows)
+    return _unique([
+        Config(min(x, rows), min(r, power_of_two(columns)), warps) for x, r, warps in found
+    ])
+
+
 def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     rows = power_of_two(launch.rows)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    wanted = max(1, min((64 if along_rows else 8), TILE // columns, rows))
-    if not along_rows:
-        wanted = max(1, min(wanted, 1024 // columns, rows // 256))
+    if along_rows:
+        wanted = max(1, min(64, TILE // columns, rows))
+    else:
+        wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
         if block * columns <= 16384 and block <= rows:

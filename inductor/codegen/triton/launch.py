@@ -3,18 +3,19 @@
 In: made by `plan`. Out: read by the printer. Grammar:
 
     Plan   := launches(Launch*) scratch(Scratch*)
-    Launch := rows stages(Stage*) locals(register) splits chunk persistent
+    Launch := rows stages(Stage*) locals(register) splits chunk persistent tiled
     Stage  := serial columns reduction ops(Op*)
 
 A launch is one Triton function. Its rows are spread over the programs of the grid: variable `x`.
 The columns of each stage (variable `r`) are one tile (`persistent`) or a loop over tiles; they are
 the reduction loops of the stage (`reduction`) or else its plain loops. `serial` (variable `s`)
-counts plain loops that stand around reduction loops. Where a reduction has few rows and many
-columns, the columns of a row are shared by `splits` programs (variable `g`, each takes `chunk` of
-them), which leave partial results in scratch buffers, and a second launch combines those. All
-indices are written in x, s, r, g and indirect variables; a reduction op in a stage that is no
-`reduction` is over one value. A local becomes a tile in registers where it can, and a scratch
-buffer in global memory otherwise.
+counts plain loops that stand around reduction loops. In a `tiled` launch, whose stages all have
+the same columns and no reductions, columns too are spread over programs. Where a reduction has few
+rows and many columns, the columns of a row are shared by `splits` programs (variable `g`, each
+takes `chunk` of them), which leave partial results in scratch buffers, and a second launch combines
+those. All indices are written in x, s, r, g and indirect variables; a reduction op in a stage that
+is no `reduction` is over one value. A local becomes a tile in registers where it can; otherwise
+its value is computed again or kept in a scratch buffer in global memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor.ir.body import IndirectVar, Op
+from inductor.ir.index import Index, constant, floordiv, mod
 from inductor.scheduler.schedule import Local
 
 
@@ -62,6 +64,7 @@ class Launch:
     splits: int = 1
     chunk: int = 0
     persistent: bool = True
+    tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ def product(extents: Sequence[int]) -> int:
     for extent in extents:
         count *= extent
     return count
+
+
+def positions(extents: Sequence[int], flat: Index) -> list[Index]:
+    """The index of each loop when all are counted row-major by `flat`."""
+    found = []
+    inner = product(extents)
+    if inner == 0:
+        return [constant(0)] * len(extents)
+    for extent in extents:
+        inner //= extent
+        found.append(mod(floordiv(flat, inner), extent) if extent > 1 else constant(0))
+    return found
 
 
 class Phases:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, product
+from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
+from inductor.codegen.triton.recompute import recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
+from inductor.codegen.triton.tiling import choose_tile
 from inductor.ir.body import LoopBody, Op
-from inductor.ir.index import Index, IndexLike, constant, floordiv, mod, variable
+from inductor.ir.index import Index, IndexLike, constant, variable
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
@@ -45,6 +47,7 @@ def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
     work = rows * max(_iterations(stage) for stage in kernel.stages)
     if len(kernel.stages) == 1 or _is_flat(kernel) or rows >= ENOUGH_ROWS or work < LARGE_KERNEL:
         return [kernel], []
+    kernel = recompute_locals(kernel)
     spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})
     return [
         replace(spilled, name=f"{kernel.name}_{number}", stages=(stage,))
@@ -113,28 +116,21 @@ def _reduces(stage: LoopBody) -> bool:
 
 def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
     if _is_flat(kernel):
+        tile = choose_tile(kernel)
+        if tile is not None:
+            return _tiled_launch(kernel, *tile), []
         extents = (*kernel.outer, *kernel.stages[0].ranges)
         stages = [_flat_stage(kernel, stage) for stage in kernel.stages]
         return Launch(kernel.name, product(extents), tuple(stages), kernel.locals), []
     if len(kernel.stages) == 1:
         kernel = _promote_loops(kernel)
     persistent = _is_persistent(kernel)
+    if not persistent:
+        kernel = recompute_locals(kernel)
     kernel, scratch = spill_locals(kernel, _unfit_locals(kernel, persistent))
     stages = [_row_stage(kernel, stage) for stage in kernel.stages]
     rows = product(kernel.outer)
     return Launch(kernel.name, rows, tuple(stages), kernel.locals, persistent=persistent), scratch
-
-
-def positions(extents: Sequence[int], flat: Index) -> list[Index]:
-    """The index of each loop when all are counted row-major by `flat`."""
-    found = []
-    inner = product(extents)
-    if inner == 0:
-        return [constant(0)] * len(extents)
-    for extent in extents:
-        inner //= extent
-        found.append(mod(floordiv(flat, inner), extent) if extent > 1 else constant(0))
-    return found
 
 
 def _substitute(ops: Sequence[Op], values: Mapping[str, IndexLike]) -> tuple[Op, ...]:
@@ -149,6 +145,23 @@ def _flat_stage(kernel: Kernel, stage: LoopBody) -> Stage:
     names += [f"i{n}" for n in range(len(stage.ranges))]
     values = dict(zip(names, positions(extents, variable("x", product(extents))), strict=True))
     return Stage(_substitute(stage.ops, values), 1, 1, False)
+
+
+def _tiled_launch(kernel: Kernel, column: int, row: int) -> Launch:
+    """One loop as columns, all others as rows, the loop number `row` last."""
+    ranges = kernel.stages[0].ranges
+    names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
+    extents = (*kernel.outer, *ranges)
+    order = [n for n in range(len(names)) if n not in (column, row)] + [row]
+    shape = [extents[n] for n in order]
+    rows = variable("x", product(shape))
+    values: dict[str, IndexLike] = {names[column]: variable("r", extents[column])}
+    for n, index in zip(order, positions(shape, rows), strict=True):
+        values[names[n]] = index
+    stages = tuple(
+        Stage(_substitute(stage.ops, values), 1, extents[column], False) for stage in kernel.stages
+    )
+    return Launch(kernel.name, product(shape), stages, tiled=True)
 
 
 def _promote_loops(kernel: Kernel) -> Kernel:

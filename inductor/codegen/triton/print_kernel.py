@@ -56,12 +56,14 @@ class TritonSource:
     configs: tuple[Config, ...]
     rows: int
     splits: int
+    columns: int
     may_fail: bool
     again: bool
 
     def grid(self, config: Config) -> tuple[int, int, int]:
-        """How many programs."""
-        return (-(-self.rows // config.rows), self.splits, 1)
+        """How many programs. (columns: of a tiled launch, otherwise 0.)"""
+        second = -(-self.columns // config.columns) if self.columns else self.splits
+        return (-(-self.rows // config.rows), second, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ def _title(kernel: Kernel) -> str:
     words: dict[str, None] = {}
     for target in kernel.origins.targets:
         parts = target.split(".")
-        words[re.sub(r"\W", "_", parts[1] if len(parts) > 1 else target)] = None
+        word = parts[1] if len(parts) > 1 else target
+        words[re.sub(r"\W", "_", word).strip("_")] = None
     text = "_".join(words)
     return f"fused_{text[:LONGEST_TITLE].rstrip('_')}" if text else kernel.name
 
@@ -121,6 +124,7 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     text = f"@triton.jit\ndef {name}{text}"
     return TritonSource(
         name, text, tuple(touched), configs, launch.rows, launch.splits,
+        launch.stages[0].columns if launch.tiled else 0,
         "tl.device_assert" in text, _is_repeatable(launch, own),
     )
 
@@ -183,7 +187,9 @@ def _print_blocks(
             continue
         number = len(found) - 1
         full = power_of_two(extent)
-        if frame.launch.persistent:
+        if frame.launch.tiled:
+            size, masked = "RBLOCK", extent % max(config.columns for config in configs) != 0
+        elif frame.launch.persistent:
             size, masked = str(full), extent != full
         else:
             greatest = max(min(config.columns, full) for config in configs)
@@ -194,6 +200,9 @@ def _print_blocks(
         block, mask = f"R{number}BLOCK", f"rmask{number}" if masked else ""
         writer.line(f"{block}: tl.constexpr = {size}")
         found[extent] = Columns(f"r{number}", mask, block, extent)
-        if frame.launch.persistent:
-            print_columns(writer, found[extent], "", frame.wide, False)
+        if frame.launch.tiled:
+            base = f"tl.program_id(1) * {block}"
+            print_columns(writer, found[extent], base, frame.wide)
+        elif frame.launch.persistent:
+            print_columns(writer, found[extent], "", frame.wide)
     return found

@@ -162,7 +162,7 @@ class StagePrinter:
             self._print_columns()
 
     def _print_columns(self) -> None:
-        if self.frame.launch.persistent or self.stage.columns == 1:
+        if self.frame.launch.persistent or self.frame.launch.tiled or self.stage.columns == 1:
             for position in range(len(self.stage.ops)):
                 self._print_op(position)
             return
@@ -192,7 +192,7 @@ class StagePrinter:
         if launch.splits > 1:
             bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
-            print_columns(self.writer, columns, "base", self.frame.wide, launch.splits > 1)
+            print_columns(self.writer, columns, "base", self.frame.wide)
             for position in inside:
                 if position in self.partial:
                     self._step_reduction(position, self.stage.ops[position])
@@ -423,7 +423,7 @@ class StagePrinter:
         self.values[position] = self._finish(op, self.partial[position])
 
 
-def print_columns(writer: Writer, columns: Columns, base: str, wide: bool, cut: bool) -> None:
+def print_columns(writer: Writer, columns: Columns, base: str, wide: bool) -> None:
     """The variable and the mask of a tile of columns that begins at `base`."""
     text = f"tl.arange(0, {columns.block})[None, :]"
     text = f"{base} + {text}" if base else text

@@ -40,6 +40,17 @@ def transpose() -> Case:
     return Kernel("transpose", (13,), (stage((13,), (13, 9), (), body),)), buffers
 
 
+def swapped() -> Case:
+    """Long enough for a tile; three loops, of which the middle one is last in memory."""
+    def body(ops, o, i, r):
+        moved = ops.load("a", o[0] * 20 * 70 + i[1] * 20 + i[0], F32)
+        ops.store("c", o[0] * 70 * 20 + i[0] * 70 + i[1], ops.add(moved, ops.load("b", i[1], F32)))
+        ops.store("d", o[0] * 70 * 20 + i[0] * 70 + i[1], moved)
+
+    buffers = {"a": torch.randn(3, 70, 20), "b": torch.randn(70), "c": torch.zeros(3, 20, 70), "d": torch.zeros(3, 20, 70)}
+    return Kernel("swapped", (3,), (stage((3,), (20, 70), (), body),)), buffers
+
+
 def half_chain() -> Case:
     def body(ops, o, i, r):
         x = ops.to_dtype(ops.load("a", o[0], torch.float16), F32)
@@ -203,7 +214,7 @@ def empty_rows() -> Case:
     return Kernel("empty_rows", (4,), (stage((4,), (), (0,), body),)), {"a": torch.zeros(1), "c": torch.ones(4)}
 
 
-CASES = [chain, transpose, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
+CASES = [chain, transpose, swapped, half_chain, padded, gather, scatter, softmax, long_softmax, few_rows,
          row_reductions, long_rows, split_rows, column_sum, long_column_sum, total, serial_rows,
          through_memory, empty_rows]
 
