@@ -21,7 +21,7 @@ from inductor.runtime.toolchain import describe_isa
 
 aten = torch.ops.aten
 MOST_FLOPS = 1 << 29
-ROUNDS = 5
+ROUNDS = 3
 # The other library must be clearly faster: measurements are noisy, and ATen's product writes into
 # memory that is there already.
 ADVANTAGE = 0.9
