@@ -10,16 +10,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.python_wrapper import print_python_wrapper
+from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.ir.graph import LoopGraph
 from inductor.runtime.store import Store, make_key
-from inductor.runtime.triton_launch import Preparation
-from inductor.scheduler.schedule import Schedule
+from inductor.runtime.triton_launch import Preparation, on_device
+from inductor.scheduler.schedule import Kernel, Schedule
 
 WORKERS = 8
 
@@ -34,6 +37,8 @@ def available() -> str:
 def generate(graph: LoopGraph, schedule: Schedule) -> str:
     """The Python module of a schedule. Errors: NotPrintable for what Triton cannot do."""
     layouts = graph.layouts()
+    if torch.are_deterministic_algorithms_enabled() and any(map(_adds, schedule.kernels())):
+        raise NotPrintable("atomic additions are in no fixed order")
     with timed("inductor.codegen"):
         kernels = {kernel.name: print_kernel(kernel, layouts) for kernel in schedule.kernels()}
         text = print_python_wrapper(graph, schedule, kernels)
@@ -43,6 +48,14 @@ def generate(graph: LoopGraph, schedule: Schedule) -> str:
     )
     logs.log("schedule").emit(lambda: str(schedule))
     return text
+
+
+def _adds(kernel: Kernel) -> bool:
+    return any(
+        op.imm == "add" and op.dtype.is_floating_point
+        for stage in kernel.stages
+        for op in stage.stores()
+    )
 
 
 def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
@@ -59,6 +72,8 @@ def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
         call = module.make([c.value.detach() for c in graph.constants], preparation.prepare)
     with timed("inductor.build"):
         preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    if graph.device.type == "cuda" and torch.cuda.device_count() > 1:
+        return on_device(call, graph.device.index or 0)
     return call  # type: ignore[no-any-return]
 
 

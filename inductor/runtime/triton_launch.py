@@ -46,6 +46,18 @@ def keep(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -
     return moved.copy_(tensor)
 
 
+def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
+    """The call with that GPU as the current one."""
+
+    def guarded(*args: Any) -> Any:
+        if torch._C._cuda_getDevice() == index:
+            return call(*args)
+        with torch.cuda.device(index):
+            return call(*args)
+
+    return guarded
+
+
 @dataclass(slots=True)
 class Launcher:
     """One Triton function with its launch parameters; call it with the tensors."""

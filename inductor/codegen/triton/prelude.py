@@ -4,7 +4,8 @@ Imported by generated files only: importing it imports triton. `libdevice` is CU
 which has the same bits as eager's kernels; under TRITON_INTERPRET=1, which cannot call it,
 functions over torch stand in. Operands of a function have one dtype; shapes broadcast.
 """
-# mypy: disable-error-code="no-untyped-def" (Triton reads these functions, Python never runs them)
+# Triton reads these functions, Python never runs them.
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
