@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import _engine_run_backward
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.capture import Leaving, Session, leave, outside_inference_mode, refusals
@@ -129,11 +130,15 @@ def _differentiate(
         grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
     wanted = list(session.leaves)
     try:
-        results = torch.autograd.grad(
-            list(sources.values()),
-            list(session.leaves.values()),
-            grads,
-            allow_unused=True,
+        # as torch.autograd.grad, whose checks of shapes import SymPy
+        results = _engine_run_backward(
+            tuple(sources.values()),
+            tuple(grads),
+            False,  # retain_graph
+            False,  # create_graph
+            tuple(session.leaves.values()),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
     except RuntimeError as error:
         raise Unsupported(f"its backward fails: {error}") from error
