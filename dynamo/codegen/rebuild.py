@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from dynamo.symbolic import stack_values
 from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.variables import classes, exceptions, functions, generators, iterators, lists
+from dynamo.symbolic.variables import weakrefs
 from dynamo.symbolic.variables import objects as object_vars
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
@@ -434,6 +436,19 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
 @rebuilds(contexts.GraphContextVar)
 def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
     rebuilder.call_const(contexts.MAKERS[var.kind], *map(ConstVar, var.args))
+
+
+@rebuilds(exceptions.TracebackVar)
+def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
+    rebuilder.load(var.exception)
+    rebuilder.emitter.load_attr("__traceback__")
+
+
+@rebuilds(weakrefs.WeakRefVar)
+def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
+    if var.target is None:
+        raise Break("rebuild_unknown", repr(var))
+    rebuilder.call_const(weakref.ref, var.target)
 
 
 @rebuilds(object_vars.InstanceDictVar)

@@ -38,6 +38,7 @@ from dynamo.symbolic.variables import (
     objects,
     python_modules,
     tensor,
+    weakrefs,
 )
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
 from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_module
@@ -48,7 +49,7 @@ PARTS = (
     constant, containers, contexts, dicts, exceptions, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
-    torch_functions, transforms,
+    torch_functions, transforms, weakrefs,
 )
 COMPLETE = all(part.__name__ for part in PARTS)
 

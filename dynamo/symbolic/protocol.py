@@ -254,6 +254,17 @@ class ObjectProtocol:
 
     # -- attributes -------------------------------------------------------------------------------
 
+    def call_missing(self, tx: SymbolicFrame, var: Var, key: Var) -> Var | None:
+        """`__missing__(key)` of an instance of a subclass of dict that lacks the key."""
+        content = getattr(var, "content", None)
+        if not isinstance(var, ObjectVar) or not isinstance(content, DictVar):
+            return None
+        if find_in_mro(var.python_type(), "__missing__") is None:
+            return None
+        if content.lookup(tx, key) is not None:
+            return None
+        return var.call_special(tx, "__missing__", key)
+
     def get_class_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
         return self.attributes.get_class_attr(tx, var, name)
 

@@ -35,7 +35,7 @@ from dynamo.symbolic.rules import decided, table, torch_functions
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.wrapping import wrap_value
@@ -199,6 +199,10 @@ class Trace(ObjectProtocol):
         result = decided.call_decided(tx, function, args, kwargs)
         if result is not None:
             return result
+        if function is dict.__getitem__ and len(args) == 2 and not kwargs:
+            found = self.call_missing(tx, args[0], args[1])
+            if found is not None:
+                return found
         owner = getattr(function, "__objclass__", None)
         if owner is not None and args and args[0].methods_by_name:
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)
@@ -253,7 +257,7 @@ class Trace(ObjectProtocol):
         if exception is None:
             return manager.call_method(tx, "__exit__", [none, none, none], {})
         kind = self.wrap(exception.python_type(), None)
-        return manager.call_method(tx, "__exit__", [kind, exception, none], {})
+        return manager.call_method(tx, "__exit__", [kind, exception, TracebackVar(exception)], {})
 
     def import_module(
         self, tx: SymbolicFrame, name: str, fromlist: tuple[str, ...] | None, level: int

@@ -172,8 +172,6 @@ return torch.vmap(lambda a, b: (a * b).sum())(x, y)
 return torch.func.grad(lambda a: (a ** 2).sum())(x)
 # func jvp and jacrev
 return torch.func.jvp(torch.sin, (x,), (y,)), torch.func.jacrev(torch.cos)(x[0])
-# cond
-return torch.cond(x.sum() > y.sum(), lambda a: (a + 1, [a.sum()]), lambda a: (a - 1, [a.mean()]), (x,))
 # functional call
 return torch.func.functional_call(block, {"linear.weight": torch.eye(3)}, (x,))
 # is compiling is constant
@@ -287,8 +285,6 @@ w = torch.ones(3); w.data = y[0]; return w + x
 p = torch.ones(3, requires_grad=True); o = torch.optim.SGD([p], lr=0.1); (p * x).sum().backward(); o.step(); o.zero_grad(); return p.detach()
 # sparse
 return (x > 0.5).float().to_sparse().to_dense() + y
-# cond that cannot be traced
-seen = []; a = torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1 if seen.append(1) else a * 2, (x,)); return a, len(seen)
 # custom op
 lib = torch.library.custom_op("feature_test::twice", lambda a: a * 2, mutates_args=(), schema="(Tensor a) -> Tensor") if not hasattr(torch.ops.feature_test, "twice") else torch.ops.feature_test.twice
 return lib(x) + 1

@@ -9,7 +9,7 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import breaks_with, opcode
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import TracebackVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -90,7 +90,7 @@ def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction)
     exception = frame.stack[-1]
     leave = frame.stack[-4]
     kind = frame.trace.wrap(exception.python_type(), None)
-    frame.push(frame.call(leave, [kind, exception, ConstVar(None)], {}))
+    frame.push(frame.call(leave, [kind, exception, TracebackVar(exception)], {}))
 
 
 @opcode

@@ -111,7 +111,7 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
         custom = find_in_mro(var.cls, "__str__")
         if isinstance(custom, types.FunctionType):
             return var.call_method(tx, "__str__", [], {})
-        if custom is BaseException.__str__:
+        if custom in (BaseException.__str__, AttributeError.__str__):
             if not var.args:
                 return ConstVar("")
             return tx.trace.call(tx, str, var.args[0] if len(var.args) == 1 else TupleVar(var.args))

@@ -18,7 +18,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, RangeVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro
-from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -128,6 +128,17 @@ def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
     return tx.trace.wrap(tx.trace.run_real(lambda: operator.or_(*parts)), None)
 
 
+def plain_number(var: Var, name: str) -> Var:
+    """The number that a member of an int or float enumeration is, where the operator is its own."""
+    if isinstance(var, EnumVar) and issubclass(var.cls, int | float):
+        for method in (f"__{name}__", f"__r{name}__"):
+            if isinstance(find_in_mro(var.cls, method), types.FunctionType):
+                return var
+        kind = int if issubclass(var.cls, int) else float
+        return ConstVar(kind(var.as_constant()))
+    return var
+
+
 def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     """The rule of one arithmetic operator."""
     real = function_of(("i" if inplace else "") + name)
@@ -136,6 +147,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     plain = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        a, b = plain_number(a, name), plain_number(b, name)
         if both(a, b, ConstVar):
             result = table.fold(tx, plain, [a, b], {})
             assert result is not None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynamo import hook
@@ -16,7 +18,10 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import foldable, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.exceptions import TracebackVar
+from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.weakrefs import WeakRefVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -58,6 +63,27 @@ def _register_logging(function: Any) -> None:
 
 for _function in LOGGING:
     _register_logging(_function)
+
+
+@rule(weakref.ref)
+def make_weakref(tx: SymbolicFrame, target: Var, *callback: Var) -> Var | None:
+    """`weakref.ref(target)`, without a callback."""
+    if any(not (var.is_constant() and var.as_constant() is None) for var in callback):
+        return None
+    cls = target.python_type()
+    if not cls.__weakrefoffset__:
+        message = f"cannot create weak reference to '{cls.__name__}' object"
+        tx.trace.raise_exception(TypeError, message)
+    return WeakRefVar(target)
+
+
+@rule(sys.exc_info)
+def exc_info(tx: SymbolicFrame) -> Var:
+    """Class, instance and traceback of the exception that is being handled."""
+    if tx.exception is None:
+        return TupleVar([ConstVar(None)] * 3)
+    kind = tx.trace.wrap(tx.exception.python_type(), None)
+    return TupleVar([kind, tx.exception, TracebackVar(tx.exception)])
 
 
 @rule(print)

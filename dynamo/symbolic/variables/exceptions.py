@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
@@ -77,3 +78,23 @@ class ExceptionVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("identity", self)
+
+
+class TracebackVar(Var):
+    """The traceback of an exception: it exists, and can be passed on."""
+
+    def __init__(self, exception: Var) -> None:
+        super().__init__()
+        self.exception = exception
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def children(self) -> Iterable[Var]:
+        return (self.exception,)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        raise Break("traceback_read", name)

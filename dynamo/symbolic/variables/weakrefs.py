@@ -1,0 +1,85 @@
+"""Weak references: `weakref.ref(x)` made in the trace, and existing ones.
+
+A reference answers its object as long as the trace can tell that it is alive: an object from outside
+while nothing outside was changed, a new one while something of the program refers to it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source, WeakRefSource
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+class WeakRefVar(Var):
+    """A `weakref.ref`; target: its object, None where it has died."""
+
+    def __init__(self, target: Var | None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.target = target
+
+    def describe(self) -> str:
+        return repr(self.target)
+
+    def python_type(self) -> type:
+        return weakref.ref
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def children(self) -> Iterable[Var]:
+        return () if self.target is None else (self.target,)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if args or kwargs:
+            raise Break("argument_mismatch", "weakref.ref takes no arguments")
+        if self.target is None:
+            return ConstVar(None)
+        if not self.is_alive(tx, self.target):
+            raise Break("call_of_unknown_value", f"{self!r}, whose object may have died")
+        return self.target
+
+    def is_alive(self, tx: SymbolicFrame, target: Var) -> bool:
+        """True where something certainly refers to the object."""
+        if target.source is not None:
+            return not tx.trace.effects.has_outside()
+        work = [var for frame in tx.trace.frames for var in frame.alive()]
+        reached: set[Var] = set()
+        while work:
+            var = work.pop()
+            if var is target:
+                return True
+            if var not in reached and not isinstance(var, WeakRefVar):
+                reached.add(var)
+                work.extend(var.children())
+        return False
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        if self.target is None:
+            raise Break("hash_unknown", repr(self))
+        return ("weakref", self.target.hash_key(tx))
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        raise Break("attribute_unknown", f"{name} of {self!r}")
+
+
+@wraps(weakref.ref)
+def wrap_weakref(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing reference."""
+    assert source is not None
+    trace.guard("TYPE", source, weakref.ref)
+    target = value()
+    trace.guard("WEAKREF_ALIVE", source, target is not None)
+    if target is None:
+        return WeakRefVar(None, source)
+    return WeakRefVar(trace.wrap(target, WeakRefSource(source)), source)
