@@ -168,6 +168,33 @@ def _builtin(name: str, function: str, arguments: int = 1) -> str:
     )
 
 
+# N lanes to one, by halves; T may be any type that has vectors
+_LANES = """\
+template <class T, int N> struct k_Half {
+  typedef T V __attribute__((vector_size(sizeof(T) * N), aligned(sizeof(T))));
+  K_INLINE V low(const T* x) { V v; __builtin_memcpy(&v, x, sizeof(V)); return v; }
+};
+#define K_LANES(NAME, TEXT)                                                     \\
+  template <class T, int N> K_INLINE T k_lanes_##NAME(T (&x)[N]) {              \\
+    if constexpr (N == 1) {                                                     \\
+      return x[0];                                                              \\
+    } else {                                                                    \\
+      typedef typename k_Half<T, N / 2>::V V;                                   \\
+      V a = k_Half<T, N / 2>::low(x), b = k_Half<T, N / 2>::low(x + N / 2);     \\
+      V v = TEXT;                                                               \\
+      T rest[N / 2];                                                            \\
+      __builtin_memcpy(rest, &v, sizeof(V));                                    \\
+      return k_lanes_##NAME(rest);                                              \\
+    }                                                                           \\
+  }
+K_LANES(sum, a + b)
+K_LANES(prod, a * b)
+K_LANES(or, a | b)
+K_LANES(and, a & b)
+K_LANES(max, a > b ? a : b)
+K_LANES(min, a < b ? a : b)
+"""
+
 SCALAR_PARTS: dict[str, str] = {
     "k_convert": _CONVERT,
     "k_widen": _WIDEN,
@@ -224,6 +251,10 @@ static void k_fail(Runtime* rt, i64 value, i64 bound) {
   rt->error_bound = bound;
 }
 """,
+    **dict.fromkeys(
+        ("k_lanes_sum", "k_lanes_prod", "k_lanes_or", "k_lanes_and", "k_lanes_max", "k_lanes_min"),
+        _LANES,
+    ),
     "k_worst": """\
 K_INLINE i64 k_worst(i64 worst, bool wrong, i64 value) {
   value = value == K_NO_ERROR ? value + 1 : value;

@@ -16,13 +16,15 @@ from inductor.codegen.cpp.collisions import may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.phases import Pass, Phases, split_phases
 from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
-from inductor.codegen.cpp.scope import Scope
+from inductor.codegen.cpp.scope import Scope, checked_ops
 from inductor.codegen.cpp.types import value_type
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
 BLOCK = 64
 SHORT = 16
+LANES = 16
+FOLDS = {"+": "sum", "*": "prod", "max": "max", "min": "min", "|": "or", "&": "and"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class ReductionPrinter:
         self.chunk = COLUMN_CHUNK if plan.tile else ROW_CHUNK
         self.share = ("0", str(plan.inner[0].extent)) if plan.inner else ("0", "0")
         self.flushed: dict[int, Accumulator] = {}
+        self.lanes = 0
         self.tiled: dict[int, str] = {}
         self.declared: set[int] = set()
         self.cell = f"[{plan.tile.name} - {plan.tile.name}b]" if plan.tile else ""
@@ -135,41 +138,61 @@ class ReductionPrinter:
         return [n for n in self.phases.before if n in used and n not in indirect]
 
     def _print_pass(self, one: Pass) -> None:
-        found = self._accumulators(one)
-        self._declare_all(found)
-        self._walk(one, found)
-        for accumulator in found:
+        for accumulator in self._reduce(one):
             self._finish(accumulator)
+
+    def _reduce(self, one: Pass) -> list[Accumulator]:
+        """The accumulators of a pass, after its r loops."""
+        found = self._accumulators(one)
+        wide = [a for a in found if a.position not in self.flushed]
+        for accumulator in found:
+            self._declare(accumulator.variables, lanes=accumulator in wide)
+        if all(loop.extent for loop in self.plan.inner):
+            self._print_loops(list(self.plan.inner), one, found)
+        for variable in (v for a in wide for v in a.variables if self.lanes):
+            self.writer.line(f"const {variable.type} {variable.name} = {_fold(variable)};")
+        return found
 
     def _accumulators(self, one: Pass) -> list[Accumulator]:
         """The accumulators of a pass; sums over more than one chunk have a total."""
         count = prod(loop.extent for loop in self.plan.inner)
         found = [self._make(n) for n in one.reductions]
         self.flushed = {a.position: a for a in found if a.chunked and count > self.chunk}
+        self.lanes = self._count_lanes(found)
         return [a.with_total() if a.position in self.flushed else a for a in found]
 
-    def _declare_all(self, found: Sequence[Accumulator]) -> None:
-        for accumulator in found:
-            self._declare(accumulator.variables)
+    def _count_lanes(self, found: Sequence[Accumulator]) -> int:
+        """How many accumulators stand side by side in a row; 0: OpenMP makes them up.
 
-    def _walk(self, one: Pass, found: list[Accumulator]) -> None:
-        """The r loops of a pass."""
-        if all(loop.extent for loop in self.plan.inner):
-            self._print_loops(list(self.plan.inner), one, found)
+        Those of OpenMP are put together one by one, which shows in short rows.
+        """
+        extent = self.plan.inner[-1].extent if self.plan.inner else 0
+        if self.plan.tile is not None or extent < 2 * LANES or extent % LANES:
+            return 0
+        if not found or checked_ops(self.nest) or may_collide(self.nest):
+            return 0
+        if not all(a.vectorizes() for a in found):
+            return 0
+        return 2 * LANES if extent % (2 * LANES) == 0 and extent >= 16 * LANES else LANES
 
     def _make(self, position: int) -> Accumulator:
         op = self.nest.ops[position]
         values = tuple(f"$${arg}$" for arg in op.args)
         return make_accumulator(position, op, values, self.nest.ops[op.args[0]])
 
-    def _declare(self, variables: Sequence[Variable]) -> None:
+    def _declare(self, variables: Sequence[Variable], lanes: bool = False) -> None:
         for variable in variables:
-            if self.plan.tile is None:
-                self.writer.line(f"{variable.type} {variable.name} = {variable.start};")
-            else:
+            if self.plan.tile is not None:
                 size = self.plan.block
                 self.writer.line(f"alignas(64) {variable.type} {variable.name}[{size}];")
                 self._for_lanes(f"{variable.name}{CELL} = {variable.start};")
+            elif lanes and self.lanes:
+                name = f"{variable.name}_l"
+                self.writer.line(f"alignas(64) {variable.type} {name}[{self.lanes}];")
+                head = f"for (i64 k = 0; k < {self.lanes}; ++k)"
+                self.writer.line(f"{head} {name}[k] = {variable.start};")
+            else:
+                self.writer.line(f"{variable.type} {variable.name} = {variable.start};")
 
     def _print_loops(
         self, loops: list[Loop], one: Pass, found: list[Accumulator], inside: bool = False
@@ -211,7 +234,7 @@ class ReductionPrinter:
         """Sums of their own, added to the totals at the end."""
         narrow = [self.flushed.get(a.position, a) for a in found]
         for accumulator in self.flushed.values():
-            self._declare(accumulator.variables)
+            self._declare(accumulator.variables, lanes=True)
         if bounds is not None:
             loop, *rest = loops
             with self._loop(loop, rest, narrow, bounds):
@@ -221,8 +244,8 @@ class ReductionPrinter:
             self._print_loops(loops, one, narrow, inside=True)
         for accumulator in self.flushed.values():
             (variable,) = accumulator.variables
-            line = f"{accumulator.total.name}{CELL} += {variable.name}{CELL};"
-            self._for_lanes(line)
+            value = _fold(variable) if self.lanes else f"{variable.name}{CELL}"
+            self._for_lanes(f"{accumulator.total.name}{CELL} += {value};")
 
     def _for_lanes(self, line: str) -> None:
         """A statement for the scalar, or for each lane of the tile."""
@@ -237,6 +260,15 @@ class ReductionPrinter:
         self, loop: Loop, rest: list[Loop], found: list[Accumulator], bounds: tuple[str, str]
     ) -> Iterator[None]:
         name, (begin, end) = loop.name, bounds
+        if not rest and self.lanes:
+            head = f"for (i64 {name}l = {begin}; {name}l < {end}; {name}l += {self.lanes}) {{"
+            with self.writer.block(head), self.scope.nested():
+                self.writer.line("#pragma omp simd")
+                with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
+                    self.writer.line(f"const i64 {name} = {name}l + k;")
+                    with self.scope.nested(name):
+                        yield
+            return
         vector = not rest and self.plan.tile is None and not may_collide(self.nest)
         if vector and all(a.vectorizes() for a in found):
             clauses = "".join(
@@ -256,7 +288,7 @@ class ReductionPrinter:
                 for line in accumulator.update:
                     for arg in op.args:
                         line = line.replace(f"$${arg}$", self.scope.known[arg])
-                    self.writer.line(line.replace(CELL, self.cell))
+                    self.writer.line(line.replace(CELL, "_l[k]" if self.lanes else self.cell))
 
     def _finish(self, accumulator: Accumulator) -> None:
         """The value of a reduction; in a tile it is kept in memory."""
@@ -280,9 +312,7 @@ class ReductionPrinter:
         (one,) = self.phases.passes
         self.share = share
         self._print_before()
-        found = self._accumulators(one)
-        self._declare_all(found)
-        self._walk(one, found)
+        found = self._reduce(one)
         for variable in (v for accumulator in found for v in accumulator.variables):
             self._for_lanes(f"q_{variable.name}[{self._kept(place)}] = {variable.name}{CELL};")
 
@@ -290,7 +320,8 @@ class ReductionPrinter:
         """Put partial results together in order, and do what comes after."""
         (one,) = self.phases.passes
         found = self._accumulators(one)
-        self._declare_all(found)
+        for accumulator in found:
+            self._declare(accumulator.variables)
         with self.writer.block(f"for (i64 slot = 0; slot < {slots}; ++slot) {{"):
             for accumulator in found:
                 for line in accumulator.merge:
@@ -305,6 +336,11 @@ class ReductionPrinter:
 
     def _kept(self, place: str) -> str:
         return f"({place}) * {self.plan.block} + k" if self.plan.tile else place
+
+
+def _fold(variable: Variable) -> str:
+    """All lanes of an accumulator put together."""
+    return f"k_lanes_{FOLDS[variable.combine]}({variable.name}_l)"
 
 
 def reduces(nest: Nest) -> bool:
