@@ -79,6 +79,8 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
                     sources[mutation.output] = session.inputs[mutation.input]
             if not sources:
                 return None
+            if any(real.requires_grad for _, real in reference.constants):
+                raise Unsupported("a tensor attribute of the graph requires grad")
             return _differentiate(session, plan, leaving, sources)
 
 

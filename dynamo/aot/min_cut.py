@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from typing import Any
 
 import torch
 from torch import fx
 
+from dynamo.aot.flow import FlowNetwork
 from dynamo.aot.graphs import is_effect
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.partition import Halves
@@ -17,9 +17,11 @@ from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
 
-_FREE = 1e-3
-_VIEW_PENALTY = 1.01
-_NEW_MEMORY = 2.0
+# Prices in hundredths of a byte.
+_FREE = 1
+_BYTE = 100
+_BYTE_OF_VIEW = 101  # rather save what it views
+_BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
 _CHEAP = frozenset(
@@ -41,17 +43,10 @@ def min_cut(halves: Halves) -> list[fx.Node]:
     wanted = _read_by_backward(halves)
     if not wanted:
         return []
-    nx = _networkx()
-    try:
-        _, (near, _) = nx.minimum_cut(_Network(halves, wanted).graph, "source", "sink")
-    except nx.NetworkXUnbounded:
-        raise Unsupported("backward reads what forward can't save") from None
+    near = _Network(halves, wanted).flow.near_side("source", "sink")
+    if near is None:
+        raise Unsupported("backward reads what forward can't save")
     return [node for node in halves.available if (node, 0) in near and (node, 1) not in near]
-
-
-def _networkx() -> Any:
-    """The graph library, loaded when the first backward is planned: it takes 0.15 s."""
-    return importlib.import_module("networkx")
 
 
 def save_all(halves: Halves) -> list[fx.Node]:
@@ -83,31 +78,25 @@ class _Network:
     """
 
     def __init__(self, halves: Halves, wanted: list[fx.Node]) -> None:
-        self.graph = _networkx().DiGraph()
+        self.flow = FlowNetwork()
         self.halves = halves
         self.outputs = set(halves.outputs)
         self.inputs = set(halves.inputs)
-        self.graph.add_node("source")
-        self.graph.add_node("sink")
         for node in halves.available:
             self._add(node)
         for node in wanted:
-            self.graph.add_edge((node, 1), "sink")
+            self.flow.add((node, 1), "sink", None)
 
     def _add(self, node: fx.Node) -> None:
-        price = self._price(node)
-        if price is None:
-            self.graph.add_edge((node, 0), (node, 1))
-        else:
-            self.graph.add_edge((node, 0), (node, 1), capacity=price)
+        self.flow.add((node, 0), (node, 1), self._price(node))
         if node in self.inputs or not self._may_recompute(node):
-            self.graph.add_edge("source", (node, 0))
+            self.flow.add("source", (node, 0), None)
         for user in node.users:
             if user not in self.halves.backward and user.op != "output":
-                self.graph.add_edge((node, 1), (user, 0))
+                self.flow.add((node, 1), (user, 0), None)
 
-    def _price(self, node: fx.Node) -> float | None:
-        """Bytes; None for what must not be saved."""
+    def _price(self, node: fx.Node) -> int | None:
+        """Hundredths of bytes; None for what must not be saved."""
         value = node.meta["val"]
         if type(value) is not Fake:
             return None
@@ -116,14 +105,14 @@ class _Network:
             return _FREE if node.meta.get(SAVED) else None
         base = viewed(node)
         if base is None:
-            factor = 1.0 if self._is_in_memory(node) else _NEW_MEMORY
-            return max(float(value.facts.nbytes), 1.0) * factor
+            price = _BYTE if self._is_in_memory(node) else _BYTE_OF_NEW
+            return max(value.facts.nbytes, 1) * price
         root = node
         while base is not None:
             root, base = base, viewed(base)
         if root in self.inputs:
             return None
-        return max(float(value.facts.numel() * value.facts.dtype.itemsize), 1.0) * _VIEW_PENALTY
+        return max(value.facts.numel() * value.facts.dtype.itemsize, 1) * _BYTE_OF_VIEW
 
     def _is_in_memory(self, node: fx.Node) -> bool:
         """True where forward writes the value anyway."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -144,6 +146,32 @@ def test_overlap_at_run_time_runs_the_program() -> None:
     both = torch.ones(4)
     assert compiled(both[:3], both[1:]).tolist() == [4, 4, 2]
     assert both.tolist() == [2, 2, 2, 1]
+
+
+def test_inference_mode() -> None:
+    def program(x: Any, y: Any) -> Any:
+        x.add_(y)
+        return x.view(-1), (x * y).sin()
+
+    with torch.inference_mode():
+        compiled = aot.compile_inference(traced(program), list(squares()), clone_outputs)
+        check(program, compiled, squares)
+        assert all(out.is_inference() for out in compiled(*squares()))
+
+
+def test_nothing_else_is_imported() -> None:
+    """Capture, and training of what has no in-place operations, load neither compiler nor SymPy."""
+    script = """
+import sys, torch
+from dynamo import aot
+gm = torch.fx.symbolic_trace(lambda x, w: torch.nn.functional.gelu(x @ w).sum())
+examples = [torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)]
+run = lambda module, fakes: module.forward
+aot.compile_training(gm, examples, run, run)(*examples)
+print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def overlapping() -> list[torch.Tensor]:

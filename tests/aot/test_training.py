@@ -398,6 +398,21 @@ def test_writing_into_a_view_with_gradient_is_refused() -> None:
         train(lambda x, y: x.mul_(y) + 1, [(leaf(3, 3) * 1)[0], leaf(3)])
 
 
+def test_attribute_with_gradient_is_refused() -> None:
+    gm = traced(lambda x: x * torch.ones(3))
+    gm.weight = nn.Parameter(leaf(3))
+    node = next(iter(gm.graph.nodes))
+    with gm.graph.inserting_after(node):
+        weight = gm.graph.get_attr("weight")
+    output = list(gm.graph.nodes)[-1]
+    with gm.graph.inserting_before(output):
+        output.args = (gm.graph.call_function(torch.mul, (node, weight)),)
+    gm.recompile()
+    for examples in ([leaf(3)], [torch.ones(3).double()]):
+        with pytest.raises(aot.Unsupported):
+            aot.compile_training(gm, examples, interpret, interpret)
+
+
 def test_without_gradients_it_is_inference() -> None:
     call = train(lambda x: (x.sin(),), [torch.ones(3)])
     torch.testing.assert_close(call(torch.ones(3))[0], torch.ones(3).sin())
