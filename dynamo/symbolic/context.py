@@ -9,6 +9,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
+from dynamo.guards.shape_code import Fact
 from dynamo.symbolic.variables.base import Var
 
 
@@ -39,6 +40,8 @@ class CompileContext:
     forced: steps before which the next attempt must break, each with the break that caused it.
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
+    changed: numbers and sizes that had several values so far; they become symbolic.
+    everything_dynamic: sizes and arguments are symbolic from the first compile.
     """
 
     codes: CodeCache
@@ -48,3 +51,5 @@ class CompileContext:
     compile_id: str = ""
     forced: dict[int, Break] = field(default_factory=dict)
     raised_at: dict[Var, int] = field(default_factory=dict)
+    changed: frozenset[Fact] = frozenset()
+    everything_dynamic: bool = False
