@@ -64,7 +64,9 @@ def count_items(plan: ReductionPlan) -> int:
 
 def wants_split(nest: Nest, plan: ReductionPlan, threads: int) -> bool:
     """Whether the r loops should be shared because there are too few other iterations."""
-    if not plan.inner or plan.inner[0].extent < 4 * threads or count_items(plan) >= threads:
+    if threads < 2 or not plan.inner or count_items(plan) >= threads:
+        return False
+    if plan.inner[0].extent < 4 * threads:
         return False
     return len(split_phases(nest).passes) == 1 and not may_collide(nest)
 

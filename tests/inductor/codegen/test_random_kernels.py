@@ -9,11 +9,11 @@ import torch
 from kernel_support import Runner, interpret_kernel
 from random_kernels import random_kernel
 
-from inductor.codegen.cpp import kernel, pointwise, reduction
+from inductor.codegen.cpp import pointwise, reduction, work
 
 KERNELS = 25
 SMALL = {  # so that small kernels take the ways of large ones
-    kernel: {"PARALLEL_WORK": 0},
+    work: {"PARALLEL_WORK": 0},
     pointwise: {"TILED_ELEMENTS": 0, "TILE": 4, "BIG_TILE": 8},
     reduction: {"ROW_CHUNK": 8, "COLUMN_CHUNK": 4, "BLOCK": 8},
 }
