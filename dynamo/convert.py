@@ -62,7 +62,8 @@ from dynamo.symbolic.variables.tensor import TensorVar
 
 RESTARTS = 100
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
-CHECKPOINT = torch.utils.checkpoint.__file__
+# A lazy module changes its class and hooks while it makes its parameters, once.
+WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.__file__})
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 SET_UP = frozenset(
@@ -84,7 +85,7 @@ class Converter:
 
     def __call__(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
         """The hook's answer: an entry, None (run it as it is this time) or SKIP."""
-        if frame.code.co_filename == CHECKPOINT or frame.code.co_filename.startswith("<frozen"):
+        if frame.code.co_filename in WHOLE_FILES or frame.code.co_filename.startswith("<frozen"):
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
         if reason is not None:

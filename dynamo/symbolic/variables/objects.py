@@ -140,7 +140,10 @@ class ObjectVar(Var):
                 assert self.source is not None
                 self.python_type()
                 tx.trace.guard("DICT_HAS", DictSource(self.source), name)
-        return super().has_attr(tx, name)
+        has = super().has_attr(tx, name)
+        if has:
+            tx.trace.attributes.guard_presence(self.cls, name)
+        return has
 
     def special(self, tx: SymbolicFrame, name: str) -> Var | None:
         """The special method as the interpreter looks it up: on the type only."""
