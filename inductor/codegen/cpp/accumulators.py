@@ -81,10 +81,11 @@ def _arithmetic(position: int, op: Op, value: str, kind: str) -> Accumulator:
     target = value_type(op.dtype)
     wide = UNSIGNED.get(op.dtype, target)
     variables = (Variable(name, wide, start, sign),)
-    update = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} ({wide}){value});",)
-    merge = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} #{name}#);",)
+    cast = "" if wide == target else f"({wide})"
+    update = (f"{name}{CELL} {sign}= {cast}{value};",)
+    merge = (f"{name}{CELL} {sign}= #{name}#;",)
     chunked = kind == "sum" and op.dtype.is_floating_point
-    result = f"({target}){name}{CELL}"
+    result = f"{name}{CELL}" if wide == target else f"({target}){name}{CELL}"
     return Accumulator(position, op.dtype, variables, update, merge, result, chunked)
 
 

@@ -32,7 +32,8 @@ def spell(op: Op, operands: Sequence[str], source: torch.dtype | None = None) ->
     names = {"T": value_type(op.dtype)}
     if source is not None:
         names["S"] = value_type(source)
-    return row.cpp.format(*texts, **names)
+    text = row.cpp.format(*texts, **names)
+    return text.removeprefix(f"({names['T']})") if op.dtype.is_floating_point else text
 
 
 def spell_constant(op: Op) -> str:
@@ -43,9 +44,11 @@ def spell_constant(op: Op) -> str:
 def spell_index_value(op: Op) -> str:
     assert op.index is not None
     text = print_cpp(op.index)
+    if -(2**31) <= op.index.low and op.index.high < 2**31:
+        text = f"(i32)({text})"  # more of them fit into a vector
     if op.dtype is torch.int64:
         return f"(i64)({text})"
-    return f"k_convert<{value_type(op.dtype)}>((i64)({text}))"
+    return f"k_convert<{value_type(op.dtype)}>({text})"
 
 
 def spell_load(op: Op, element: str, mask: str | None) -> str:

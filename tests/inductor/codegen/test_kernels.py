@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_support import Runner, check
+from kernel_support import Runner, check, layouts_of
 
 from inductor.codegen.cpp import work
+from inductor.codegen.cpp.kernel import print_kernel
 from inductor.ir.body import trace_body
+from inductor.ir.index import floordiv, mod
 from inductor.scheduler.schedule import Kernel, Local, local_position, outer_variables
 
 F = torch.float32
@@ -237,3 +239,23 @@ def test_embedding(runner: Runner, bad: int | None) -> None:
     code, error = runner.compile(kernel, storages)(storages)
     assert code != 0 and error[0] == 1 and error[2] == 10
     assert error[1] == max(bad, -(2**63) + 1)
+
+
+def test_divisions_become_loops(runner: Runner) -> None:
+    """A view that splits a dimension: no division is left in the text."""
+
+    def body(ops, i, r):
+        high, low = floordiv(i[0], 32), mod(i[0], 32)
+        x = ops.load("x", low * 20 + high + i[1] * 640, F)
+        ops.store("out", i[0] * 3 + i[1], ops.add(x, ops.load("y", high, F)))
+
+    kernel = Kernel("divided", (), (trace_body((640, 3), (), body),))
+    storages = {"x": torch.randn(1920), "y": torch.randn(20), "out": torch.zeros(1920)}
+    compiled = check(runner, kernel, storages)
+    assert "% 32" not in compiled.source.text and "/ 32" not in compiled.source.text
+
+
+def test_parameters_and_types() -> None:
+    text = print_kernel(norm_kernel(8, 64), layouts_of({"x": torch.zeros(1), "out": torch.zeros(1)}), 2)
+    assert text.parameters == ("x", "out") and text.types == ("const f32* __restrict__", "f32*")
+    assert "const f32* __restrict__ x" in text.text
