@@ -397,6 +397,8 @@ try: raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
 except* ValueError as e: log.append(len(e.exceptions))
 except* KeyError: log.append("k")
 return x, log
+# aliases of types
+u = int | None; g = list[int]; return x + isinstance(3, u) + (typing.get_origin(g) is list) + len(typing.get_args(dict[str, int])) + isinstance(None, int | str | None), u == (int | None)
 # numbers that are enum members
 return x * Level.HIGH + Level.LOW * x - (Level.HIGH + 1) / Level.LOW, Level.HIGH - 1, x[: Level.LOW]
 # exceptions being handled

@@ -10,6 +10,7 @@ import functools
 import logging
 import re
 import sys
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 METHODS = {
     re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",
+    types.UnionType: """__eq__ __hash__ __repr__""",
+    types.GenericAlias: """__eq__ __hash__ __repr__""",
     re.Match: """group groups groupdict start end span expand __getitem__ __repr__""",
 }
 foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.split()
