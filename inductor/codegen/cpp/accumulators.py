@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from inductor.codegen.cpp.types import UNSIGNED, highest, literal, lowest, value_type
+from inductor.codegen.cpp.types import HALF, UNSIGNED, highest, literal, lowest, value_type
 from inductor.ir.body import Op
 
 
@@ -66,6 +66,8 @@ CELL = "@"
 def make_accumulator(position: int, op: Op, values: tuple[str, ...], source: Op) -> Accumulator:
     """The accumulator of a reduction; values: texts of its operands."""
     kind = str(op.imm)
+    if source.dtype in HALF:
+        raise TypeError(f"{op} in half precision")
     if kind in ("argmax", "argmin"):
         return _arg(position, op, values, source.dtype, kind)
     if op.dtype is torch.bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from kernel_support import Runner, check, layouts_of
 
 from inductor.codegen.cpp import work
 from inductor.codegen.cpp.kernel import print_kernel
+from inductor.codegen.cpp.prelude import PARTS, PRELUDE
+from inductor.codegen.cpp.unit import print_units
 from inductor.ir.body import trace_body
 from inductor.ir.index import floordiv, mod
+from inductor.runtime.build import build_library
 from inductor.scheduler.schedule import Kernel, Local, local_position, outer_variables
 
 F = torch.float32
@@ -82,8 +87,8 @@ def test_column_and_row(runner: Runner, rows: int, columns: int, kind: str) -> N
         check(runner, kernel, storages, rtol=2e-5, atol=2e-5)
 
 
-def test_local_of_many_elements(runner: Runner) -> None:
-    rows, columns = 20, 200
+@pytest.mark.parametrize("rows,columns", [(20, 200), (5, 20000)])
+def test_local_of_many_elements(runner: Runner, rows: int, columns: int) -> None:
     (o,) = outer_variables((rows,))
 
     def total(ops, i, r):
@@ -259,3 +264,44 @@ def test_parameters_and_types() -> None:
     text = print_kernel(norm_kernel(8, 64), layouts_of({"x": torch.zeros(1), "out": torch.zeros(1)}), 2)
     assert text.parameters == ("x", "out") and text.types == ("const f32* __restrict__", "f32*")
     assert "const f32* __restrict__ x" in text.text
+
+
+def test_arithmetic_in_half_precision_is_refused() -> None:
+    half = torch.bfloat16
+
+    def add(ops, i, r):
+        x = ops.load("x", i[0], half)
+        ops.store("out", i[0], ops.add(x, x))
+
+    def top(ops, i, r):
+        ops.store("out", 0, ops.reduction("max", ops.load("x", r[0], half)))
+
+    layouts = layouts_of({"x": torch.zeros(4, dtype=half), "out": torch.zeros(4, dtype=half)})
+    for body in (trace_body((4,), (), add), trace_body((), (4,), top)):
+        with pytest.raises(TypeError, match="half precision"):
+            print_kernel(Kernel("half", (), (body,)), layouts, 1)
+
+
+def test_units_share_out_the_kernels(runner: Runner) -> None:
+    def body(ops, i, r):
+        ops.store("out", i[0], ops.exp(ops.load("x", i[0], F)))
+
+    storages = {"x": torch.randn(9), "out": torch.zeros(9)}
+    sources = [
+        print_kernel(Kernel(f"k{n}", (), (trace_body((9,), (), body),)), layouts_of(storages), 1)
+        for n in range(10)
+    ]
+    calls = " ".join(f"k{n}(rt, (const f32*)rt->data[0], (f32*)rt->data[1]);" for n in range(10))
+    head = 'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt)'
+    units = print_units(sources, f"{head} {{ {calls} return 0; }}", cores=4, limit=3)
+    assert len(units) == 4 and "run(" in units[0]
+    built = build_library(units, runner.toolchain, runner.store)
+    data = (ctypes.c_void_p * 2)(storages["x"].data_ptr(), storages["out"].data_ptr())
+    runtime = (ctypes.c_int64 * 8)(ctypes.addressof(data))
+    assert ctypes.CDLL(str(built.path)).run(ctypes.byref(runtime)) == 0
+    torch.testing.assert_close(storages["out"], storages["x"].exp())
+
+
+def test_whole_prelude_compiles(runner: Runner) -> None:
+    assert all(part in PRELUDE for part in PARTS.values())
+    build_library([PRELUDE], runner.toolchain, runner.store)
