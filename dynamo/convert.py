@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import sysconfig
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ import torch
 import torch.utils.checkpoint
 
 from dynamo import hook
-from dynamo.base import counters, logs
+from dynamo.base import counters, events, logs
 from dynamo.base.breaks import describe
 from dynamo.base.config import config
 from dynamo.base.counters import timed
@@ -36,6 +37,7 @@ from dynamo.base.errors import (
     SkipFrame,
     Unsupported,
 )
+from dynamo.base.events import Event
 from dynamo.cache import EntryRecord
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
@@ -63,7 +65,8 @@ from dynamo.symbolic.variables.tensor import TensorVar
 
 RESTARTS = 100
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
-CHECKPOINT = torch.utils.checkpoint.__file__
+# A lazy module changes its class and hooks while it makes its parameters, once.
+WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.__file__})
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 SET_UP = frozenset(
@@ -94,7 +97,7 @@ class Converter:
 
         changed: numbers and sizes that had several values in earlier calls.
         """
-        if frame.code.co_filename == CHECKPOINT or frame.code.co_filename.startswith("<frozen"):
+        if frame.code.co_filename in WHOLE_FILES or frame.code.co_filename.startswith("<frozen"):
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
         if reason is not None:
@@ -167,6 +170,7 @@ class Converter:
         with timed("trace"):
             result = self.trace(frame, context)
         exit = result.exit
+        events.record(frame_event(frame, result, context, compile_id))
         if isinstance(exit, BreakExit):
             self.report_break(exit, result, options, compile_id)
         self.check_worth(frame, result)
@@ -199,6 +203,7 @@ class Converter:
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
         """Attempts to trace the frame until one ends without a new lesson."""
+        start = time.perf_counter()
         for _ in range(RESTARTS):
             context.raised_at.clear()
             trace = Trace(context)
@@ -220,6 +225,7 @@ class Converter:
                 modes.close()
             assert step not in context.forced, (step, cause)
             context.forced[step] = cause
+            context.seconds_lost = time.perf_counter() - start
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
 
     def attempt(self, frame: hook.FrameState, trace: Trace) -> TraceResult:
@@ -376,6 +382,23 @@ def _is_bound(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def frame_event(
+    frame: hook.FrameState, result: TraceResult, context: CompileContext, compile_id: str
+) -> Event:
+    """What tracing a frame has found: its operations, and the break at its end, if any."""
+    operations = 0 if result.graph is None else result.graph.operations
+    data: dict[str, Any] = {"frame": frame.code.co_name, "operations": operations}
+    if isinstance(result.exit, BreakExit):
+        reason, frames = result.exit.reason, result.exit.frames
+        data["break"] = {
+            "code": reason.code, "detail": reason.detail,
+            "stack": [str(state.line) for state in reversed(frames)],
+            "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
+            "seconds_lost": context.seconds_lost,
+        }
+    return Event("frame", compile_id, data)
 
 
 def place_of(line: UserLine) -> str:

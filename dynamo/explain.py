@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +10,40 @@ from typing import Any
 import torch
 
 from dynamo.api import compile
-from dynamo.base import counters
+from dynamo.base import counters, events
+from dynamo.base.events import Event
 from dynamo.testing import CompileCounter
 
 
 @dataclass(frozen=True)
+class BreakCost:
+    """One graph break, and what it costs.
+
+    text: the user's line, what happened, what to do. stack: the user's lines, outermost first.
+    operations_before, operations_after: operations in the graphs that it separates.
+    seconds_lost: compile time that went into attempts to trace through it.
+    """
+
+    code: str
+    text: str
+    stack: tuple[str, ...]
+    operations_before: int
+    operations_after: int
+    seconds_lost: float
+
+    def __str__(self) -> str:
+        return (f"{self.text}\n  Cost: separates {self.operations_before} operations from "
+                f"{self.operations_after}; {self.seconds_lost:.3f} s of compile time lost.")
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """graphs: captured graphs in order; breaks: reason -> how often; seconds: by stage, this call only."""
+    """graphs: captured graphs in order; breaks: reason -> how often; costs: each break in order;
+    seconds: by stage, this call only."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: dict[str, int]
+    costs: tuple[BreakCost, ...]
     seconds: dict[str, float]
 
     @property
@@ -36,6 +61,7 @@ class Explanation:
                  f"{sum(self.breaks.values())} graph breaks, "
                  f"{self.seconds.get('convert', 0.0):.2f} s"]
         lines += [f"  break ({count} times): {reason}" for reason, count in self.breaks.items()]
+        lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
         lines += [f"  {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
         return "\n".join(lines)
 
@@ -51,13 +77,41 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
         counter = CompileCounter("eager")
         compiled = compile(f, backend=counter, **arguments)
         breaks, seconds = dict(counters.counters["graph_break"]), counters.compile_times()
+        start = time.time()
         compiled(*args, **kwargs)
         return Explanation(
             tuple(counter.graphs),
             {r: n - breaks.get(r, 0) for r, n in counters.counters["graph_break"].items()
              if n > breaks.get(r, 0)},
+            costs_of([event for event in events.events("frame") if event.time >= start]),
             {s: t - seconds.get(s, 0.0) for s, t in counters.compile_times().items()
              if t > seconds.get(s, 0.0)},
         )
 
     return call
+
+
+def repeats(event: Event, earlier: list[Event]) -> bool:
+    """True for a continuation that only runs the call at which the frames around it were cut."""
+    if not earlier or event.data["operations"] or not earlier[-1].data.get("break"):
+        return False
+    places = [item.data["break"]["stack"][-1].partition(" in ")[0] for item in (earlier[-1], event)]
+    return event.data["frame"].startswith("__resume_") and places[0] == places[1]
+
+
+def costs_of(frames: list[Event]) -> tuple[BreakCost, ...]:
+    """The breaks among traced frames, in order."""
+    frames = [event for i, event in enumerate(frames) if not repeats(event, frames[:i])]
+    found = []
+    for index, event in enumerate(frames):
+        row = event.data.get("break")
+        if row is None:
+            continue
+        later = frames[index + 1 :]
+        resumed = [item for item in later if item.data["frame"].startswith("__resume_")]
+        following = (resumed or later)[:1]
+        found.append(BreakCost(
+            row["code"], row["text"], tuple(row["stack"]), event.data["operations"],
+            following[0].data["operations"] if following else 0, row["seconds_lost"],
+        ))
+    return tuple(found)

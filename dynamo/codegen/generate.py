@@ -32,6 +32,7 @@ from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.numbers import is_open
 
 GRAPH_INPUTS = "__graph_inputs"
+RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.
 FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
 # Reading these names of the frame in the new code would not find what the program would.
@@ -79,12 +80,14 @@ def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
             state.code.co_names
         )
         first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
+        receiver = receiver_of(state) if first else {}
         frames.append(
             FrameState(
                 code=state.code,
                 instruction=state.instruction,
                 stack=state.stack,
-                locals={
+                locals=receiver
+                | {
                     name: var
                     for name, var in state.locals.items()
                     if keep_all or name in live or name in first
@@ -99,6 +102,13 @@ def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
             )
         )
     return BreakExit(exit.reason, tuple(frames), exit.branches)
+
+
+def receiver_of(state: FrameState) -> dict[str, Var]:
+    """What `super()` without arguments takes: the first argument, which may lie in a cell."""
+    cell = state.cells.get(state.code.co_varnames[0])
+    contents = () if cell is None else tuple(cell.children())
+    return {RECEIVER: contents[0]} if contents else {}
 
 
 def _handler_names(state: FrameState, codes: CodeCache) -> frozenset[str]:
@@ -462,6 +472,7 @@ class _Level:
     def _ordered_locals(self, form: str, instruction: int) -> list[str]:
         names = list(self.state.locals)
         order = {name: index for index, name in enumerate(self.state.code.co_varnames)}
+        order[RECEIVER] = -1
         return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
     def _load_function(self, code: CodeType, cells: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ before they are filled, so that cycles close.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import types
 import weakref
@@ -484,6 +485,9 @@ def super_(rebuilder: Rebuilder, var: object_vars.SuperVar) -> None:
 # -- iterators ---------------------------------------------------------------------------------
 
 
+STRICT_ZIP = functools.partial(zip, strict=True)
+
+
 def advance(iterator: Any, count: int) -> Any:
     """The iterator after `count` items were taken."""
     collections.deque(itertools.islice(iterator, count), maxlen=0)
@@ -520,9 +524,8 @@ def enumerate_(rebuilder: Rebuilder, var: iterators.EnumerateVar) -> None:
 
 @rebuilds(iterators.ZipVar)
 def zip_(rebuilder: Rebuilder, var: iterators.ZipVar) -> None:
-    if var.strict:
-        raise Break("rebuild_unknown", "zip(strict=True) half-way")
-    rebuilder.call_const(zip, *var.iterators)
+    # What is left of the arguments must still be equally long.
+    rebuilder.call_const(STRICT_ZIP if var.strict else zip, *var.iterators)
 
 
 @rebuilds(iterators.MapVar)

@@ -38,6 +38,7 @@ class CompileContext:
     """One compile of one frame.
 
     forced: steps before which the next attempt must break, each with the break that caused it.
+    seconds_lost: time spent on attempts that were given up.
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
     changed: numbers and sizes that had several values so far; they become symbolic.
@@ -50,6 +51,7 @@ class CompileContext:
     inline_depth: int = 120
     compile_id: str = ""
     forced: dict[int, Break] = field(default_factory=dict)
+    seconds_lost: float = 0.0
     raised_at: dict[Var, int] = field(default_factory=dict)
     changed: frozenset[Fact] = frozenset()
     everything_dynamic: bool = False

@@ -75,6 +75,15 @@ class Effects:
         self._calls += 1
         self._write(("call", self._calls), CallEffect(function, args))
 
+    def output(self, function: Callable[..., Any], *args: Any) -> None:
+        """A call that prints or the like, which may look at all that was written before it: no
+        later write takes the place of an earlier one."""
+        self._places = {
+            place if place[0] == "sealed" else ("sealed", len(self._places), place): effect  # type: ignore[index]
+            for place, effect in self._places.items()
+        }
+        self.call(function, *args)
+
     # -- reading ----------------------------------------------------------------------------
 
     def written_global(self, module_globals: dict[str, Any], name: str) -> tuple[bool, Var | None]:

@@ -165,12 +165,7 @@ class SymbolicFrame:
             opaque = OpaqueVar(self.trace, value, var.source, Break("opaque_iterator", ""))
             self.trace.remember(value, opaque)
             return opaque
-        try:
-            return self.trace.wrap(value, var.source)
-        except Break as reason:
-            opaque = OpaqueVar(self.trace, value, var.source, reason)
-            self.trace.remember(value, opaque)
-            return opaque
+        return self.trace.wrap_or_pass_on(value, var.source)
 
     def load_local(self, name: str) -> Var | None:
         """A local variable, None where it is unbound."""

@@ -33,6 +33,7 @@ from dynamo.symbolic.graph import GraphBuilder
 from dynamo.symbolic.protocol import ObjectProtocol
 from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.rules import decided, table, torch_functions
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
@@ -110,6 +111,15 @@ class Trace(ObjectProtocol):
         if not isinstance(var, ConstVar):
             self._known[key] = (value, var)
         return var
+
+    def wrap_or_pass_on(self, value: Any, source: Source) -> Var:
+        """The Var of a value; one that can't be modelled may still be passed on."""
+        try:
+            return self.wrap(value, source)
+        except Break as reason:
+            opaque = OpaqueVar(self, value, source, reason)
+            self.remember(value, opaque)
+            return opaque
 
     def remember(self, value: Any, var: Var) -> None:
         """Makes `var` the Var of a real object (for trackers made by hand)."""

@@ -119,6 +119,28 @@ def test_explain() -> None:
     assert list(report.breaks) == ["explicit_break"] and "convert" in str(report)
 
 
+def test_explain_tells_what_breaks_cost() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() * x.sum().item()  # the inner line
+
+    def g(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        dynamo.graph_break()
+        x = inner(x.sin().cos())  # the outer line
+        return x * 2
+
+    report = dynamo.explain(g)(torch.ones(2))
+    assert [cost.code for cost in report.costs] == ["explicit_break", "item"]
+    assert [cost.operations_before for cost in report.costs] == [1, 4]
+    assert [cost.operations_after for cost in report.costs] == [4, 1]
+    assert all(cost.seconds_lost >= 0 for cost in report.costs)
+    outer, innermost = report.costs[1].stack
+    assert outer.endswith("__resume_118_g") or "g" in outer and "inner" in innermost
+    text = str(report)
+    assert "# the inner line" in text and "separates 1 operations from 4" in text
+    assert "What to do: Keep it a tensor" in text
+
+
 def test_backend_error_has_graph_and_nothing_is_cached() -> None:
     calls = []
 

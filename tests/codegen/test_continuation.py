@@ -6,6 +6,10 @@ import sys
 import types
 from typing import Any
 
+import pytest
+import torch
+
+import dynamo
 from dynamo.bytecode.decode import decode
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.symbolic.context import CodeCache
@@ -131,3 +135,30 @@ def test_one_continuation_per_place_and_layout() -> None:
     calls = [item.index for item in second if item.op == "CALL"]
     origin = made.origin(first.code, calls[1])
     assert origin == (f.__code__, after_call(f, 1) - 1)
+
+
+class Adds:
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class InCell(Adds):
+    """`super()` without arguments where `self` lies in a cell."""
+
+    def step(self, x: torch.Tensor) -> Any:
+        kept = lambda: self
+        for _ in range(2):
+            y = x * 2
+            dynamo.graph_break()
+            x = super().step(y)
+        dynamo.graph_break()
+        return super().step(x), kept() is self
+
+
+@pytest.mark.parametrize("form", ["method", "inlined"])
+def test_super_with_self_in_a_cell(form: str) -> None:
+    target = InCell()
+    f = target.step if form == "method" else lambda x: target.step(x)
+    x = torch.rand(3)
+    want, got = f(x), dynamo.compile(f, backend="eager")(x)
+    assert torch.equal(want[0], got[0]) and got[1] and not dynamo.counters["internal_errors"]

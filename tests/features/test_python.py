@@ -397,6 +397,8 @@ try: raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
 except* ValueError as e: log.append(len(e.exceptions))
 except* KeyError: log.append("k")
 return x, log
+# aliases of types
+u = int | None; g = list[int]; return x + isinstance(3, u) + (typing.get_origin(g) is list) + len(typing.get_args(dict[str, int])) + isinstance(None, int | str | None), u == (int | None)
 # numbers that are enum members
 return x * Level.HIGH + Level.LOW * x - (Level.HIGH + 1) / Level.LOW, Level.HIGH - 1, x[: Level.LOW]
 # exceptions being handled
@@ -439,6 +441,16 @@ b = Base(x); b.extra = {"list": [1, y]}; c = copy.copy(b); d = copy.deepcopy(KEP
 ''')
 
 ANY_GRAPHS = table('''
+# strict zip around a break
+pairs = zip([1, 2, 3], (4, 5, 6), strict=True); a = next(pairs); dynamo.graph_break(); return x + sum(p * q for p, q in pairs), a
+# strict zip that fails behind a break
+pairs = zip([1, 2, 3], (4, 5), strict=True); a = next(pairs); t = x + a[0]; dynamo.graph_break()
+try: return t, list(pairs)
+except ValueError as e: return t, str(e)
+# strict zip as a loop with a break
+t = x
+for p, q in zip([1, 2], [3, 4], strict=True): t = t * p + q; dynamo.graph_break()
+return t
 # class body in function
 class Local(Base):
     k = 4

@@ -341,16 +341,7 @@ def test_one_graph(name: str, text: str) -> None:
     check(text, SETUP, graphs=None if name in BROKEN_TODAY else 1)
 
 
-# Rows that go wrong today: a break in `Module._call_impl`, whose `self` is a cell, finds the cell empty
-# when the module is not modelled.
-DEFECTS = {"lazy module"}
-MARKED = [
-    pytest.param(n, t, id=n, marks=[pytest.mark.xfail(strict=True)] if n in DEFECTS else [])
-    for n, t in ANY_GRAPHS
-]
-
-
-@pytest.mark.parametrize("name,text", MARKED)
+@pytest.mark.parametrize("name,text", ANY_GRAPHS, ids=[n for n, _ in ANY_GRAPHS])
 def test_any_graphs(name: str, text: str) -> None:
     check(text, SETUP, graphs=None)
 

@@ -105,3 +105,50 @@ def test_fact(
             want = outcome(function, make())
             torch.manual_seed(call)
             assert same(want, outcome(compiled, make())), (function, want)
+
+
+class Root:
+    tag = 1
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.tag
+
+    @staticmethod
+    def shift() -> int:
+        return 1
+
+
+class Middle(Root):
+    pass
+
+
+class Leaf(Middle):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return super().scaled(x) + self.shift() + hasattr(self, "extra") + getattr(Leaf, "more", 0)
+
+
+GAINED: list[tuple[type, str, Any]] = [
+    (Middle, "tag", 5),
+    (Leaf, "tag", 7),
+    (Middle, "scaled", lambda self, x: x * 100),
+    (Leaf, "shift", staticmethod(lambda: 9)),
+    (Middle, "extra", None),
+    (Root, "more", 3),
+]
+
+
+@pytest.mark.parametrize("cls,name,value", GAINED, ids=[f"{c.__name__}.{n}" for c, n, _ in GAINED])
+def test_classes_that_gain_attributes(cls: type, name: str, value: Any) -> None:
+    leaf, x = Leaf(), torch.rand(3)
+    compiled = dynamo.compile(lambda x: leaf.scaled(x), backend="eager", fullgraph=True)
+    before = leaf.scaled(x)
+    assert torch.equal(compiled(x), before)
+    had = name in vars(cls)
+    setattr(cls, name, value)
+    try:
+        after = leaf.scaled(x)
+        assert not torch.equal(before, after) and torch.equal(compiled(x), after)
+    finally:
+        if not had:
+            delattr(cls, name)
+    assert torch.equal(compiled(x), before)

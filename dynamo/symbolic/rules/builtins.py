@@ -286,6 +286,15 @@ def object_setattr(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
     return NONE
 
 
+@rule([object.__delattr__])
+def object_delattr(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    if isinstance(var, ObjectVar):
+        tx.trace.attributes.delete_plain(tx, var, name.as_constant())
+    else:
+        var.del_attr(tx, name.as_constant())
+    return NONE
+
+
 @rule([object.__getattribute__])
 def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
     if not isinstance(var, ObjectVar):

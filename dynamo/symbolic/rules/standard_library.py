@@ -10,14 +10,19 @@ import functools
 import logging
 import re
 import sys
+import types
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import foldable, rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.exceptions import TracebackVar
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 METHODS = {
     re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",
+    types.UnionType: """__eq__ __hash__ __repr__""",
+    types.GenericAlias: """__eq__ __hash__ __repr__""",
     re.Match: """group groups groupdict start end span expand __getitem__ __repr__""",
 }
 foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.split()
@@ -40,11 +47,18 @@ LOGGING = [getattr(logging.Logger, name)
 
 
 def plain_values(args: tuple[Var, ...]) -> list[Any]:
-    """The values of numbers and strings; Break where there is anything else."""
+    """The values of numbers, strings and the like; Break where there is anything else."""
     values = [arg.as_constant() for arg in args if arg.is_constant()]
-    if len(values) < len(args) or not all(type(value) in VALUE_TYPES for value in values):
+    if len(values) < len(args) or not all(map(is_plain, values)):
         raise Break("call_of_unknown_function", f"output of {args}")
     return values
+
+
+def is_plain(value: Any) -> bool:
+    """True for values whose text is always the same."""
+    if isinstance(value, tuple) and type(value) in (tuple, torch.Size):
+        return all(map(is_plain, value))
+    return type(value) in (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 
 
 def _register_logging(function: Any) -> None:
@@ -57,7 +71,7 @@ def _register_logging(function: Any) -> None:
         keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
         tx.trace.guard("ID", logger.source, logger.real)
         call = functools.partial(function, logger.real, **keywords)
-        tx.trace.effects.call(hook.Disabled(call), *values)
+        tx.trace.effects.output(hook.Disabled(call), *values)
         return ConstVar(None)
 
 
@@ -86,6 +100,35 @@ def exc_info(tx: SymbolicFrame) -> Var:
     return TupleVar([kind, tx.exception, TracebackVar(tx.exception)])
 
 
+def warn_at(
+    module_globals: dict[str, Any], message: str, category: type[Warning], filename: str, line: int
+) -> None:
+    """The warning of a line of the program, remembered where `warnings.warn` remembers it."""
+    registry = module_globals.setdefault("__warningregistry__", {})
+    module = module_globals.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, filename, line, module, registry)
+
+
+@rule(warnings.warn)
+def warn(
+    tx: SymbolicFrame, message: Var, category: Var = ConstVar(None), stacklevel: Var = ConstVar(1)  # noqa: B008
+) -> Var | None:
+    """Warns after the graph; where warnings are errors, at once."""
+    text, level = plain_values((message, stacklevel))
+    kind = category.cls if isinstance(category, ClassVar) else category.as_constant() or UserWarning
+    frames = tx.trace.frames
+    level = max(level, 1)
+    if type(text) is not str or type(level) is not int or level > len(frames):
+        return None
+    if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
+        return None
+    frame = frames[-level]
+    place = frame.user_line()
+    call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)
+    tx.trace.effects.output(hook.Disabled(call))
+    return ConstVar(None)
+
+
 @rule(print)
 def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     """Printed after the graph."""
@@ -93,5 +136,5 @@ def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
         return None
     values = plain_values(args)
     keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
-    tx.trace.effects.call(hook.Disabled(functools.partial(print, **keywords)), *values)
+    tx.trace.effects.output(hook.Disabled(functools.partial(print, **keywords)), *values)
     return ConstVar(None)

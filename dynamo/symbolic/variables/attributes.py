@@ -21,7 +21,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
-from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar, SuperVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -168,6 +168,18 @@ def bind_cached_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
+# Packages whose classes nobody changes.
+SETTLED = frozenset({"torch", "builtins", "collections", "enum", "functools", "typing", "abc",
+                     "dataclasses", "contextlib", "types", "dynamo", "numbers"})
+
+
+def is_settled(cls: type) -> bool:
+    """True for classes that get no new attributes while a program runs."""
+    module = cls.__dict__.get("__module__")
+    root = module.partition(".")[0] if isinstance(module, str) else ""
+    return not cls.__flags__ & HEAP_TYPE or root in SETTLED
+
+
 def is_data_descriptor(value: Any) -> bool:
     """True where a class attribute wins over the instance dict."""
     cls = type(value)
@@ -181,6 +193,28 @@ class Attributes:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._searched: set[tuple[type, str, int]] = set()
+
+    # -- places -----------------------------------------------------------------------------
+
+    def guard_search(self, cls: type, name: str, owner: type | None, start: int = 0) -> None:
+        """Guards that no class of the MRO before the owner has the attribute (None: none at all)."""
+        if (cls, name, start) in self._searched:
+            return
+        self._searched.add((cls, name, start))
+        for part in type.__dict__["__mro__"].__get__(cls)[start:]:
+            if part is owner:
+                break
+            if not is_settled(part):
+                place = DictSource(ObjectSource(part, part.__qualname__))
+                self.trace.guard("DICT_LACKS", place, name)
+
+    def guard_presence(self, cls: type, name: str) -> None:
+        """Guards that the class of the MRO that has an attribute keeps it."""
+        found = find_owner(cls, name)
+        if found is not None and not is_settled(found[0]):
+            owner = ObjectSource(found[0], found[0].__qualname__)
+            self.trace.guard("DICT_HAS", DictSource(owner), name)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -201,6 +235,7 @@ class Attributes:
     def missing(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
         """What happens when the plain lookup finds nothing."""
         cls = var.python_type()
+        self.guard_search(cls, name, None)
         if find_in_mro(cls, "__getattr__") is not None:
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})
@@ -223,12 +258,14 @@ class Attributes:
             return own
         if found is None:
             return None
+        self.guard_search(cls, name, found[0])
         return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
 
     def bind(self, tx: SymbolicFrame, var: Var | None, cls: type, name: str) -> Var:
         """A class attribute that is known to exist, bound to the instance."""
         found = find_owner(cls, name)
         assert found is not None, name
+        self.guard_search(cls, name, found[0])
         return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
 
     def bind_raw(self, tx: SymbolicFrame, raw: RawAttribute) -> Var:
@@ -255,6 +292,7 @@ class Attributes:
         found = find_owner(cls, name)
         if found is None:
             return self.missing(tx, var, name)
+        self.guard_search(cls, name, found[0])
         return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
 
     def get_builtin_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
@@ -285,11 +323,13 @@ class Attributes:
         if found is not None:
             if issubclass(cls, enum.Enum) and name in cls.__members__:
                 return self.trace.wrap(cls.__members__[name], None)
+            self.guard_search(cls, name, found[0])
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, None))
         if meta_found is not None:
             return self._from_metaclass(tx, var, meta_found, name)
         if isinstance(find_in_mro(type(cls), "__getattr__"), types.FunctionType):
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
+        self.guard_search(cls, name, None)
         self.trace.raise_exception(
             AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'"
         )
@@ -313,6 +353,7 @@ class Attributes:
         for owner in mro[mro.index(var.start) + 1 :]:
             attributes = type.__dict__["__dict__"].__get__(owner)
             if name in attributes:
+                self.guard_search(var.cls, name, owner, start=mro.index(var.start) + 1)
                 raw = RawAttribute(attributes[name], owner, name, var.cls, instance)
                 if name == "__new__" and not isinstance(raw.value, staticmethod):
                     return self.trace.wrap(getattr(owner, "__new__"), None)  # noqa: B009

@@ -55,7 +55,7 @@ class CellVar(Var):
             except ValueError:
                 trace.guard("CELL_EMPTY", self.source, None)
             else:
-                self._contents = trace.wrap(value, CellContentsSource(self.source))
+                self._contents = trace.wrap_or_pass_on(value, CellContentsSource(self.source))
         return self._contents
 
     def load(self, tx: SymbolicFrame, name: str = "", free: bool = False) -> Var:

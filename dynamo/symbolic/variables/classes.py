@@ -60,6 +60,12 @@ class ClassVar(Var):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.attributes.get_from_class(tx, self, name)
 
+    def has_attr(self, tx: SymbolicFrame, name: str) -> bool:
+        has = super().has_attr(tx, name)
+        if has:
+            tx.trace.attributes.guard_presence(self.cls, name)
+        return has
+
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
 

@@ -95,7 +95,7 @@ class DictVar(Var):
         trace.guard("TYPE", source, type(self._real))
         trace.guard("DICT_KEYS", source, tuple(self._real))
         self._trace = None
-        for index, (key, value) in enumerate(dict.items(self._real)):
+        for index, (key, value) in enumerate(list(dict.items(self._real))):
             if is_plain_key(key):
                 key_var: Var = ConstVar(key)
                 value_source: Source = ItemSource(source, key)

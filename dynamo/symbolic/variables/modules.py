@@ -57,6 +57,7 @@ class ModuleVar(ObjectVar):
         if found is None:
             found = self.registered(tx, name)
         if found is None:
+            tx.trace.attributes.guard_search(cls, name, None)
             message = f"'{cls.__name__}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         return found

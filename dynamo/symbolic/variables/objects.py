@@ -18,7 +18,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict
-from dynamo.symbolic.variables.wrapping import wraps_if
+from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -140,7 +140,10 @@ class ObjectVar(Var):
                 assert self.source is not None
                 self.python_type()
                 tx.trace.guard("DICT_HAS", DictSource(self.source), name)
-        return super().has_attr(tx, name)
+        has = super().has_attr(tx, name)
+        if has:
+            tx.trace.attributes.guard_presence(self.cls, name)
+        return has
 
     def special(self, tx: SymbolicFrame, name: str) -> Var | None:
         """The special method as the interpreter looks it up: on the type only."""
@@ -238,6 +241,29 @@ def is_frozen_dataclass(cls: type) -> bool:
     """True where a dataclass has the generated `__hash__` and `__eq__`."""
     parameters = cls.__dict__.get("__dataclass_params__")
     return bool(parameters is not None and parameters.eq and parameters.frozen)
+
+
+class AliasVar(ObjectVar):
+    """`int | None` or `list[int]`: a constant."""
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("ID", self.source, self.real)
+        return self.real
+
+    def python_type(self) -> type:
+        self.as_constant()
+        return self.cls
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.as_constant())
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
 
 
 class EnumVar(ObjectVar):
@@ -403,6 +429,12 @@ CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseExcept
 def wrap_enum(trace: Trace, value: Any, source: Source | None) -> Var:
     """A member of an enumeration."""
     return EnumVar(type(value), source, real=value, trace=trace)
+
+
+@wraps(types.UnionType, types.GenericAlias)
+def wrap_alias(trace: Trace, value: Any, source: Source | None) -> Var:
+    """`int | None`, `list[int]`."""
+    return AliasVar(type(value), source, real=value, trace=trace)
 
 
 @wraps_if(99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT))

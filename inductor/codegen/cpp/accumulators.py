@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from inductor.codegen.cpp.types import UNSIGNED, highest, literal, lowest, value_type
+from inductor.codegen.cpp.types import HALF, UNSIGNED, highest, literal, lowest, value_type
 from inductor.ir.body import Op
 
 
@@ -66,6 +66,8 @@ CELL = "@"
 def make_accumulator(position: int, op: Op, values: tuple[str, ...], source: Op) -> Accumulator:
     """The accumulator of a reduction; values: texts of its operands."""
     kind = str(op.imm)
+    if source.dtype in HALF:
+        raise TypeError(f"{op} in half precision")
     if kind in ("argmax", "argmin"):
         return _arg(position, op, values, source.dtype, kind)
     if op.dtype is torch.bool:
@@ -81,10 +83,11 @@ def _arithmetic(position: int, op: Op, value: str, kind: str) -> Accumulator:
     target = value_type(op.dtype)
     wide = UNSIGNED.get(op.dtype, target)
     variables = (Variable(name, wide, start, sign),)
-    update = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} ({wide}){value});",)
-    merge = (f"{name}{CELL} = ({wide})({name}{CELL} {sign} #{name}#);",)
+    cast = "" if wide == target else f"({wide})"
+    update = (f"{name}{CELL} {sign}= {cast}{value};",)
+    merge = (f"{name}{CELL} {sign}= #{name}#;",)
     chunked = kind == "sum" and op.dtype.is_floating_point
-    result = f"({target}){name}{CELL}"
+    result = f"{name}{CELL}" if wide == target else f"({target}){name}{CELL}"
     return Accumulator(position, op.dtype, variables, update, merge, result, chunked)
 
 

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 import torch
 
-from inductor.codegen.cpp.types import UNSIGNED, literal, value_type
+from inductor.codegen.cpp.types import HALF, UNSIGNED, literal, value_type
 from inductor.ir.body import IndirectVar, Op
 from inductor.ir.index import print_cpp
 from inductor.ir.scalar_ops import SCALAR_OPS
+
+MOVING = {"to_dtype", "where", "bitcast"}
+"""Operations that half precision may meet; others would take its bits for a number."""
 
 WRAPPING = {"add", "sub", "mul", "neg"}
 """Operations whose signed form is undefined in C++ where it overflows."""
@@ -25,6 +28,8 @@ def spell(op: Op, operands: Sequence[str], source: torch.dtype | None = None) ->
     >>> spell(Op("add", (0, 1), torch.int32), ["v0", "v1"])
     '(i32)((u32)v0 + (u32)v1)'
     """
+    if source in HALF and op.name not in MOVING:
+        raise TypeError(f"{op} in half precision")
     row = SCALAR_OPS[op.name]
     texts = list(operands)
     if op.name in WRAPPING and op.dtype in UNSIGNED:
@@ -32,7 +37,8 @@ def spell(op: Op, operands: Sequence[str], source: torch.dtype | None = None) ->
     names = {"T": value_type(op.dtype)}
     if source is not None:
         names["S"] = value_type(source)
-    return row.cpp.format(*texts, **names)
+    text = row.cpp.format(*texts, **names)
+    return text.removeprefix(f"({names['T']})") if op.dtype.is_floating_point else text
 
 
 def spell_constant(op: Op) -> str:
@@ -43,9 +49,11 @@ def spell_constant(op: Op) -> str:
 def spell_index_value(op: Op) -> str:
     assert op.index is not None
     text = print_cpp(op.index)
+    if -(2**31) <= op.index.low and op.index.high < 2**31:
+        text = f"(i32)({text})"  # more of them fit into a vector
     if op.dtype is torch.int64:
         return f"(i64)({text})"
-    return f"k_convert<{value_type(op.dtype)}>((i64)({text}))"
+    return f"k_convert<{value_type(op.dtype)}>({text})"
 
 
 def spell_load(op: Op, element: str, mask: str | None) -> str:

@@ -3,15 +3,17 @@
     static void NAME_part0(Runtime* rt, BUFFERS, i64 begin, i64 end) { one share }
     static int NAME(Runtime* rt, BUFFERS) { all shares, in parallel if it is worth it }
 
-With outer loops the only part walks all stages for a share of the outer iterations; without, every
-stage is a part of its own (or two) and locals are memory that the parts share. Buffers of different
-names must not overlap, and are called arg0.., const0.., buf0..: not as the variables here.
+With outer loops the only part walks all stages for a share of the outer iterations; without, or
+where there are few large ones, every stage is a part of its own (or two) and locals are memory that
+the parts share. The outer loops of a single stage are loops of it. Buffers of different names must
+not overlap, and are called arg0.., const0.., buf0..: not as the variables here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -34,14 +36,13 @@ from inductor.codegen.cpp.shares import (
     wants_split,
 )
 from inductor.codegen.cpp.types import memory_type
-from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.codegen.cpp.work import count_threads, stage_work
+from inductor.ir.body import IndirectVar, LoopBody
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp
 from inductor.scheduler.schedule import Kernel
 
-PARALLEL_WORK = 1 << 14
 STACK_BYTES = 1 << 16
-WEIGHTS = {"load": 1, "store": 1, "constant": 0, "add": 1, "sub": 1, "mul": 1, "to_dtype": 1}
 SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "i16": 2, "u16": 2, "f16": 2}
 
 
@@ -69,13 +70,13 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A function over `items` units of work that may be shared among threads."""
+    """A function over `items` units of work, shared among `threads`."""
 
     name: str
     lines: tuple[str, ...]
     items: int
     align: int
-    parallel: bool
+    threads: int
     shared: tuple[Shared, ...] = ()
 
 
@@ -87,6 +88,8 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     printer = KernelPrinter(kernel, threads)
     declared = dict(zip(parameters, types, strict=True))
     known = declared | {x.name: f"{x.type}*" for x in printer.shared_memory()}
+    if not (printer.folded or printer.by_row):
+        known |= {f"o{n}": "i64" for n, size in enumerate(kernel.outer) if size > 1}
     lines: list[str] = []
     for part in printer.parts:
         used = _words(part.lines)
@@ -114,25 +117,31 @@ class KernelPrinter:
         self.kernel = kernel
         self.threads = threads
         self.locals = {local.name: local for local in kernel.locals}
-        single = len(kernel.stages) == 1 and not kernel.locals
-        self.has_outer = prod(kernel.outer) != 1 and not single
+        self.folded = len(kernel.stages) == 1 and not kernel.locals
+        rows = prod(kernel.outer)
+        few = rows < threads and count_threads(self._row_work(), threads) > 1
+        self.by_row = not self.folded and rows > 1 and not few
         self.parts: list[Part] = []
-        if self.has_outer:
-            self._add_outer_part()
-        else:
+        if self.by_row:
+            self._add_row_part()
+        elif rows > 0:
             for stage in kernel.stages:
                 self._add_stage_parts(stage)
 
+    def _row_work(self) -> int:
+        """Work of one outer iteration."""
+        return sum(stage_work(stage) for stage in self.kernel.stages)
+
     def memory(self, buffer: str, index: Index) -> str:
         local = self.locals.get(buffer)
-        if local is not None and local.elements == 1 and self.has_outer:
+        if local is not None and local.elements == 1 and self.by_row:
             return buffer
         return f"{buffer}[{print_cpp(index)}]"
 
     def shared_memory(self) -> list[Shared]:
         """Memory that the kernel's function makes and the parts get."""
         own = [Shared(x.name, memory_type(x.dtype), x.elements) for x in self.kernel.locals]
-        return ([] if self.has_outer else own) + [x for part in self.parts for x in part.shared]
+        return ([] if self.by_row else own) + [x for part in self.parts for x in part.shared]
 
     def caller(self, known: list[str]) -> list[str]:
         """The lines of the kernel's own function."""
@@ -142,34 +151,44 @@ class KernelPrinter:
         heap = []
         for memory in self.shared_memory():
             heap += _declare(writer, memory)
-        for part in self.parts:
-            used = _words(part.lines)
-            self._call(writer, part, ["rt", *(name for name in known if name in used)])
+        with self._rows(writer):
+            for part in self.parts:
+                used = _words(part.lines)
+                self._call(writer, part, ["rt", *(name for name in known if name in used)])
         for name in heap:
             writer.line(f"__builtin_free({name});")
         writer.line("return rt->error_code != 0;" if self.kernel.may_fail() else "return 0;")
         return writer.lines
 
+    @contextmanager
+    def _rows(self, writer: Writer) -> Iterator[None]:
+        """The loop over few outer iterations whose stages are shared among threads."""
+        rows = prod(self.kernel.outer)
+        if self.folded or self.by_row or rows < 2:
+            yield
+            return
+        with writer.block(f"for (i64 p = 0; p < {rows}; ++p) {{"):
+            decode(writer, [(f"o{n}", size, 1) for n, size in enumerate(self.kernel.outer)])
+            yield
+
     def _call(self, writer: Writer, part: Part, names: list[str]) -> None:
-        if not part.parallel or self.threads < 2 or part.items < 2:
+        if part.threads < 2 or part.items < 2:
             writer.line(f"{part.name}({', '.join(names)}, 0, {part.items});")
             return
-        writer.line(f"#pragma omp parallel num_threads({self.threads})")
+        writer.line(f"#pragma omp parallel num_threads({min(part.threads, part.items)})")
         with writer.block("{"):
             writer.line("const i64 t = omp_get_thread_num(), n = omp_get_num_threads();")
             shares = [f"k_share({part.items}, {part.align}, {x}, n)" for x in ("t", "t + 1")]
             writer.line(f"{part.name}({', '.join([*names, *shares])});")
 
-    def _add(self, writer: Writer, items: int, align: int, parallel: bool, *shared: Shared) -> None:
+    def _add(self, writer: Writer, items: int, align: int, threads: int, *shared: Shared) -> None:
         name = f"{self.kernel.name}_part{len(self.parts)}"
-        self.parts.append(Part(name, tuple(writer.lines), items, align, parallel, shared))
+        self.parts.append(Part(name, tuple(writer.lines), items, align, threads, shared))
 
-    def _add_outer_part(self) -> None:
+    def _add_row_part(self) -> None:
         """All stages for a share of the outer iterations."""
         writer, outer = Writer(), self.kernel.outer
         items = prod(outer)
-        if items == 0:
-            return
         heap: list[str] = []
         for local in self.kernel.locals:
             if local.elements != 1:
@@ -189,8 +208,8 @@ class KernelPrinter:
                         self._print_nest(writer, nest)
         for name in heap:
             writer.line(f"__builtin_free({name});")
-        work = items * sum(_work(stage) for stage in self.kernel.stages)
-        self._add(writer, items, 1, work > PARALLEL_WORK and not collides)
+        threads = count_threads(items * self._row_work(), self.threads)
+        self._add(writer, items, 1, 1 if collides else threads)
 
     def _print_nest(self, writer: Writer, nest: Nest) -> None:
         """A stage inside of open outer loops."""
@@ -205,45 +224,45 @@ class KernelPrinter:
 
     def _add_stage_parts(self, stage: LoopBody) -> None:
         """One stage for a share of its own iterations."""
-        nest = prepare_nest(stage, self.kernel.outer, fold_outer=True)
+        nest = prepare_nest(stage, self.kernel.outer, self.folded)
         if _is_empty(nest):
             return
-        parallel = _work(stage) * prod(self.kernel.outer) > PARALLEL_WORK
-        if may_collide(nest):
-            parallel &= bool(apart_loops(nest)) and not reduces(nest)
-        if reduces(nest) and parallel and self.threads > 1:
-            if wants_split(nest, plan_reduction(nest), self.threads):
-                self._add_split_parts(nest)
-                return
+        work = stage_work(stage) * (prod(self.kernel.outer) if self.folded else 1)
+        threads = count_threads(work, self.threads)
+        if may_collide(nest) and (reduces(nest) or not apart_loops(nest)):
+            threads = 1
+        if reduces(nest) and wants_split(nest, plan_reduction(nest), threads):
+            self._add_split_parts(nest, threads)
+            return
         writer = Writer()
         scope = Scope(nest, writer, self.memory)
         _open_errors(writer, nest)
         if reduces(nest):
             items, align = share_reduction(scope, plan_reduction(nest)), 1
         else:
-            items, align = share_pointwise(scope, plan_levels(nest), self.threads)
+            items, align = share_pointwise(scope, plan_levels(nest), threads)
         _close_errors(writer, nest)
-        self._add(writer, items, align, parallel)
+        self._add(writer, items, align, threads)
 
-    def _add_split_parts(self, nest: Nest) -> None:
+    def _add_split_parts(self, nest: Nest, threads: int) -> None:
         """A reduction over few or no plain loops: the r loops are shared, results merged."""
         plan = plan_reduction(nest)
         writer = Writer()
         _open_errors(writer, nest)
-        variables = share_partial(Scope(nest, writer, self.memory), plan, self.threads)
+        variables = share_partial(Scope(nest, writer, self.memory), plan, threads)
         _close_errors(writer, nest)
-        count = self.threads * count_items(plan) * (plan.block if plan.tile else 1)
+        count = threads * count_items(plan) * (plan.block if plan.tile else 1)
         number = len(self.parts)
         names = {f"q_{v.name}": f"q{number}_{v.name}" for v in variables}
         shared = [Shared(names[f"q_{v.name}"], v.type, count) for v in variables]
         writer.lines[:] = [_renamed(line, names) for line in writer.lines]
-        self._add(writer, self.threads, 1, True, *shared)
+        self._add(writer, threads, 1, threads, *shared)
         writer = Writer()
         _open_errors(writer, nest)
-        items = share_merged(Scope(nest, writer, self.memory), plan, self.threads)
+        items = share_merged(Scope(nest, writer, self.memory), plan, threads)
         _close_errors(writer, nest)
         writer.lines[:] = [_renamed(line, names) for line in writer.lines]
-        self._add(writer, items, 1, False)
+        self._add(writer, items, 1, 1)
 
 
 def prepare_nest(stage: LoopBody, outer: tuple[int, ...], fold_outer: bool) -> Nest:
@@ -275,15 +294,6 @@ def _declare(writer: Writer, memory: Shared) -> list[str]:
 
 def _is_empty(nest: Nest) -> bool:
     return any(loop.extent == 0 for loop in nest.of_kind("i"))
-
-
-def _work(stage: LoopBody) -> int:
-    weight = sum(_weigh(op) for op in stage.ops)
-    return weight * prod(stage.ranges) * max(1, prod(stage.reduction_ranges))
-
-
-def _weigh(op: Op) -> int:
-    return WEIGHTS.get(op.name, 2)
 
 
 def _open_errors(writer: Writer, nest: Nest) -> None:

@@ -1,8 +1,9 @@
 """One stage of a kernel as a nest of named loops, before a strategy is chosen for it.
 
 In: a `LoopBody` and the outer loops around it. Out: `Nest`, the same operations with simpler loops:
-neighbouring loops that every index walks through as one are merged (`merge_loops`), loops of one
-iteration are gone. `depends` says for each op which loops its value depends on.
+loops are split where that takes away divisions, neighbouring loops that every index walks through
+as one are merged, loops of one iteration are gone. `depends` says for each op which loops its value
+depends on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from inductor.ir.body import IndirectVar, LoopBody, Op
-from inductor.ir.index import Index, Var, variable
+from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
+
+SHORTEST_PIECE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def make_nest(stage: LoopBody, outer: tuple[int, ...], fold_outer: bool) -> Nest
     loops += [Loop(f"i{n}", size, "i") for n, size in enumerate(stage.ranges)]
     loops += [Loop(f"r{n}", size, "r") for n, size in enumerate(stage.reduction_ranges)]
     kept = tuple(loop for loop in loops if loop.extent != 1)
-    return merge_loops(Nest(kept, stage.ops, find_dependences(stage.ops)))
+    return merge_loops(split_loops(Nest(kept, stage.ops, find_dependences(stage.ops))))
 
 
 def find_dependences(ops: tuple[Op, ...]) -> tuple[frozenset[str], ...]:
@@ -60,6 +63,43 @@ def find_dependences(ops: tuple[Op, ...]) -> tuple[frozenset[str], ...]:
             indirect[op.imm.var.name] = frozenset(names)
         found.append(frozenset(names))
     return tuple(found)
+
+
+def split_loops(nest: Nest) -> Nest:
+    """Split loops at the divisors of `loop // n` and `loop % n`, so that both become loops."""
+    for loop in nest.loops:
+        for divisor in _divisors(nest.ops, loop):
+            high = Loop(f"{loop.name}_{divisor}", loop.extent // divisor, loop.kind)
+            low = replace(loop, extent=divisor)
+            whole = variable(high.name, high.extent) * divisor + variable(low.name, divisor)
+            ops = tuple(_substituted(op, {loop.name: whole}) for op in nest.ops)
+            if _count_divisions(ops) < _count_divisions(nest.ops):
+                at = nest.loops.index(loop)
+                loops = (*nest.loops[:at], high, low, *nest.loops[at + 1 :])
+                return split_loops(Nest(loops, ops, find_dependences(ops)))
+    return nest
+
+
+def _substituted(op: Op, values: dict[str, Index]) -> Op:
+    return op if op.index is None else replace(op, index=op.index.substitute(values))
+
+
+def _divisors(ops: tuple[Op, ...], loop: Loop) -> list[int]:
+    """n of all `loop // n` and `loop % n` that divide the loop into pieces long enough."""
+    found = {}
+    for op in ops:
+        for atom, _ in op.index.terms if op.index is not None else ():
+            if isinstance(atom, FloorDiv | Mod) and atom.base == variable(loop.name, loop.extent):
+                found[atom.divisor] = None
+    return [n for n in found if n >= SHORTEST_PIECE and loop.extent % n == 0]
+
+
+def _count_divisions(ops: tuple[Op, ...]) -> int:
+    return sum(
+        not isinstance(atom, Var)
+        for op in ops
+        for atom, _ in (op.index.terms if op.index is not None else ())
+    )
 
 
 def merge_loops(nest: Nest) -> Nest:

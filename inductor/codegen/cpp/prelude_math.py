@@ -119,18 +119,19 @@ K_INLINE f32 k_log_tail(f32 f) {{
 }}
 """
 
-# x = 2^e * m with m in [sqrt(1/2), sqrt(2)); gives e, and m - 1 in f
+# x = 2^e * m with m in [sqrt(1/2), sqrt(2)); gives e, and m - 1 in f. Written so that g++ computes
+# neither branch of a condition twice.
 _LOG_SPLIT = """\
 K_INLINE f32 k_log_split(f32 x, f32& f) {
-  bool tiny = x < 0x1p-126f;
-  i32 bits = __builtin_bit_cast(i32, tiny ? x * 0x1p23f : x);
-  i32 e = (bits - 0x3f3504f3) >> 23;
-  f = __builtin_bit_cast(f32, bits - (i32)((u32)e << 23)) - 1.0f;
-  return (f32)e - (tiny ? 23.0f : 0.0f);
+  f32 scale = x < 0x1p-126f ? 0x1p23f : 1.0f;
+  i32 bits = __builtin_bit_cast(i32, x * scale), e = bits - 0x3f3504f3;
+  f = __builtin_bit_cast(f32, bits - (e & (i32)0xff800000)) - 1.0f;
+  return (f32)((e - (__builtin_bit_cast(i32, scale) - 0x3f800000)) >> 23);
 }
 K_INLINE f32 k_log_special(f32 x, f32 result) {
-  f32 bad = x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
-  return x > 0.0f ? (x == __builtin_inff() ? x : result) : bad;
+  f32 other = x > 0.0f ? x : __builtin_nanf("");
+  other = x == 0.0f ? -__builtin_inff() : other;
+  return __builtin_bit_cast(u32, x) - 1u < 0x7f7fffffu ? result : other;
 }
 """
 
@@ -188,17 +189,15 @@ K_INLINE f32 k_tanh(f32 x) {{
 }}
 """
 
-# beyond 1.1: 1 - 1 / q(t)^8, where q is erfc^(-1/8)
 _ERF = f"""\
 K_INLINE f32 k_erf(f32 x) {{
-  f32 a = k_abs(x), s = x * x, t = a > 3.95f ? 3.95f : a;
+  f32 a = k_abs(x), s = x * x, t = (a > 4.0f ? 4.0f : a) - 2.5f;
   f32 p = {_horner("s", [0.12837917, -0.376126, 0.11283292, -0.026841441, 0.0051648621,
                          -0.00078057841, 7.1879717e-05])};
-  f32 q = {_horner("t", [0.99364483, 0.17173396, 0.02613055, 0.097407588, -0.047229461,
-                         0.022773227, -0.0049718237, 0.00062245474])};
-  q = q * q;
-  q = q * q;
-  f32 large = 1.0f - 1.0f / (q * q);
+  f32 large = {_horner("t", [0.99959306, 0.0021782442, -0.0054464483, 0.0083507747,
+                             -0.0086166466, 0.0061136669, -0.0028150649, 0.00055166063,
+                             0.00028325536, -0.00026270583, 6.343996807e-05, 1.435722147e-05,
+                             -9.400598466e-06, 1.055075579e-06])};
   return k_copysign(a < 1.1f ? k_fma(a, p, a) : large, x);
 }}
 """

@@ -166,14 +166,13 @@ class ReductionPrinter:
 
         Those of OpenMP are put together one by one, which shows in short rows.
         """
-        extent = self.plan.inner[-1].extent if self.plan.inner else 0
-        if self.plan.tile is not None or extent < 2 * LANES or extent % LANES:
+        if self.plan.tile is not None or not self.plan.inner or not found:
             return 0
-        if not found or checked_ops(self.nest) or may_collide(self.nest):
+        if checked_ops(self.nest) or may_collide(self.nest):
             return 0
         if not all(a.vectorizes() for a in found):
             return 0
-        return 2 * LANES if extent % (2 * LANES) == 0 and extent >= 16 * LANES else LANES
+        return lanes_in(self.plan.inner[-1].extent)
 
     def _make(self, position: int) -> Accumulator:
         op = self.nest.ops[position]
@@ -336,6 +335,13 @@ class ReductionPrinter:
 
     def _kept(self, place: str) -> str:
         return f"({place}) * {self.plan.block} + k" if self.plan.tile else place
+
+
+def lanes_in(extent: int) -> int:
+    """How many accumulators suit a loop that is walked in steps of them; 0: none."""
+    if extent < 2 * LANES or extent % LANES:
+        return 0
+    return LANES if extent % (2 * LANES) or extent < 16 * LANES else 2 * LANES
 
 
 def _fold(variable: Variable) -> str:

@@ -16,10 +16,8 @@ from inductor.codegen.cpp.collisions import is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest
 from inductor.codegen.cpp.phases import split_phases
 from inductor.codegen.cpp.pointwise import Level, print_pointwise, shared_levels
-from inductor.codegen.cpp.reduction import LANES, ReductionPlan, ReductionPrinter
+from inductor.codegen.cpp.reduction import ReductionPlan, ReductionPrinter, lanes_in
 from inductor.codegen.cpp.scope import Scope, Writer
-
-ALIGN = 2 * LANES
 
 
 def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tuple[int, int]:
@@ -64,7 +62,9 @@ def count_items(plan: ReductionPlan) -> int:
 
 def wants_split(nest: Nest, plan: ReductionPlan, threads: int) -> bool:
     """Whether the r loops should be shared because there are too few other iterations."""
-    if not plan.inner or plan.inner[0].extent < 4 * threads or count_items(plan) >= threads:
+    if threads < 2 or not plan.inner or count_items(plan) >= threads:
+        return False
+    if plan.inner[0].extent < 4 * threads:
         return False
     return len(split_phases(nest).passes) == 1 and not may_collide(nest)
 
@@ -74,7 +74,7 @@ def share_partial(scope: Scope, plan: ReductionPlan, slots: int) -> list[Variabl
     extent = plan.inner[0].extent
     writer = scope.writer
     with writer.block("for (i64 slot = begin; slot < end; ++slot) {"):
-        align = 1 if extent % ALIGN else ALIGN
+        align = lanes_in(extent) or 1
         writer.line(f"const i64 from = k_share({extent}, {align}, slot, {slots});")
         writer.line(f"const i64 to = k_share({extent}, {align}, slot + 1, {slots});")
         items = count_items(plan)

@@ -19,12 +19,13 @@ def print_unit(kernels: Sequence[KernelSource], tail: str = "") -> str:
 
 
 def print_units(
-    kernels: Sequence[KernelSource], tail: str = "", cores: int = 1, limit: int = 20
+    kernels: Sequence[KernelSource], tail: str = "", cores: int = 1, limit: int = 8
 ) -> list[str]:
-    """One unit for up to `limit` kernels, else one for each core; `tail` is in the first."""
-    if len(kernels) <= limit or cores < 2:
+    """A unit for each `limit` kernels, but no more units than cores; `tail` is in the first."""
+    count = min(cores, -(-len(kernels) // limit))
+    if count < 2:
         return [print_unit(kernels, tail)]
-    shares = _share_out(kernels, cores)
+    shares = _share_out(kernels, count)
     declared = "\n".join(_declaration(kernel) for kernel in kernels)
     units = []
     for number, share in enumerate(shares):
@@ -35,10 +36,10 @@ def print_units(
     return units
 
 
-def _share_out(kernels: Sequence[KernelSource], cores: int) -> list[list[KernelSource]]:
+def _share_out(kernels: Sequence[KernelSource], count: int) -> list[list[KernelSource]]:
     """Shares of about the same amount of text."""
-    shares: list[list[KernelSource]] = [[] for _ in range(cores)]
-    sizes = [0] * cores
+    shares: list[list[KernelSource]] = [[] for _ in range(count)]
+    sizes = [0] * count
     for kernel in sorted(kernels, key=lambda k: -len(k.text)):
         smallest = sizes.index(min(sizes))
         shares[smallest].append(kernel)

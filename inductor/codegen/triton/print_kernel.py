@@ -28,6 +28,7 @@ from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60
+MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
 MODULE_HEAD = """\
 import torch
 import triton
@@ -156,8 +157,7 @@ def _is_repeatable(launch: Launch, own: set[str]) -> bool:
 
 
 def _is_wide(launch: Launch, elements: int) -> bool:
-    limit = (1 << 31) - (1 << 16)  # the last block may reach over the end
-    if max(elements, launch.rows, *(stage.columns for stage in launch.stages)) >= limit:
+    if max(elements, launch.rows, *(stage.columns for stage in launch.stages)) >= MOST_INT32:
         return True
     return any(
         op.index is not None and needs_int64(op.index)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
-from kernel_support import Runner, check
+from kernel_support import Runner, check, layouts_of
 
+from inductor.codegen.cpp import work
+from inductor.codegen.cpp.kernel import print_kernel
+from inductor.codegen.cpp.prelude import PARTS, PRELUDE
+from inductor.codegen.cpp.unit import print_units
 from inductor.ir.body import trace_body
+from inductor.ir.index import floordiv, mod
+from inductor.runtime.build import build_library
 from inductor.scheduler.schedule import Kernel, Local, local_position, outer_variables
 
 F = torch.float32
+
+
+@pytest.fixture(autouse=True)
+def share_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "PARALLEL_WORK", 0)
 
 
 def norm_kernel(rows: int, columns: int) -> Kernel:
@@ -38,8 +51,8 @@ def norm_kernel(rows: int, columns: int) -> Kernel:
     return Kernel("norm", (rows,), stages, (Local("mean", F, 1), Local("rstd", F, 1)))
 
 
-@pytest.mark.parametrize("shape", [(3, 17), (64, 300), (1, 5000)])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 17), (64, 300), (1, 5000), (2, 4096), (5, 768)])
+@pytest.mark.parametrize("threads", [1, 2, 4])
 def test_norm(runner: Runner, shape: tuple[int, int], threads: int) -> None:
     rows, columns = shape
     storages = {"x": torch.randn(rows * columns) * 3 + 1, "out": torch.zeros(rows * columns)}
@@ -74,8 +87,8 @@ def test_column_and_row(runner: Runner, rows: int, columns: int, kind: str) -> N
         check(runner, kernel, storages, rtol=2e-5, atol=2e-5)
 
 
-def test_local_of_many_elements(runner: Runner) -> None:
-    rows, columns = 20, 200
+@pytest.mark.parametrize("rows,columns", [(20, 200), (5, 20000)])
+def test_local_of_many_elements(runner: Runner, rows: int, columns: int) -> None:
     (o,) = outer_variables((rows,))
 
     def total(ops, i, r):
@@ -183,11 +196,15 @@ def test_scatter_add(runner: Runner, dtype: torch.dtype, width: int) -> None:
         x = ops.load("x", i[0] * width + i[1], dtype)
         ops.store("out", t * width + i[1], x, "add")
 
-    x = torch.randn(500 * width).mul(9).to(dtype)
-    storages = {"x": x, "index": torch.randint(-7, 7, (500,))}
-    storages["out"] = torch.zeros(7 * width, dtype=dtype)
+    x = torch.randn(500, width).mul(9).to(dtype)
+    index = torch.randint(-7, 7, (500,))
+    want = torch.zeros(7, width, dtype=dtype)
+    for row, place in zip(x, index.tolist()):
+        want[place] += row
+    storages = {"x": x, "index": index, "out": torch.zeros_like(want)}
     kernel = Kernel("scatter", (), (trace_body((500, width), (), body),))
-    check(runner, kernel, storages, threads=2, rtol=0, atol=0)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["out"], want)
 
 
 def test_masked_loads_read_nothing(runner: Runner) -> None:
@@ -227,3 +244,64 @@ def test_embedding(runner: Runner, bad: int | None) -> None:
     code, error = runner.compile(kernel, storages)(storages)
     assert code != 0 and error[0] == 1 and error[2] == 10
     assert error[1] == max(bad, -(2**63) + 1)
+
+
+def test_divisions_become_loops(runner: Runner) -> None:
+    """A view that splits a dimension: no division is left in the text."""
+
+    def body(ops, i, r):
+        high, low = floordiv(i[0], 32), mod(i[0], 32)
+        x = ops.load("x", low * 20 + high + i[1] * 640, F)
+        ops.store("out", i[0] * 3 + i[1], ops.add(x, ops.load("y", high, F)))
+
+    kernel = Kernel("divided", (), (trace_body((640, 3), (), body),))
+    storages = {"x": torch.randn(1920), "y": torch.randn(20), "out": torch.zeros(1920)}
+    compiled = check(runner, kernel, storages)
+    assert "% 32" not in compiled.source.text and "/ 32" not in compiled.source.text
+
+
+def test_parameters_and_types() -> None:
+    text = print_kernel(norm_kernel(8, 64), layouts_of({"x": torch.zeros(1), "out": torch.zeros(1)}), 2)
+    assert text.parameters == ("x", "out") and text.types == ("const f32* __restrict__", "f32*")
+    assert "const f32* __restrict__ x" in text.text
+
+
+def test_arithmetic_in_half_precision_is_refused() -> None:
+    half = torch.bfloat16
+
+    def add(ops, i, r):
+        x = ops.load("x", i[0], half)
+        ops.store("out", i[0], ops.add(x, x))
+
+    def top(ops, i, r):
+        ops.store("out", 0, ops.reduction("max", ops.load("x", r[0], half)))
+
+    layouts = layouts_of({"x": torch.zeros(4, dtype=half), "out": torch.zeros(4, dtype=half)})
+    for body in (trace_body((4,), (), add), trace_body((), (4,), top)):
+        with pytest.raises(TypeError, match="half precision"):
+            print_kernel(Kernel("half", (), (body,)), layouts, 1)
+
+
+def test_units_share_out_the_kernels(runner: Runner) -> None:
+    def body(ops, i, r):
+        ops.store("out", i[0], ops.exp(ops.load("x", i[0], F)))
+
+    storages = {"x": torch.randn(9), "out": torch.zeros(9)}
+    sources = [
+        print_kernel(Kernel(f"k{n}", (), (trace_body((9,), (), body),)), layouts_of(storages), 1)
+        for n in range(10)
+    ]
+    calls = " ".join(f"k{n}(rt, (const f32*)rt->data[0], (f32*)rt->data[1]);" for n in range(10))
+    head = 'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt)'
+    units = print_units(sources, f"{head} {{ {calls} return 0; }}", cores=4, limit=3)
+    assert len(units) == 4 and "run(" in units[0]
+    built = build_library(units, runner.toolchain, runner.store)
+    data = (ctypes.c_void_p * 2)(storages["x"].data_ptr(), storages["out"].data_ptr())
+    runtime = (ctypes.c_int64 * 8)(ctypes.addressof(data))
+    assert ctypes.CDLL(str(built.path)).run(ctypes.byref(runtime)) == 0
+    torch.testing.assert_close(storages["out"], storages["x"].exp())
+
+
+def test_whole_prelude_compiles(runner: Runner) -> None:
+    assert all(part in PRELUDE for part in PARTS.values())
+    build_library([PRELUDE], runner.toolchain, runner.store)

@@ -9,15 +9,16 @@ import torch
 from kernel_support import Runner, interpret_kernel
 from random_kernels import random_kernel
 
-from inductor.codegen.cpp import kernel, pointwise, reduction
+from inductor.codegen.cpp import nest, pointwise, reduction, work
 
 KERNELS = 25
 SMALL = {  # so that small kernels take the ways of large ones
-    kernel: {"PARALLEL_WORK": 0},
+    work: {"PARALLEL_WORK": 0},
+    nest: {"SHORTEST_PIECE": 2},
     pointwise: {"TILED_ELEMENTS": 0, "TILE": 4, "BIG_TILE": 8},
-    reduction: {"ROW_CHUNK": 8, "COLUMN_CHUNK": 4, "BLOCK": 8},
+    reduction: {"ROW_CHUNK": 8, "COLUMN_CHUNK": 4, "BLOCK": 8, "LANES": 4},
 }
-FOUND: list[int] = []  # seeds that once gave a difference
+FOUND = [8222]  # seeds that once gave a difference
 
 
 def compare(runner: Runner, seeds: list[int], threads: int) -> None:

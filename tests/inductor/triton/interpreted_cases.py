@@ -13,6 +13,7 @@ from triton_random import random_kernel
 from triton_reference import layout_of, reference, run
 
 from inductor.codegen.triton import configs, plan, split, tiling
+from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import print_kernel
 
 SEEDS = range(*(int(n) for n in os.environ.get("TRITON_SEEDS", "0,12").split(",")))
@@ -21,6 +22,8 @@ LOOPS = {"PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG
 CUTS = {"ENOUGH_ROWS": 100, "LARGE_KERNEL": 64, "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
         "CHUNK_STEP": 8, "SHORTEST": 2, "TILES": ((8, 4, 1), (4, 16, 1))}
 
+WIDE = {"MOST_INT32": 0}
+
 
 @pytest.fixture(autouse=True)
 def repaired(monkeypatch) -> None:
@@ -28,14 +31,14 @@ def repaired(monkeypatch) -> None:
 
 
 def use(monkeypatch, limits) -> None:
-    for module in (plan, split, configs, tiling):
+    for module in (plan, split, configs, tiling, printer):
         for name, value in limits.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
 
 
 @pytest.mark.parametrize(
-    "limits, choice", [(DEFAULT, 0), (LOOPS, 1), (CUTS, 0)], ids=["default", "loops", "cuts"]
+    "limits, choice", [(DEFAULT, 0), (LOOPS | WIDE, 1), (CUTS, 0)], ids=["default", "loops", "cuts"]
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 def test_by_hand(case, limits, choice, tmp_path, monkeypatch) -> None:
@@ -80,7 +83,7 @@ def test_every_operation(dtype, tmp_path) -> None:
 
 def limits_of(seed: int) -> dict:
     rng = random.Random(seed)
-    return (LOOPS if rng.random() < 0.5 else {}) | (CUTS if rng.random() < 0.5 else {})
+    return {name: value for group in (LOOPS, CUTS, WIDE) if rng.random() < 0.5 for name, value in group.items()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

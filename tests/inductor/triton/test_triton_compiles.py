@@ -8,6 +8,7 @@ from triton_kernels import CASES, every_operation
 from triton_reference import layout_of, load_module, module_text
 
 from inductor.codegen.triton import configs, plan, split
+from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import print_kernel
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")
@@ -20,6 +21,7 @@ POINTERS = {
     torch.int64: "*i64", torch.uint8: "*u8",
 }
 LOW = {
+    "MOST_INT32": 0,
     "PERSISTENT_COLUMNS": 4, "PERSISTENT_WITH_LOCALS": 8, "PERSISTENT_ALONG_ROWS": 4, "ENOUGH_ROWS": 100, "LARGE_KERNEL": 64,
     "FEWEST_COLUMNS": (40, 40), "COLUMNS_OF_A_PROGRAM": (16, 16),
 }
@@ -53,7 +55,7 @@ def compile_all(printed, buffers, folder) -> list[str]:
 @pytest.mark.parametrize("limits", [{}, LOW], ids=["default", "low"])
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 def test_by_hand(case, limits, tmp_path, monkeypatch) -> None:
-    for module in (plan, split, configs):
+    for module in (plan, split, configs, printer):
         for name, value in limits.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
