@@ -48,6 +48,7 @@ from dynamo.guards.records import UserLine
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
+from dynamo.shapes.fake import NotSymbolic
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
@@ -218,8 +219,15 @@ class Converter:
             except ObservedException as error:
                 step = error.step  # type: ignore[attr-defined]
                 cause = Break("escaping_exception", error.value.python_type().__name__)
+            except NotSymbolic as reason:
+                logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
+                context.symbolic, context.static_sizes = False, True
+                context.forced.clear()
+                continue
             except RestartTrace as restart:
-                assert restart.step is not None
+                if restart.step is None:  # other steps may lie before other instructions
+                    context.forced.clear()
+                    continue
                 step, cause = restart.step, restart.cause or Break("inner_break")
             finally:
                 modes.close()
@@ -251,6 +259,7 @@ class Converter:
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
+        trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
 

@@ -24,7 +24,7 @@ Exceptions: `DataDependent` where only the data could tell, `NoFakeKernel` where
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -54,6 +54,18 @@ class NoFakeKernel(Signal):
         super().__init__(f"{op}: {why}")
         self.op = op
         self.why = why
+
+
+class NotSymbolic(Signal):
+    """An operation failed with symbolic sizes that may work, or fail as eager does, with static ones."""
+
+
+class Unprintable(Signal):
+    """An assumption that is no expression of the guards' language; symbols: names in it."""
+
+    def __init__(self, expression: Any, symbols: Sequence[str]) -> None:
+        super().__init__(str(expression))
+        self.symbols = tuple(symbols)
 
 
 class StorageToken:
@@ -143,6 +155,16 @@ class _NonLeaf(torch.autograd.Function):
         return grads[0], None
 
 
+def give_history(real: torch.Tensor, make: Callable[[], Any]) -> Any:
+    """A fake with the autograd state of the real tensor: whether it requires grad, and is a leaf."""
+    if not real.requires_grad:
+        return make()
+    if real.is_leaf:
+        return make().requires_grad_()
+    with torch.enable_grad():
+        return _NonLeaf.apply(make().requires_grad_(), make)
+
+
 class _WorldMode(TorchDispatchMode):
     """Sends every ATen call, factories included, to its world."""
 
@@ -180,6 +202,8 @@ class FakeWorld:
     cache: share one between the worlds of a compile; a world has its own otherwise.
     """
 
+    is_symbolic = False
+
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()
         self._mode = _WorldMode(self)
@@ -200,6 +224,11 @@ class FakeWorld:
         trace: TracebackType | None,
     ) -> None:
         self._mode.__exit__(kind, value, trace)
+
+    def constant_of(self, fake: Fake) -> torch.Tensor | None:
+        """The value of a fake that was made of constants of the program."""
+        constant = fake.constant
+        return constant[0] if constant is not None and constant[1] == fake._version else None
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)` with this world active."""
@@ -241,16 +270,7 @@ class FakeWorld:
         if token is None:
             token = StorageToken(storage.nbytes())
             self._storages[storage._cdata] = token
-        if not tensor.requires_grad:
-            return self.make(facts, token)
-        if tensor.is_leaf:
-            fake = self.make(facts, token)
-            fake.requires_grad_()
-            return fake
-        with torch.enable_grad():
-            leaf = self.make(facts, token).requires_grad_()
-            made: Fake = _NonLeaf.apply(leaf, lambda: self.make(facts, token))
-        return made
+        return give_history(tensor, lambda: self.make(facts, token))
 
     def make(self, facts: Facts, token: StorageToken | None = None) -> Fake:
         """A new fake with these facts, on a storage of its own unless a token is given."""

@@ -43,6 +43,8 @@ class CompileContext:
     settings: the region's options and the configuration when the compile began.
     changed: numbers and sizes that had several values so far; they become symbolic.
     everything_dynamic: sizes and arguments are symbolic from the first compile.
+    symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
+        can't be. fixed: facts that an attempt could not keep symbolic.
     """
 
     codes: CodeCache
@@ -55,3 +57,6 @@ class CompileContext:
     raised_at: dict[Var, int] = field(default_factory=dict)
     changed: frozenset[Fact] = frozenset()
     everything_dynamic: bool = False
+    symbolic: bool = False
+    static_sizes: bool = False
+    fixed: frozenset[Fact] = frozenset()

@@ -66,6 +66,14 @@ class GraphBuilder:
         node.meta["stack_trace"] = format_stack(self._read_stack())
         return node
 
+    def read_input(self, kind: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
+        """A node that reads an input before any operation of the program."""
+        with self.graph.inserting_before(self._first_operation or self.graph._root):
+            node = self.graph.create_node(kind, target, args)
+        self._first_operation = node
+        node.meta["example_value"] = example
+        return node
+
     # -- undoing ----------------------------------------------------------------------------
 
     def mark(self) -> fx.Node:

@@ -314,6 +314,12 @@ class ObjectProtocol:
         """Guards the metadata of a tensor from outside."""
         self.guard("TENSOR", var.source, TensorFacts.of(var.real))  # type: ignore[attr-defined]
 
+    def run_fake(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Runs an operation on fakes, and guards what it assumed of symbolic sizes."""
+        result = self.world.run(function, *args, **kwargs)  # type: ignore[attr-defined]
+        self.symbols.keep_assumptions()  # type: ignore[attr-defined]
+        return result
+
     def guard_history(self, var: TensorVar) -> None:
         """Guards whether a tensor from outside is a leaf, and which output it is."""
         if var.source is not None and var.fake.requires_grad and var.real is not None:

@@ -11,20 +11,26 @@ import ast
 import linecache
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 from torch import fx
 
 from dynamo.base import logs
 from dynamo.base.config import config
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, ConstraintViolation, RestartTrace
+from dynamo.guards.explain import failures
 from dynamo.guards.shape_code import Fact, ShapeFacts
-from dynamo.guards.sources import ItemSource, LocalSource, Source
+from dynamo.guards.sources import Scope, Source
+from dynamo.shapes.fake import NotSymbolic, Unprintable
+from dynamo.symbolic.sizes import is_argument, make_fake
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.numbers import LARGEST_INT, SymbolicNumber
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
+    from dynamo.symbolic.variables.tensor import TensorVar
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -32,6 +38,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Pow: operator.pow, ast.USub: operator.neg,
 }  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max}
+SYMBOLIC_FUNCTIONS = {"abs": abs, "min": torch.sym_min, "max": torch.sym_max}
 # Functions of which only the type of a number decides what comes out: size, strides and dtype.
 VALUE_FREE = frozenset(
     """add sub mul div truediv true_divide floor_divide floordiv divide multiply subtract remainder
@@ -56,6 +63,8 @@ class Symbols:
     """See the module.
 
     facts: what each name stands for; values: what it is in this trace.
+    tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size.
+    declared: sizes that the user declared dynamic.
     """
 
     def __init__(self, trace: Trace, context: Any) -> None:
@@ -65,6 +74,9 @@ class Symbols:
         self.everything = bool(getattr(context, "everything_dynamic", False))
         self.facts: dict[str, Fact] = {}
         self.values: dict[str, int | float] = {}
+        self.tensors: dict[Source, TensorVar] = {}
+        self.ducks: dict[int, str] = {}
+        self.declared: dict[str, Fact] = {}
         self._names: dict[Fact, str] = {}
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
@@ -86,10 +98,11 @@ class Symbols:
             if config.specialize_int or abs(value) > LARGEST_INT:
                 return False
             if self.everything and is_argument(source):
-                return True
+                return Fact(source, "value") not in self.context.fixed
         elif kind is not float or config.specialize_float:
             return False
-        return Fact(source, "value") in self.changed
+        fact = Fact(source, "value")
+        return fact in self.changed and fact not in self.context.fixed
 
     def name(self, fact: Fact, value: int | float) -> str:
         """The name of a fact; made at its first use."""
@@ -102,12 +115,112 @@ class Symbols:
 
     def make(self, text: str, hint: int | float) -> Var:
         """The number that an expression stands for."""
+        if type(hint) is int and self._is_known_to_world(text):
+            return self.wrap_symbolic(self.symbolic_value(text))
         return SymbolicNumber(text, hint, self.trace)
+
+    def fake_of(self, var: TensorVar) -> Any:
+        """The fake of a tensor from outside; guards what it tells of the real one."""
+        return make_fake(self, var)
+
+    def wrap_symbolic(self, value: Any) -> Var:
+        """The Var of a SymInt (SymBool, SymFloat) that an operation gave."""
+        if not isinstance(value, torch.SymInt):
+            fixed = value if isinstance(value, int | float) else self._settle(value)
+            self.keep_assumptions()
+            return ConstVar(fixed)
+        constant = value.node.maybe_as_int()
+        if constant is not None:
+            return ConstVar(constant)
+        try:
+            text = self.trace.world.text(value)
+        except Unprintable as error:
+            self.give_up(error)
+        return SymbolicNumber(text, int(value.node.hint), self.trace)
+
+    def _settle(self, value: Any) -> bool | float:
+        return bool(value) if isinstance(value, torch.SymBool) else float(value)
+
+    # -- the symbolic world -----------------------------------------------------------------------
+
+    def symbolic_value(self, text: str) -> Any:
+        """The expression over torch's symbols (a plain int where it has become one)."""
+        world, names = self.trace.world, names_in(text)
+        for name in names:
+            if name not in world.symbols:
+                if self.facts[name].what == "value":
+                    world.number(name, self.values[name])
+                else:  # a second name of a size, see duck shaping
+                    world.symbols[name] = world.symbols[self.ducks[int(self.values[name])]]
+        scope = {name: world.symbols[name] for name in names}
+        return eval(text, {"__builtins__": {}}, {**SYMBOLIC_FUNCTIONS, **scope})
+
+    def _is_known_to_world(self, text: str) -> bool:
+        """True for expressions that torch's symbols take part in: of ints, without `/`."""
+        if not self.trace.world.is_symbolic:
+            return False
+        if not all(type(self.values[name]) is int for name in names_in(text)):
+            return False
+        return not any(
+            isinstance(node, ast.Div) or type(getattr(node, "value", 0)) is float
+            for node in ast.walk(ast.parse(text, mode="eval"))
+        )
+
+    def keep_assumptions(self) -> None:
+        """Guards what the operations since the last call assumed of symbolic sizes."""
+        world = self.trace.world
+        if not world.is_symbolic:
+            return
+        try:
+            texts = world.assumptions()
+        except Unprintable as error:
+            self.give_up(error)
+        for text in texts:
+            logs.log("dynamic").emit(lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
+            self.assume(text)
+        for name, fact in self.declared.items():
+            value = world.fixed_value(name) if texts else None
+            if value is not None:
+                self.violate(fact, f"is fixed to {value}")
+
+    def give_up(self, error: Unprintable) -> NoReturn:
+        """Traces again, with constants for what took part in an expression that can't be guarded."""
+        for name in error.symbols:
+            if name in self.declared:
+                self.violate(self.declared[name], f"takes part in {error}, which can't be guarded")
+        if not error.symbols:
+            raise NotSymbolic(str(error))
+        facts = [self.facts[name] for name in error.symbols]
+        shown = ", ".join(fact.text() for fact in facts)
+        logs.log("dynamic").emit(f"{shown} is fixed, because {error} can't be guarded, at {self.place()}")
+        self.context.fixed |= {
+            fact for name, fact in self.facts.items()
+            if fact in facts or self.values[name] in [self.values[n] for n in error.symbols]
+        }
+        raise RestartTrace(None)
+
+    def violate(self, fact: Fact, what: str) -> NoReturn:
+        raise ConstraintViolation(
+            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
+            "  Use maybe_mark_dynamic, or change the program so that it does not depend on the size."
+        )
+
+    def finish(self, scope: Scope) -> None:
+        """At the end of the trace: all that was assumed must hold for the frame at hand."""
+        self.keep_assumptions()
+        wrong = failures((g for g in self.trace.guards if g.kind == "SHAPE"), scope)
+        if wrong and self.trace.world.is_symbolic:
+            raise NotSymbolic(f"a guard fails for its own frame: {wrong[0]}")
+        assert not wrong, wrong
 
     # -- assuming -------------------------------------------------------------------------------
 
     def decide(self, text: str) -> bool:
         """The truth of a comparison in this trace; guards it."""
+        if self._is_known_to_world(text):
+            answer = bool(self.symbolic_value(text))
+            self.keep_assumptions()
+            return answer
         answer = bool(self.evaluate(text))
         self.assume(text if answer else f"(not {text})")
         return answer
@@ -132,12 +245,18 @@ class Symbols:
         """The number becomes a constant of this trace."""
         logs.log("dynamic").emit(
             lambda: f"{self.spell(number.text)} is fixed to {number._value!r} at {self.place()}")
+        names = names_in(number.text)
+        for name in names:
+            if name in self.declared and len(names) == 1 and number.text == name:
+                self.violate(self.declared[name], f"is fixed to {number._value}")
         if number.source is not None:
             self.trace.guard("CONST", number.source, number._value)
+        elif self._is_known_to_world(number.text):
+            self.decide(f"({number.text} == {number._value})")
         elif type(number._value) is int:
             self.assume(f"({number.text} == {number._value})")
         else:
-            for name in names_in(number.text):
+            for name in names:
                 if self.facts[name].what == "value":
                     self.trace.guard("CONST", self.facts[name].source, self.values[name])
                 else:
@@ -163,11 +282,25 @@ class Symbols:
 
     def prepare(self, function: Any, args: list[Var], kwargs: dict[str, Var]) -> None:
         """Before `as_fake` of the arguments of a graph operation: which numbers may stay open."""
+        if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
+            raise NotSymbolic("a transform of torch.func")
         self._hints_wanted = bool(self.facts) and is_value_free(function)
 
     def fake_number(self, number: SymbolicNumber) -> Any:
         """A number as an argument for the fakes."""
-        return number.hint if self._hints_wanted else number.value
+        if self._hints_wanted:
+            return number.hint
+        if not self._may_be_size(number):
+            return number.value
+        if not self.trace.world.is_symbolic:
+            self.context.symbolic = True
+            raise RestartTrace(None)
+        return self.symbolic_value(number.text)
+
+    def _may_be_size(self, number: SymbolicNumber) -> bool:
+        if self.context is None or self.context.static_sizes or type(number.hint) is not int:
+            return False
+        return all(type(self.values[name]) is int for name in names_in(number.text))
 
     def node(self, text: str) -> Any:
         """The graph node that computes an expression (a plain number where it has no names)."""
@@ -203,7 +336,9 @@ class Symbols:
 
     def _input(self, name: str) -> fx.Node:
         fact = self.facts[name]
-        assert fact.what == "value", fact
+        if fact.what != "value":
+            tensor, method = self.tensors[fact.source].node, self.trace.graph.read_input
+            return method("call_method", fact.what, (tensor, fact.index), self.values[name])
         return self.trace.graph.placeholder(fact.source, self.values[name])
 
 
@@ -211,13 +346,3 @@ def names_in(text: str) -> list[str]:
     """The names of an expression, in order."""
     found = [node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
     return list(dict.fromkeys(name for name in found if name not in FUNCTIONS))
-
-
-def is_argument(source: Source) -> bool:
-    """True for arguments of the frame and what containers among them hold."""
-    while isinstance(source, ItemSource):
-        source = source.base
-    return isinstance(source, LocalSource)
-
-
-__all__ = ["Symbols", "is_argument", "is_value_free", "names_in"]

@@ -26,7 +26,7 @@ from dynamo.guards.sources import (
     ObjectSource,
     Source,
 )
-from dynamo.shapes.fake import FakeWorld
+from dynamo.shapes.worlds import make_world
 from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
@@ -66,7 +66,7 @@ class Trace(ObjectProtocol):
         self.guards = GuardSet()
         self.effects = Effects()
         self.graph = GraphBuilder(self.user_stack)
-        self.world = FakeWorld()
+        self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
@@ -130,7 +130,7 @@ class Trace(ObjectProtocol):
         if type(value) is slice:
             return self.wrap(value, None)
         if type(value) is torch.Size:
-            return SizeVar([ConstVar(item) for item in value])
+            return SizeVar([self.constant(item) for item in value])
         if type(value) is tuple:
             return TupleVar([self.constant(item) for item in value])
         if type(value) is list:
@@ -140,6 +140,8 @@ class Trace(ObjectProtocol):
             return DictVar.from_pairs(self.frames[-1], pairs)
         if type(value) in PLAIN_CONSTANTS:
             return ConstVar(value)
+        if type(value) in SYMBOLIC_TYPES:
+            return self.symbols.wrap_symbolic(value)
         return self.wrap(value, None)
 
     def iterator(self, items: Iterable[Var]) -> Var:
@@ -297,6 +299,7 @@ METHOD_DESCRIPTORS = (
     types.WrapperDescriptorType,
     types.FunctionType,
 )
+SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 
 

@@ -192,7 +192,7 @@ def run_on_fakes(
 ) -> Any:
     """The fake result; raises Break or the traced program's exception."""
     try:
-        return tx.trace.world.run(function, *args, **kwargs)
+        return tx.trace.run_fake(function, *args, **kwargs)
     except DataDependent as error:
         name = getattr(error.op, "__name__", str(error.op))
         code = "item" if "local_scalar" in name else "dynamic_output_shape"
@@ -216,7 +216,9 @@ def collect_tensors(var: Var, found: list[TensorVar]) -> None:
             collect_tensors(item, found)
 
 
-PLAIN_RESULTS = frozenset({*VALUE_TYPES, *TORCH_VALUE_TYPES, torch.Size})
+PLAIN_RESULTS = frozenset({
+    *VALUE_TYPES, *TORCH_VALUE_TYPES, torch.Size, torch.SymInt, torch.SymFloat, torch.SymBool,
+})
 
 
 def is_plain_result(value: Any) -> bool:
@@ -230,7 +232,7 @@ def _part_of(
     tx: SymbolicFrame, node: fx.Node, key: Any, value: Any, tensors: list[TensorVar]
 ) -> Var:
     if not isinstance(value, torch.Tensor | tuple | list | dict):
-        return ConstVar(value)
+        return tx.trace.constant(value)
     part = tx.trace.graph.operation("call_function", operator.getitem, (node, key), {}, value)
     return wrap_result(tx, part, value, tensors)
 
@@ -246,7 +248,7 @@ def wrap_result(
         cls = torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
         return TensorVar(node, value, cls=cls)
     if value is None or type(value) in PLAIN_RESULTS:
-        return ConstVar(value) if type(value) is not torch.Size else tx.trace.constant(value)
+        return tx.trace.constant(value)
     if type(value) is dict and all(type(key) is str for key in value):
         parts = {key: _part_of(tx, node, key, item, tensors) for key, item in value.items()}
         return DictVar.from_names(parts)

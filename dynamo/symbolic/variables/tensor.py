@@ -54,14 +54,13 @@ class TensorVar(Var):
     def fake(self) -> Any:
         """The fake tensor; reading it guards the real one's metadata."""
         if self._fake is None:
-            trace, real = self._trace, self.real
-            assert trace is not None and real is not None and self.source is not None
+            trace = self._trace
+            assert trace is not None and self.real is not None and self.source is not None
             try:
                 with temporarily_clear_interpreter_stack():  # no level of torch.func is its own
-                    self._fake = trace.world.from_real(real)
+                    self._fake = trace.symbols.fake_of(self)
             except NoFakeKernel as error:
                 raise Break("tensor_not_modelled", error.why) from error
-            trace.guard_tensor(self)
         return self._fake
 
     @property
@@ -104,9 +103,9 @@ class TensorVar(Var):
     # -- protocol ---------------------------------------------------------------------------
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        constant = getattr(self.fake, "constant", None)
-        if constant is not None and constant[1] == self.fake._version:
-            return bool(constant[0])
+        constant = tx.trace.world.constant_of(self.fake)
+        if constant is not None:
+            return bool(constant)
         if self.fake.numel() == 0:
             return bool(tx.trace.run_real(lambda: bool(torch.empty(self.fake.shape))))
         raise Break("data_dependent_branch", repr(self))
@@ -114,7 +113,7 @@ class TensorVar(Var):
     def length(self, tx: SymbolicFrame) -> Var:
         if self.fake.dim() == 0:
             tx.trace.raise_exception(TypeError, "len() of a 0-d tensor")
-        return ConstVar(self.fake.shape[0])
+        return tx.trace.constant(self.fake.shape[0])
 
     def iterate(self, tx: SymbolicFrame) -> Var:
         if self.fake.dim() == 0:

@@ -1,0 +1,201 @@
+"""Fake tensors with symbolic sizes: a world with the face of `FakeWorld`, on torch's FakeTensor.
+
+In: real tensors, with an expression for each size and stride. Out: fakes whose sizes are SymInts,
+and the list of what torch's kernels assumed of them (`assumptions`), as Python expressions over the
+symbols' names. Importing this module costs seconds, so that only traces that need symbols do.
+
+Exceptions: `DataDependent` and `NoFakeKernel` as for `FakeWorld`; `NotSymbolic` where an operation
+failed that may work with static sizes; `Unprintable` for assumptions that no guard can express.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import Source as TorchSource
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+)
+from torch.utils._sympy import functions as fn
+
+from dynamo.base.errors import Signal
+from dynamo.shapes.fake import (
+    DataDependent,
+    NoFakeKernel,
+    NotSymbolic,
+    Unprintable,
+    give_history,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place(TorchSource):
+    """What torch wants to know of a symbol's origin: a name."""
+
+    place: str
+
+    @property
+    def _name_template(self) -> str:
+        return self.place
+
+
+class SymbolicWorld:
+    """The fakes of one trace whose sizes are expressions over named symbols."""
+
+    is_symbolic = True
+
+    def __init__(self) -> None:
+        self.env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode.cache_enabled = False  # a hit would not repeat what the kernel assumed
+        self.symbols: dict[str, Any] = {}
+        self._names: dict[sympy.Symbol, str] = {}
+        self._from_real: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._read = 0
+
+    # -- symbols --------------------------------------------------------------------------------
+
+    def size(self, name: str, value: int) -> Any:
+        """A new size, at least 2 in all calls."""
+        return self._symbol(name, value, self.env.create_symbol(
+            value, Place(name), DimDynamic.DYNAMIC))
+
+    def number(self, name: str, value: int) -> Any:
+        """A new int that may be anything."""
+        return self._symbol(name, value, self.env.create_unspecified_symbol(
+            value, Place(name), DimDynamic.DYNAMIC))
+
+    def _symbol(self, name: str, value: int, symbol: Any) -> Any:
+        self._names[symbol] = name
+        self.symbols[name] = self.env.create_symintnode(symbol, hint=value, source=Place(name))
+        return self.symbols[name]
+
+    def fixed_value(self, name: str) -> int | None:
+        """The value of a symbol of which the trace has assumed one; None for the others."""
+        value = self.symbols[name].node.maybe_as_int()
+        return None if value is None else int(value)
+
+    def text(self, value: Any) -> str:
+        """The expression of a SymInt. Errors: Unprintable."""
+        return self._print(value.node.expr)
+
+    def assumptions(self) -> list[str]:
+        """What was assumed since the last call, as expressions. Errors: Unprintable."""
+        guards, self._read = self.env.guards[self._read:], len(self.env.guards)
+        return [self._print(guard.expr) for guard in guards]
+
+    def _print(self, expression: Any) -> str:
+        try:
+            return self._words(expression)
+        except KeyError:
+            names = [self._names[s] for s in expression.free_symbols if s in self._names]
+            raise Unprintable(expression, names) from None
+
+    def _words(self, expression: Any) -> str:
+        if isinstance(expression, sympy.Integer):
+            return f"({int(expression)})"
+        if isinstance(expression, sympy.Symbol):
+            return self._names[expression]
+        if expression in (sympy.true, sympy.false):
+            return str(bool(expression))
+        return WORDS[type(expression)](*map(self._words, expression.args))
+
+    # -- fakes ----------------------------------------------------------------------------------
+
+    def make(
+        self, real: torch.Tensor, sizes: Sequence[Any], strides: Sequence[Any]
+    ) -> Any:
+        """The fake of a real tensor with these sizes and strides; the same one for one object."""
+        known = self._from_real.get(id(real))
+        if known is not None:
+            return known[1]
+        if real.layout is not torch.strided or real.is_quantized or real.is_conj() or real.is_neg():
+            raise NotSymbolic(f"a tensor of layout {real.layout}")
+        if torch._C._functorch.is_functorch_wrapped_tensor(real):
+            raise NoFakeKernel("from_real", "a tensor inside a torch.func transform")
+
+        def blank() -> Any:
+            with self.mode, torch.no_grad():
+                return torch.empty_strided(
+                    tuple(sizes), tuple(strides), dtype=real.dtype, device=real.device)
+
+        fake = give_history(real, blank)
+        if isinstance(real, torch.nn.Parameter):
+            fake._is_param = True
+        self._from_real[id(real)] = (real, fake)
+        return fake
+
+    def from_real(self, tensor: torch.Tensor) -> Any:
+        """The fake of a real tensor that has no symbolic size."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self.make(tensor, tensor.shape, tensor.stride())
+
+    def constant_of(self, fake: Any) -> torch.Tensor | None:
+        """The value of a fake that was made of constants of the program."""
+        constant: torch.Tensor | None = getattr(fake, "constant", None)
+        return constant
+
+    # -- running --------------------------------------------------------------------------------
+
+    def __enter__(self) -> SymbolicWorld:
+        self.mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.mode.__exit__(*error)
+
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`function(*args, **kwargs)` with this world active."""
+        try:
+            with self.mode, enable_python_dispatcher():
+                return function(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise DataDependent(error.func) from error
+        except GuardOnDataDependentSymNode as error:
+            raise DataDependent(function) from error
+        except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
+            raise NotSymbolic(f"{function}: {error}") from error
+        except Signal:
+            raise
+        except Exception as error:
+            raise NotSymbolic(f"{function}: {type(error).__name__}: {error}") from error
+
+
+def _chain(symbol: str) -> Callable[..., str]:
+    return lambda *words: f"({f' {symbol} '.join(words)})"
+
+
+def _call(name: str) -> Callable[..., str]:
+    return lambda *words: f"{name}({', '.join(words)})"
+
+
+# SymPy's classes in the language of `dynamo.guards.shape_code`.
+WORDS: Mapping[type, Callable[..., str]] = {
+    sympy.Add: _chain("+"), sympy.Mul: _chain("*"), sympy.Pow: _chain("**"),
+    sympy.Eq: _chain("=="), sympy.Ne: _chain("!="), sympy.StrictLessThan: _chain("<"),
+    sympy.LessThan: _chain("<="), sympy.StrictGreaterThan: _chain(">"),
+    sympy.GreaterThan: _chain(">="), sympy.And: _chain("and"), sympy.Or: _chain("or"),
+    sympy.Not: lambda word: f"(not {word})", sympy.Abs: _call("abs"),
+    sympy.Max: _call("max"), sympy.Min: _call("min"), fn.Max: _call("max"), fn.Min: _call("min"),
+    fn.FloorDiv: _chain("//"), fn.CleanDiv: _chain("//"), fn.Mod: _chain("%"),
+    fn.PythonMod: _chain("%"), fn.PowByNatural: _chain("**"),
+    fn.Identity: lambda word: word,
+    fn.CeilDiv: lambda a, b: f"(-(-{a} // {b}))",
+    fn.ModularIndexing: lambda a, b, c: f"(({a} // {b}) % {c})",
+}  # fmt: skip

@@ -1,0 +1,121 @@
+"""Fakes of tensors from outside, with symbolic sizes where they changed or were declared dynamic.
+
+In: a TensorVar, and what the trace knows of its dimensions (facts that changed, marks, options). Out:
+its fake, with the guards that make it good for other sizes: each size of at least 2, equal ones where
+one symbol stands for both (duck shaping), strides as the expressions they look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import RestartTrace
+from dynamo.guards.kinds import TensorFacts
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import ItemSource, LocalSource, Source
+from dynamo.shapes.marks import Mark, marks_of
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.symbols import Symbols
+    from dynamo.symbolic.variables.tensor import TensorVar
+
+UNMARKED = Mark("automatic")
+
+
+def make_fake(symbols: Symbols, var: TensorVar) -> Any:
+    """The fake of a tensor from outside, and its guards."""
+    trace, real, source = symbols.trace, var.real, var.source
+    assert real is not None and source is not None
+    dims = dynamic_dims(symbols, real, source)
+    if dims and not trace.world.is_symbolic:
+        symbols.context.symbolic = True
+        raise RestartTrace(None)
+    if not dims:
+        fake = trace.world.from_real(real)
+        trace.guard_tensor(var)
+        return fake
+    symbols.tensors[source] = var
+    sizes = [
+        symbolic_size(symbols, Fact(source, "size", axis), size, dims[axis])
+        if axis in dims else size
+        for axis, size in enumerate(real.shape)
+    ]
+    strides = infer_strides(tuple(real.shape), real.stride(), sizes)
+    fake = trace.world.make(real, sizes, strides)
+    facts = TensorFacts.of(real)
+    trace.guard("TENSOR", source, replace(
+        facts,
+        sizes=tuple(n if type(n) is int else -1 for n in sizes),
+        strides=tuple(n if type(n) is int else -1 for n in strides),
+    ))
+    for axis, stride in enumerate(strides):
+        if type(stride) is not int:
+            name = symbols.name(Fact(source, "stride", axis), real.stride(axis))
+            symbols.assume(f"({name} == {trace.world.text(stride)})")
+    return fake
+
+
+def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mapping[int, Mark]:
+    """The dimensions that are to be symbolic, with what the user said of them."""
+    if symbols.context is None or symbols.context.static_sizes or real.dim() == 0:
+        return {}
+    marks, found = marks_of(real), {}
+    everything = symbols.everything and is_argument(source)
+    everything = everything and not isinstance(real, torch.nn.Parameter)
+    for axis, size in enumerate(real.shape):
+        fact, mark = Fact(source, "size", axis), marks.get(axis, UNMARKED)
+        if size in (0, 1) or mark.kind == "static" or fact in symbols.context.fixed:
+            continue
+        if everything or mark.kind in ("dynamic", "maybe") or fact in symbols.changed:
+            found[axis] = mark
+    return found
+
+
+def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
+    """The symbol of a size; equal sizes share one, except those that were marked."""
+    name = symbols.name(fact, value)
+    world = symbols.trace.world
+    if mark is UNMARKED:
+        first = symbols.ducks.setdefault(value, name)
+        if first != name:
+            symbols.assume(f"({name} == {first})")
+            return world.symbols[first]
+    symbol = world.size(name, value)
+    symbols.assume(f"({name} >= 2)")
+    if mark.kind == "dynamic":
+        symbols.declared[name] = fact
+    if mark.low is not None:
+        symbols.decide(f"({name} >= {mark.low})")
+    if mark.high is not None:
+        symbols.decide(f"({name} <= {mark.high})")
+    return symbol
+
+
+def infer_strides(
+    sizes: tuple[int, ...], strides: tuple[int, ...], symbolic: list[Any]
+) -> list[Any]:
+    """Strides as products of sizes where their values are such products, from the inside out.
+
+    >>> infer_strides((2, 3, 4), (12, 4, 1), [2, 3, 4])
+    [12, 4, 1]
+    """
+    products: dict[int, Any] = {}
+    found: list[Any] = list(strides)
+    for axis in sorted(range(len(sizes)), key=lambda axis: (strides[axis], -axis)):
+        stride = strides[axis]
+        if stride > 1 or type(products.get(stride)) not in (int, type(None)):
+            found[axis] = products.get(stride, stride)
+        if stride > 0:
+            products.setdefault(stride * sizes[axis], found[axis] * symbolic[axis])
+    return found
+
+
+def is_argument(source: Source) -> bool:
+    """True for arguments of the frame and what containers among them hold."""
+    while isinstance(source, ItemSource):
+        source = source.base
+    return isinstance(source, LocalSource)
