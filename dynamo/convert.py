@@ -221,6 +221,7 @@ class Converter:
                 cause = Break("escaping_exception", error.value.python_type().__name__)
             except NotSymbolic as reason:
                 logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
+                trace.symbols.check_declared(str(reason))
                 context.symbolic, context.static_sizes = False, True
                 context.forced.clear()
                 continue

@@ -2,7 +2,7 @@
 
 Names and meaning are those of torch.compiler:
 `allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`, `assume_constant_result`, `skip`,
-`set_stance`. The decisions hold for the process and for what is traced afterwards.
+`set_stance`, `mark_dynamic`, `maybe_mark_dynamic`, `mark_static`. The decisions hold for the process and for what is traced afterwards.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from dynamo import hook
 from dynamo.backends.registry import lookup_backend
 from dynamo.base.decisions import STANCES, Stance, Substitute, decisions
+from dynamo.shapes.marks import Mark, set_mark
 
 
 def _original(name: str, fn: Any) -> Any:
@@ -169,3 +172,39 @@ class set_stance:  # noqa: N801
                 return fn(*args, **kwargs)
 
         return in_stance
+
+
+def mark_dynamic(
+    tensor: torch.Tensor,
+    index: int | list[int] | tuple[int, ...],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
+    """Dimensions of this tensor are symbolic from the first compile on.
+
+    index: a dimension or several; min, max: the sizes that the compiled code has to hold for. A
+    program that fixes such a size is an error that names the line. Sizes of 0 and 1 stay constants.
+
+    >>> mark_dynamic(torch.ones(4, 3), 0, min=2, max=64)
+    """
+    _mark(tensor, index, Mark("dynamic", min, max))
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...]) -> None:
+    """Like `mark_dynamic`, but a program that fixes the size is compiled for that size."""
+    _mark(tensor, index, Mark("maybe"))
+
+
+def mark_static(
+    tensor: torch.Tensor, index: int | list[int] | tuple[int, ...] | None = None
+) -> None:
+    """Dimensions of this tensor (all by default) are constants, whatever changes."""
+    _mark(tensor, tuple(range(tensor.dim())) if index is None else index, Mark("static"))
+
+
+def _mark(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...], mark: Mark) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a tensor is needed, not {tensor!r}")
+    for axis in index if isinstance(index, list | tuple) else (index,):
+        set_mark(tensor, axis, mark)

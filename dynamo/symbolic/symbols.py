@@ -48,6 +48,15 @@ VALUE_FREE = frozenset(
 )
 
 
+# Functions whose floats are no sizes, while their ints may be.
+FLOAT_FREE = frozenset(
+    """full new_full dropout alpha_dropout feature_dropout layer_norm group_norm batch_norm
+    instance_norm rms_norm scaled_dot_product_attention elu celu hardtanh softplus threshold
+    hardshrink softshrink normal uniform bernoulli exponential nan_to_num rrelu smooth_l1_loss
+    huber_loss""".split()
+)
+
+
 def is_value_free(function: Any) -> bool:
     """True where the fake result is the same for all values of the numbers among the arguments.
 
@@ -80,7 +89,7 @@ class Symbols:
         self._names: dict[Fact, str] = {}
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
-        self._hints_wanted = False
+        self._hints_wanted = self._float_hints_wanted = False
 
     # -- making -------------------------------------------------------------------------------
 
@@ -199,6 +208,11 @@ class Symbols:
         }
         raise RestartTrace(None)
 
+    def check_declared(self, reason: str) -> None:
+        """Before a trace with static sizes: an error where the user declared one dynamic."""
+        for fact in self.declared.values():
+            self.violate(fact, f"can't be ({reason})")
+
     def violate(self, fact: Fact, what: str) -> NoReturn:
         raise ConstraintViolation(
             f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
@@ -285,10 +299,12 @@ class Symbols:
         if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
             raise NotSymbolic("a transform of torch.func")
         self._hints_wanted = bool(self.facts) and is_value_free(function)
+        name = getattr(function, "__name__", "").strip("_")
+        self._float_hints_wanted = bool(self.facts) and name in FLOAT_FREE
 
     def fake_number(self, number: SymbolicNumber) -> Any:
         """A number as an argument for the fakes."""
-        if self._hints_wanted:
+        if self._hints_wanted or (self._float_hints_wanted and type(number.hint) is float):
             return number.hint
         if not self._may_be_size(number):
             return number.value

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from dynamo.base.decisions import decisions
-from dynamo.base.errors import Break, Signal
+from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -199,7 +199,7 @@ def run_on_fakes(
         raise Break(code, str(error.op)) from error
     except NoFakeKernel as error:
         raise Break("operation_without_fake_kernel", str(error)) from error
-    except Signal:
+    except (Signal, DynamoError):
         raise
     except NotImplementedError as error:
         raise Break("operation_without_fake_kernel", str(error)) from error
