@@ -144,17 +144,18 @@ class FramePolicy:
 def nearest_difference(
     records: Iterable[EntryRecord], frame: hook.FrameState
 ) -> tuple[str | None, set[Fact]]:
-    """The first difference to the entry with the fewest, and the numbers and sizes that differ.
+    """The first difference to the entry with the fewest, and the numbers and sizes that differ
+    from those of any entry.
 
     None where an entry has no difference in this frame.
     """
     scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
-    found: list[tuple[list[str], EntryRecord]] = []
+    found: list[list[str]] = []
+    changed: set[Fact] = set()
     for record in records:
         differences = failures(record.guards, scope)
         if not differences and not any(g.kind == "GLOBAL_STATE" for g in record.guards):
             return None, set()
-        found.append((
-            differences or ["torch's global state (grad mode, autocast, dtype) changed"], record))
-    differences, nearest = min(found, key=lambda pair: len(pair[0]))
-    return differences[0], changed_facts(nearest.guards, scope)
+        found.append(differences or ["torch's global state (grad mode, autocast, dtype) changed"])
+        changed |= changed_facts(record.guards, scope)
+    return min(found, key=len)[0], changed

@@ -44,3 +44,28 @@ def test_gradients_by_number() -> None:
         x = torch.randn(4, dtype=torch.float64, requires_grad=True)
         compiled(x, n).backward()
         torch.testing.assert_close(x.grad, x.detach().cos() * n)
+
+
+def test_sizes() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = (x @ x.t()).softmax(-1)
+        return y.reshape(x.shape[0] * x.shape[0]) * x.shape[0], torch.arange(x.size(0)) + 1
+
+    compiled = dynamo.compile(program)
+    before, frames = compiles(), dynamo.counters["stats"]["frames"]
+    for rows in (2, 3, 4, 5, 4, 3):
+        x = torch.randn(rows, 7)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert compiles() - before == 3  # two rows were compiled as a constant
+    assert dynamo.counters["stats"]["frames"] - frames == 2
+
+
+def test_gradients_by_size() -> None:
+    weight = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    compiled = dynamo.compile(lambda x: (x @ weight).sin().sum(1) / len(x))
+    for rows in (2, 3, 4, 5, 4):
+        x = torch.randn(rows, 3, dtype=torch.float64, requires_grad=True)
+        found = torch.autograd.grad(compiled(x).square().sum(), [x, weight])
+        wanted = torch.autograd.grad(
+            ((x @ weight).sin().sum(1) / len(x)).square().sum(), [x, weight])
+        torch.testing.assert_close(found, wanted)
