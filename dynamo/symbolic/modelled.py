@@ -9,7 +9,7 @@ from dynamo.symbolic.rules import (
     conditional,
     containers,
     contexts,
-    generators as generator_rules,
+    folding,
     identity,
     inference,
     methods,
@@ -21,6 +21,9 @@ from dynamo.symbolic.rules import (
     tensors,
     torch_functions,
     transforms,
+)
+from dynamo.symbolic.rules import (
+    generators as generator_rules,
 )
 from dynamo.symbolic.variables import (
     attributes,
@@ -46,7 +49,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
-    constant, containers, contexts, dicts, exceptions, functions,
+    constant, containers, contexts, dicts, exceptions, folding, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
     torch_functions, transforms, weakrefs,

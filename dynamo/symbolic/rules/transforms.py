@@ -181,8 +181,8 @@ def wrap_below(tx: SymbolicFrame, value: Any, tensors: list[TensorVar]) -> Var:
                 return var
         if is_wrapped(value):
             return TensorVar(None, value)
-        var = tx.trace.known_fakes.var_of(value)
-        return var if var is not None else TensorVar(tx.trace.known_fakes.node_of(value), value)
+        known = tx.trace.known_fakes.var_of(value)
+        return known if known is not None else TensorVar(tx.trace.known_fakes.node_of(value), value)
     if isinstance(value, tuple | list):
         return torch_functions.sequence_of(value, [wrap_below(tx, v, tensors) for v in value])
     return tx.trace.constant(value)

@@ -397,7 +397,7 @@ class SetVar(Var):
             trace.guard("SET_ITEMS", self.source, frozenset(self._real))
             for item in self._real:
                 known = type(item) in VALUE_TYPES or type(item) is tuple
-                var = ConstVar(item) if known else trace.wrap(item, None)
+                var: Var = ConstVar(item) if known else trace.wrap(item, None)
                 self._entries[trace.hash_of(var)] = var
         return self._entries
 
