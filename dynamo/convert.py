@@ -69,8 +69,8 @@ WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 SET_UP = frozenset(
-    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters register_parameter
-    register_buffer register_module add_module""".split()
+    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
+    register_parameter register_buffer register_module add_module""".split()
 )
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))

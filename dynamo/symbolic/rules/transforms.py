@@ -156,7 +156,7 @@ def call_below(
     tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any],
     tensors: list[TensorVar],
 ) -> Var | None:
-    """The result of an operation on fakes with levels, recorded; None where no level is involved."""
+    """The result of an operation on fakes with levels, recorded; None without a level."""
     known = tx.trace.known_fakes
     for var in tensors:
         known.learn(var)
@@ -249,7 +249,9 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 @rule(torch.Tensor.requires_grad_)
 def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
     """On a tensor with a level; a plain one would become a leaf inside of a graph."""
-    if not torch_functions.in_transform() or not isinstance(var, TensorVar) or not is_wrapped(var.fake):
+    if not torch_functions.in_transform() or not isinstance(var, TensorVar):
+        return None
+    if not is_wrapped(var.fake):
         return None
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
 

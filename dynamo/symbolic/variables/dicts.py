@@ -497,7 +497,7 @@ def is_plain_key(key: Any) -> bool:
 
 
 def is_set_item(item: Any) -> bool:
-    """True for what a guard on the items of a set can check: constants, and what equals only itself."""
+    """True for what a guard on a set's items can check: constants, what equals only itself."""
     if isinstance(item, type):
         return type(item).__hash__ is type.__hash__
     if isinstance(item, enum.Enum):
