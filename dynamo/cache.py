@@ -19,8 +19,10 @@ from dynamo.base import counters, logs
 from dynamo.base.config import config
 from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
+from dynamo.guards.changes import changed_facts
 from dynamo.guards.explain import failures
 from dynamo.guards.records import Guard
+from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
 
@@ -40,15 +42,19 @@ class EntryRecord:
 
 @dataclass
 class CodeRecord:
-    """One code object in one region."""
+    """One code object in one region.
+
+    changed: the numbers and sizes that had several values; they are symbolic in later traces.
+    """
 
     number: int
+    changed: set[Fact] = field(default_factory=set)
     reasons: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
     warned: bool = False
 
 
-Convert = Callable[[hook.FrameState, CompileOptions, str], Any]
+Convert = Callable[[hook.FrameState, CompileOptions, str, frozenset[Fact]], Any]
 
 
 class FramePolicy:
@@ -72,14 +78,16 @@ class FramePolicy:
             known = hook.entries(frame.code, self.region)
             record = self.records.setdefault(frame.code, CodeRecord(len(self.records)))
             if known:
-                reason = nearest_difference([entry.keepalive for entry in known], frame)
+                reason, changed = nearest_difference([entry.keepalive for entry in known], frame)
                 if reason is None:
                     return next(iter(known))  # another thread has just compiled it
                 if not self.may_recompile(frame, record, len(known), reason):
                     return None
+                record.changed |= changed
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
-            made = self.convert(frame, self.options_now(stance), compile_id)
+            made = self.convert(
+                frame, self.options_now(stance), compile_id, frozenset(record.changed))
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
                 self.refuse(frame, "it was not compiled for these arguments")
             return made
@@ -133,13 +141,20 @@ class FramePolicy:
         self.records.clear()
 
 
-def nearest_difference(records: Iterable[EntryRecord], frame: hook.FrameState) -> str | None:
-    """The first difference to the entry with the fewest; None where an entry has none in this frame."""
+def nearest_difference(
+    records: Iterable[EntryRecord], frame: hook.FrameState
+) -> tuple[str | None, set[Fact]]:
+    """The first difference to the entry with the fewest, and the numbers and sizes that differ.
+
+    None where an entry has no difference in this frame.
+    """
     scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
-    found: list[list[str]] = []
+    found: list[tuple[list[str], EntryRecord]] = []
     for record in records:
         differences = failures(record.guards, scope)
         if not differences and not any(g.kind == "GLOBAL_STATE" for g in record.guards):
-            return None
-        found.append(differences or ["torch's global state (grad mode, autocast, dtype) changed"])
-    return min(found, key=len)[0]
+            return None, set()
+        found.append((
+            differences or ["torch's global state (grad mode, autocast, dtype) changed"], record))
+    differences, nearest = min(found, key=lambda pair: len(pair[0]))
+    return differences[0], changed_facts(nearest.guards, scope)

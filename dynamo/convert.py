@@ -45,6 +45,7 @@ from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
 from dynamo.guards.records import UserLine
+from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
 from dynamo.symbolic.breaks import EndTrace
@@ -85,8 +86,17 @@ class Converter:
         self.numbers = itertools.count()
         self.warned: set[int] = set()
 
-    def __call__(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
-        """The hook's answer: an entry, None (run it as it is this time) or SKIP."""
+    def __call__(
+        self,
+        frame: hook.FrameState,
+        options: CompileOptions,
+        compile_id: str,
+        changed: frozenset[Fact] = frozenset(),
+    ) -> Any:
+        """The hook's answer: an entry, None (run it as it is this time) or SKIP.
+
+        changed: numbers and sizes that had several values in earlier calls.
+        """
         if frame.code.co_filename in WHOLE_FILES or frame.code.co_filename.startswith("<frozen"):
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
@@ -95,7 +105,7 @@ class Converter:
             return hook.SKIP
         try:
             with timed("convert"), recursion_room():
-                return self.convert(frame, options, compile_id)
+                return self.convert(frame, options, compile_id, changed)
         except SkipFrame as skip:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
             counters.counters["skips"][skip.reason] += 1
@@ -148,9 +158,13 @@ class Converter:
 
     # -- the stages -------------------------------------------------------------------------
 
-    def convert(self, frame: hook.FrameState, options: CompileOptions, compile_id: str) -> Any:
+    def convert(
+        self, frame: hook.FrameState, options: CompileOptions, compile_id: str, changed: frozenset[Fact]
+    ) -> Any:
         context = CompileContext(
-            self.codes, options, config.max_steps, config.inline_depth, compile_id
+            self.codes, options, config.max_steps, config.inline_depth, compile_id,
+            changed=changed if learns(options) else frozenset(),
+            everything_dynamic=is_dynamic(options),
         )
         log_code(frame, self.codes, compile_id)
         with timed("trace"):
@@ -300,6 +314,18 @@ class Converter:
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
+
+
+def learns(options: CompileOptions) -> bool:
+    """True where what changes becomes symbolic."""
+    return config.automatic_dynamic_shapes and options.dynamic is not False or is_dynamic(options)
+
+
+def is_dynamic(options: CompileOptions) -> bool:
+    """True where sizes are symbolic from the first compile."""
+    if options.dynamic is None:
+        return not config.assume_static_by_default
+    return options.dynamic
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
+from inductor.specialise import compile_by_sizes, is_symbolic
 
 Compiled = Callable[..., Any]
 
@@ -51,8 +52,15 @@ def compile_fx(
 
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
-    with config.patch(**settings_of(mode, options)):
-        return _compile(gm, example_inputs)
+    settings = settings_of(mode, options)
+
+    def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        with config.patch(**settings):
+            return _compile(module, inputs)
+
+    if is_symbolic(gm, example_inputs):
+        return compile_by_sizes(gm, example_inputs, compile_static)
+    return compile_static(gm, example_inputs)
 
 
 def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:

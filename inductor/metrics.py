@@ -24,6 +24,8 @@ NAMES = (
     "fallbacks",  # of these: operators without a lowering
     "libraries_built",
     "libraries_reused",
+    "symbolic_graphs",  # captured for many sizes
+    "sizes_compiled",  # of these: compiled for one set of sizes and numbers
     "graphs_reused",  # whole graphs that came from the cache
 )
 

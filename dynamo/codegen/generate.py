@@ -29,6 +29,7 @@ from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnEx
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
+from dynamo.symbolic.variables.numbers import is_open
 
 GRAPH_INPUTS = "__graph_inputs"
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
@@ -157,6 +158,10 @@ class Generator:
                 if is_fetched(var):
                     assert var.source is not None
                     self.rebuilder.fetcher.store(var.source)
+        for var in self.rebuilder.counts:
+            if is_open(var) and not is_fetched(var):  # from what the inputs are before the call
+                self.rebuilder.load(var)
+                self.rebuilder.places[var] = emitter.store_fresh("number")
         if self.plan.function is not None:
             self._call_graph(self.plan.function)
         for effect in self.plan.effects:

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
+from dynamo.guards.shape_code import READERS
+from dynamo.hook import Disabled
 from dynamo.symbolic import stack_values
 from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
@@ -36,6 +38,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
 from dynamo.symbolic.variables.tensor import TensorVar
 
 V = TypeVar("V", bound=Var)
@@ -104,7 +107,7 @@ class Rebuilder:
         elif is_fetched(var):
             assert var.source is not None
             self.fetcher.load(var.source)
-        elif isinstance(var, ConstVar):
+        elif isinstance(var, ConstVar) and not is_open(var):
             self.emitter.load_const(var.value)
         else:
             row = find_row(type(var))
@@ -169,6 +172,23 @@ def null(rebuilder: Rebuilder, var: NullVar) -> None:
 @rebuilds(TensorVar)
 def tensor(rebuilder: Rebuilder, var: TensorVar) -> None:
     raise Break("rebuild_unknown", f"{var!r} is no graph output")
+
+
+@rebuilds(SymbolicNumber)
+def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
+    """The expression is computed again from the facts that it is made of."""
+    payload = var.symbols.payload(var.text)
+    function = eval(f"lambda {', '.join(payload.facts)}: {payload.expression}")
+    rebuilder.emitter.start_call_const(Disabled(function))
+    for fact in payload.facts.values():
+        if fact.what == "value":
+            rebuilder.fetcher.load(fact.source)
+            continue
+        rebuilder.emitter.start_call_const(Disabled(READERS[fact.what]))
+        rebuilder.fetcher.load(fact.source)
+        rebuilder.emitter.load_const(fact.index)
+        rebuilder.emitter.call(2)
+    rebuilder.emitter.call(len(payload.facts))
 
 
 @rebuilds(stack_values.SavedExceptionVar)

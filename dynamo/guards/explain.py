@@ -10,6 +10,9 @@ from dynamo.guards.kinds import GUARD_KINDS
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
 
+# What reading a place raises when it is gone.
+GONE = (KeyError, AttributeError, IndexError, ValueError, TypeError)
+
 
 def failures(guards: Iterable[Guard], scope: Scope) -> list[str]:
     """One sentence for each guard that fails in this scope (plain-Python twin of the program)."""
@@ -20,7 +23,10 @@ def failure(guard: Guard, scope: Scope) -> str | None:
     """None where the guard holds, else what differs."""
     where = f" (needed at {guard.line})" if guard.line else ""
     if guard.kind == "SHAPE":
-        return None if guard.payload.holds(scope) else guard.payload.sentence(scope) + where
+        try:
+            return None if guard.payload.holds(scope) else guard.payload.sentence(scope) + where
+        except GONE:
+            return f"{guard.payload.expression}: a value in it is gone{where}"
     if guard.source is None and guard.kind in GROUPS:
         return group_failure(guard, scope)
     kind = GUARD_KINDS[guard.kind]
@@ -36,7 +42,7 @@ def failure(guard: Guard, scope: Scope) -> str | None:
         if kind.holds(value, payload):
             return None
         return kind.sentence(text, guard.payload, value) + where
-    except (KeyError, AttributeError, IndexError, ValueError, TypeError):
+    except GONE:
         return f"{text} is gone" + where
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
+from dynamo.guards.shape_code import Fact
 from dynamo.symbolic.variables.base import Var
 
 
@@ -40,6 +41,8 @@ class CompileContext:
     seconds_lost: time spent on attempts that were given up.
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
+    changed: numbers and sizes that had several values so far; they become symbolic.
+    everything_dynamic: sizes and arguments are symbolic from the first compile.
     """
 
     codes: CodeCache
@@ -50,3 +53,5 @@ class CompileContext:
     forced: dict[int, Break] = field(default_factory=dict)
     seconds_lost: float = 0.0
     raised_at: dict[Var, int] = field(default_factory=dict)
+    changed: frozenset[Fact] = frozenset()
+    everything_dynamic: bool = False

@@ -31,6 +31,7 @@ from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
 from dynamo.symbolic.protocol import ObjectProtocol
+from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.rules import decided, table, torch_functions
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -66,6 +67,7 @@ class Trace(ObjectProtocol):
         self.effects = Effects()
         self.graph = GraphBuilder(self.user_stack)
         self.world = FakeWorld()
+        self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None

@@ -158,7 +158,7 @@ def test_backend_error_has_graph_and_nothing_is_cached() -> None:
 
 def test_recompile_limit_warns_once_and_keeps_entries() -> None:
     counter = dynamo.testing.CompileCounter()
-    g = dynamo.compile(f, backend=counter, recompile_limit=2)
+    g = dynamo.compile(f, backend=counter, recompile_limit=2, dynamic=False)
     x = torch.ones(2)
     with pytest.warns(UserWarning, match="recompile limit.*k was"):
         for k in range(5):

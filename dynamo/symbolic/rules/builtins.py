@@ -13,6 +13,7 @@ import torch
 
 from dynamo.base.errors import Break, SkipFrame
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -79,12 +80,14 @@ def number(tx: SymbolicFrame, *args: Var) -> Var | None:
 
 @rule([int])
 def int_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
-    return special_number(tx, args, ("__int__", "__index__"))
+    found = numbers.convert(tx.trace, int, args[0]) if len(args) == 1 else None
+    return found if found is not None else special_number(tx, args, ("__int__", "__index__"))
 
 
 @rule([float])
 def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
-    return special_number(tx, args, ("__float__", "__index__"))
+    found = numbers.convert(tx.trace, float, args[0]) if len(args) == 1 else None
+    return found if found is not None else special_number(tx, args, ("__float__", "__index__"))
 
 
 def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -155,6 +156,9 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
         a, b = plain_number(a, name), plain_number(b, name)
+        number = numbers.binary(tx.trace, name, a, b)
+        if number is not None:
+            return number
         if both(a, b, ConstVar):
             result = table.fold(tx, plain, [a, b], {})
             assert result is not None
@@ -246,6 +250,9 @@ def comparison(name: str) -> Callable[..., Var]:
     real = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        decided = numbers.compare(tx.trace, name, a, b)
+        if decided is not None:
+            return decided
         if both(a, b, ConstVar | RangeVar):
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
         if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
@@ -294,6 +301,9 @@ def comparison(name: str) -> Callable[..., Var]:
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
     def handle(tx: SymbolicFrame, a: Var) -> Var:
+        number = numbers.unary(tx.trace, name, a)
+        if number is not None:
+            return number
         if isinstance(a, TensorVar):
             return torch_functions.call_in_graph(tx, real, [a], {})
         method = user_method(tx, a, f"__{name}__")

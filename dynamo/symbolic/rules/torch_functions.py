@@ -144,6 +144,7 @@ def call_in_graph(
 ) -> Var:
     """Runs a torch function on the fakes and puts it into the graph."""
     function, kind, target = _node_target(function)
+    tx.trace.symbols.prepare(function, args, kwargs)
     fake_args = [arg.as_fake() for arg in args]
     fake_kwargs = {name: arg.as_fake() for name, arg in kwargs.items()}
     tensors: list[TensorVar] = []

@@ -138,6 +138,10 @@ class NullVar(Var):
 @wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern, re.Match)
 def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
     """Numbers, strings, None, dtypes, devices, layouts, regular expressions."""
+    if type(value) in (int, float):
+        number = trace.symbols.wrap_number(value, source)
+        if number is not None:
+            return number
     return ConstVar(value, source, trace)
 
 

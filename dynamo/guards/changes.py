@@ -1,0 +1,63 @@
+"""What changed between two compiles: the numbers and sizes that become symbolic in the next trace.
+
+In: the guards of an entry and a frame for which they fail. Out: `Fact`s, one per int or float and
+one per dimension of a tensor that has another value than the entry was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from dynamo.guards.explain import GONE
+from dynamo.guards.kinds import const_equal
+from dynamo.guards.records import Guard
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import Scope
+
+NUMBERS = (int, float)
+
+
+def changed_facts(guards: Iterable[Guard], scope: Scope) -> set[Fact]:
+    """The facts that a retrace should not take as constants.
+
+    >>> from dynamo.guards.sources import LocalSource
+    >>> guard = Guard("CONST", LocalSource("n"), 1)
+    >>> [fact.text() for fact in changed_facts([guard], Scope({"n": 2}, {}, {}))]
+    ['n']
+    """
+    found: set[Fact] = set()
+    for guard in guards:
+        reader = READERS.get(guard.kind)
+        if reader is None or guard.source is None:
+            continue
+        try:
+            value = guard.source.fetch(scope)
+        except GONE:
+            continue
+        found.update(reader(guard, value))
+    return found
+
+
+def _number(guard: Guard, value: Any) -> set[Fact]:
+    kind = type(guard.payload)
+    if kind not in NUMBERS or type(value) is not kind or const_equal(value, guard.payload):
+        return set()
+    assert guard.source is not None
+    return {Fact(guard.source, "value")}
+
+
+def _tensor(guard: Guard, value: Any) -> set[Fact]:
+    facts = guard.payload
+    if not isinstance(value, torch.Tensor) or type(value) is not facts.cls:
+        return set()
+    if value.layout is not torch.strided or value.dim() != len(facts.sizes):
+        return set()
+    assert guard.source is not None
+    pairs = enumerate(zip(facts.sizes, value.shape, strict=True))
+    return {Fact(guard.source, "size", axis) for axis, (old, new) in pairs if old not in (-1, new)}
+
+
+READERS = {"CONST": _number, "TENSOR": _tensor}

@@ -1,0 +1,188 @@
+"""Symbolic numbers: ints and floats of which a graph assumes the type, not the value.
+
+A `SymbolicNumber` is a Python expression over facts of the frame's inputs ("s0 + 1", where s0 is an
+argument or a size of a tensor), and its value in this trace. Arithmetic makes longer expressions; a
+comparison is decided by the value and becomes a guard on the expression. Whatever else looks at the
+value finds an ordinary constant: the number is fixed then, by a guard that names the user's line.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.symbols import Symbols
+    from dynamo.symbolic.trace import Trace
+
+LONGEST = 400  # characters of an expression; a longer one is fixed
+EXACT = 2**53  # ints up to here are doubles without rounding
+LARGEST_INT = 2**63 - 1
+INT_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "truediv": "/"}
+FLOAT_SYMBOLS = {name: INT_SYMBOLS[name] for name in ("add", "sub", "mul", "truediv")}
+COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+DIVISIONS = ("floordiv", "mod", "truediv")
+HIGHEST_POWER = 8
+
+
+class SymbolicNumber(ConstVar):
+    """An int or float that is not fixed yet; reading `value` fixes it.
+
+    text: its expression. hint: its value in this trace, which nobody may depend on.
+    """
+
+    def __init__(self, text: str, hint: Any, trace: Trace, source: Source | None = None) -> None:
+        super().__init__(hint, source, trace)
+        self.text = text
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self._trace is not None
+
+    @property
+    def hint(self) -> Any:
+        return self._value
+
+    @property
+    def symbols(self) -> Symbols:
+        assert self._trace is not None
+        return self._trace.symbols
+
+    @property
+    def value(self) -> Any:
+        if self._trace is not None:
+            symbols, self._trace = self._trace.symbols, None
+            symbols.fix(self)
+        return self._value
+
+    def describe(self) -> str:
+        return f"{self.text} = {self._value!r}" if self.is_symbolic else repr(self._value)
+
+    def python_type(self) -> type:
+        return type(self._value)
+
+    def as_proxy(self) -> Any:
+        return self.symbols.node(self.text) if self.is_symbolic else self._value
+
+    def as_fake(self) -> Any:
+        return self.symbols.fake_number(self) if self.is_symbolic else self._value
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        if not self.is_symbolic:
+            return bool(self._value)
+        return self.symbols.decide(f"({self.text} != 0)")
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        if self is not other and other.python_type() is not self.python_type():
+            return False
+        return super().is_same(tx, other)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.value)
+
+
+def is_number(var: Var) -> bool:
+    """True for exact ints and floats."""
+    if isinstance(var, SymbolicNumber):
+        return True
+    return type(var) is ConstVar and type(var._value) in (int, float)
+
+
+def is_open(var: Var) -> bool:
+    """True for a number that is symbolic still."""
+    return isinstance(var, SymbolicNumber) and var.is_symbolic
+
+
+def text_of(var: Var) -> str | None:
+    """The expression of a number; None for constants that have none (nan, huge ints)."""
+    if is_open(var):
+        return var.text  # type: ignore[attr-defined, no-any-return]
+    value = var.as_constant()
+    if type(value) is int:
+        return f"({value})" if abs(value) <= LARGEST_INT else None
+    return f"({value!r})" if value - value == 0 else None
+
+
+def hint_of(var: Var) -> Any:
+    return var._value if isinstance(var, ConstVar) else var.as_constant()
+
+
+def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
+    """`a op b` of which one is symbolic; None where both have to be fixed."""
+    if not (is_open(a) or is_open(b)) or not (is_number(a) and is_number(b)):
+        return None
+    left, right = hint_of(a), hint_of(b)
+    ints = type(left) is int and type(right) is int
+    symbol = (INT_SYMBOLS if ints else FLOAT_SYMBOLS).get(name)
+    if name == "pow" and ints and not is_open(b) and 0 <= right <= HIGHEST_POWER:
+        symbol = "**"
+    texts = text_of(a), text_of(b)
+    if symbol is None or None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
+        return None
+    if name in DIVISIONS and right == 0:
+        return None
+    if not ints or name == "truediv":
+        if not (keep_exact(trace, a) and keep_exact(trace, b)):
+            return None
+    if name in DIVISIONS and is_open(b):
+        trace.symbols.decide(f"({texts[1]} != 0)")
+    real: Callable[[Any, Any], Any] = getattr(operator, name)
+    return trace.symbols.make(f"({texts[0]} {symbol} {texts[1]})", real(left, right))
+
+
+def keep_exact(trace: Trace, var: Var) -> bool:
+    """An int that meets a float must be one that a double can hold."""
+    if type(hint_of(var)) is not int:
+        return True
+    if abs(hint_of(var)) > EXACT:
+        return False
+    return not is_open(var) or trace.symbols.decide(f"(abs({text_of(var)}) <= {EXACT})")
+
+
+def compare(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
+    """`a < b` and the like of which one is symbolic; None where both have to be fixed."""
+    if not (is_open(a) or is_open(b)):
+        return None
+    other = b if is_open(a) else a
+    if name in ("eq", "ne") and other.is_constant() and not is_number(other):
+        if other.python_type() in (str, type(None)):
+            return ConstVar(name == "ne")
+    if not (is_number(a) and is_number(b)):
+        return None
+    texts = text_of(a), text_of(b)
+    if None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
+        return None
+    if type(hint_of(a)) is not type(hint_of(b)):
+        if not (keep_exact(trace, a) and keep_exact(trace, b)):
+            return None
+    return ConstVar(trace.symbols.decide(f"({texts[0]} {COMPARISONS[name]} {texts[1]})"))
+
+
+def unary(trace: Trace, name: str, a: Var) -> Var | None:
+    """`-a`, `+a`, `abs(a)` of a symbolic number; None for other operators."""
+    if not isinstance(a, SymbolicNumber) or not a.is_symbolic:
+        return None
+    if name == "pos":
+        return a
+    if name == "neg":
+        return trace.symbols.make(f"(-{a.text})", -a.hint)
+    if name == "abs":
+        return trace.symbols.make(f"abs({a.text})", abs(a.hint))
+    return None
+
+
+def convert(trace: Trace, kind: type, a: Var) -> Var | None:
+    """`int(a)` and `float(a)` of a symbolic number; None where it has to be fixed."""
+    if not isinstance(a, SymbolicNumber) or not a.is_symbolic:
+        return None
+    if type(a.hint) is kind:
+        return a
+    if kind is float and keep_exact(trace, a):
+        return trace.symbols.make(f"({a.text} * 1.0)", float(a.hint))
+    return None

@@ -1,0 +1,116 @@
+"""Graphs with symbolic sizes and numbers: one compile per sizes that are met, up to a limit.
+
+In: a captured graph that holds for many sizes, and the compiler for one. Out: a callable that
+compiles for the sizes and numbers of each call at its first use; beyond the limit new ones run the
+graph as it was captured. Both are counted, and said in the log `dynamic`.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.base import logs
+from dynamo.base.counters import counters
+from inductor import metrics
+
+Compiled = Callable[..., Any]
+LIMIT = 8
+
+
+def is_symbolic(gm: fx.GraphModule, example_inputs: list[Any]) -> bool:
+    """True for a graph that was captured for more than the sizes and numbers at hand."""
+    if any(type(value) in (int, float) for value in example_inputs):
+        return True
+    return any(
+        type(size) is not int
+        for node in gm.graph.nodes
+        if node.op == "placeholder"
+        for size in getattr(node.meta.get("example_value"), "shape", ())
+    )
+
+
+def compile_by_sizes(
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
+) -> Compiled:
+    """A callable like the graph; `compile_static` is called for each new set of sizes.
+
+    The first one is compiled at once, so that errors of the compiler show early.
+    """
+    return BySizes(gm, example_inputs, compile_static)
+
+
+class BySizes:
+    """See `compile_by_sizes`."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: list[Any],
+        compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
+    ) -> None:
+        self.gm = gm
+        self.compile_static = compile_static
+        self.lock = threading.Lock()
+        self.full = False
+        self.known: dict[Hashable, Compiled] = {}
+        metrics.count("symbolic_graphs")
+        self.known[key_of(tuple(example_inputs))] = self._compile(example_inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = key_of(inputs)
+        compiled = self.known.get(key)
+        if compiled is None:
+            compiled = self._find(key, inputs)
+        return compiled(*inputs)
+
+    def _find(self, key: Hashable, inputs: tuple[Any, ...]) -> Compiled:
+        with self.lock:
+            compiled = self.known.get(key)
+            if compiled is not None:
+                return compiled
+            if len(self.known) < LIMIT:
+                compiled = self.known[key] = self._compile(list(inputs))
+                return compiled
+            if not self.full:
+                self.full = True
+                logs.log("dynamic").emit(
+                    f"a graph was compiled for {LIMIT} sets of sizes; others run as captured")
+        counters["inductor"]["calls run as captured for their sizes"] += 1
+        return self.gm.forward
+
+    def _compile(self, inputs: list[Any]) -> Compiled:
+        metrics.count("sizes_compiled")
+        counters["inductor"]["sizes compiled"] += 1
+        logs.log("dynamic").emit(lambda: f"a symbolic graph is compiled for {describe(inputs)}")
+        copy = fx.Graph()
+        copy.output(copy.graph_copy(self.gm.graph, {}))
+        return self.compile_static(fx.GraphModule(self.gm, copy), inputs)
+
+
+def key_of(inputs: tuple[Any, ...]) -> Hashable:
+    """What one static compile holds for: sizes and strides of tensors, values of numbers."""
+    return tuple([
+        (value.shape, value.stride()) if isinstance(value, torch.Tensor) else number_key(value)
+        for value in inputs
+    ])
+
+
+def number_key(value: Any) -> Hashable:
+    """Tells 1 from 1.0, and 0.0 from -0.0; equal for nan and nan."""
+    return struct.pack("d", value) if type(value) is float else (type(value), value)
+
+
+def describe(inputs: list[Any]) -> str:
+    """Sizes and numbers, in words."""
+    return ", ".join(
+        str(list(value.shape)) if isinstance(value, torch.Tensor) else repr(value)
+        for value in inputs
+    )
