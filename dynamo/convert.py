@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import sysconfig
+import threading
 import time
 import warnings
 from collections import Counter
@@ -328,15 +329,35 @@ def is_dynamic(options: CompileOptions) -> bool:
     return options.dynamic
 
 
-@contextlib.contextmanager
-def recursion_room() -> Iterator[None]:
-    """The evaluator needs several Python frames for one frame of the program."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 20_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
+class RecursionRoom:
+    """The evaluator needs several Python frames for one frame of the program.
+
+    The limit belongs to all threads: the first that compiles raises it, the last puts it back.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._before, self.limit))
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    sys.setrecursionlimit(self._before)
+
+
+recursion_room = RecursionRoom(20_000)
 
 
 # -- parts of the stages -------------------------------------------------------------------------
