@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dynamo
 from dynamo.base.config import config
 from inductor.compile_fx import compile_fx
 from inductor.runtime import _launch
@@ -71,3 +72,11 @@ def test_released_memory_is_gone() -> None:
     report = _launch.report_memory()
     assert (report["cached_bytes"], report["arena_bytes"]) == (0, 0)
     assert torch.isfinite(compiled(*inputs)[0]).all()
+
+
+def test_reset_gives_memory_back() -> None:
+    compiled, inputs = convolution()
+    compiled(*inputs)
+    assert _launch.report_memory()["cached_bytes"] > 0
+    dynamo.reset()
+    assert _launch.report_memory()["cached_bytes"] == 0
