@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 from dynamo import hook
+from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
-from dynamo.backends.registry import reset_backends
 from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
 from dynamo.decide import skip
