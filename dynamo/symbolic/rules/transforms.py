@@ -248,7 +248,10 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 
 @rule(torch.Tensor.requires_grad_)
 def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
-    """On a tensor with a level; a plain one would become a leaf inside of a graph."""
+    """On a tensor with a level, or without effect; else a leaf would be made inside of a graph."""
+    flag = next(iter((*args, *kwargs.values())), ConstVar(True)).truth(tx)
+    if isinstance(var, TensorVar) and var.fake.requires_grad is flag:
+        return var
     if not torch_functions.in_transform() or not isinstance(var, TensorVar):
         return None
     if not is_wrapped(var.fake):
