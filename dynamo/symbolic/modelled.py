@@ -14,6 +14,7 @@ from dynamo.symbolic.rules import (
     inference,
     methods,
     modes,
+    numpy_scalars,
     operators,
     standard_library,
     standins,
@@ -51,7 +52,7 @@ PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
     constant, containers, contexts, dicts, exceptions, folding, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
+    modules, numpy_scalars, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
     torch_functions, transforms, weakrefs,
 )
 COMPLETE = all(part.__name__ for part in PARTS)
