@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from dynamo.symbolic.rules import (
     autograd_functions,
     builtins,
@@ -14,7 +16,6 @@ from dynamo.symbolic.rules import (
     inference,
     methods,
     modes,
-    numpy_scalars,
     operators,
     standard_library,
     standins,
@@ -52,9 +53,12 @@ PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
     constant, containers, contexts, dicts, exceptions, folding, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, numpy_scalars, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
+    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
     torch_functions, transforms, weakrefs,
 )
+# torch does not need numpy either.
+if importlib.util.find_spec("numpy") is not None:
+    importlib.import_module("dynamo.symbolic.rules.numpy_scalars")
 COMPLETE = all(part.__name__ for part in PARTS)
 
 __all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module"]

@@ -1,6 +1,7 @@
 """Numpy's numbers: constants, and numpy's functions of numbers, evaluated while tracing.
 
-Arrays are not modelled. In a graph a numpy number stands as the Python number that torch takes it for.
+Arrays are not modelled. In a graph a numpy number stands as the Python number that torch takes it
+for.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ NUMBERS = tuple(
     complex64 complex128""".split()
 )
 # Pure functions whose result is a number where the arguments are.
-FUNCTIONS = """sqrt exp log log2 log10 log1p expm1 sin cos tan arcsin arccos arctan arctan2 sinh cosh
-tanh floor ceil trunc rint round abs absolute sign square power maximum minimum add subtract multiply
-divide floor_divide mod isnan isinf isfinite prod sum mean max min hypot deg2rad rad2deg cbrt""".split()
+FUNCTIONS = """sqrt exp log log2 log10 log1p expm1 sin cos tan arcsin arccos arctan arctan2 sinh
+cosh tanh floor ceil trunc rint round abs absolute sign square power maximum minimum add subtract
+multiply divide floor_divide mod isnan isinf isfinite prod sum mean max min hypot deg2rad rad2deg
+cbrt""".split()
 
 
 class NumpyNumberVar(ConstVar):
