@@ -143,7 +143,8 @@ def softmax() -> Case:
         e = ops.load("e", i[0], F)
         ops.store("out", o * n + i[0], ops.truediv(e, ops.load("total", 0, F)))
 
-    stages = (trace_body((), (n,), greatest), trace_body((), (n,), total), trace_body((n,), (), divide))
+    reductions = [trace_body((), (n,), body) for body in (greatest, total)]
+    stages = (*reductions, trace_body((n,), (), divide))
     locals_ = (Local("top", F, 1), Local("total", F, 1), Local("e", F, n))
     kernel = Kernel("softmax", (rows,), stages, locals_)
     return Case(kernel, {"x": x, "out": torch.zeros(shape)}, lambda: torch.softmax(x, -1))
@@ -278,7 +279,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "float16_add": half_add(torch.float16),
     "embedding": embedding,
     "embedding_backward": embedding_backward,
-    **{n: unary(n) for n in "exp log tanh sigmoid erf sin pow sqrt log1p expm1".split() if n != "pow"},
+    **{n: unary(n) for n in "exp log tanh sigmoid erf sin sqrt log1p expm1".split()},
 }
 
 
@@ -289,7 +290,8 @@ def compile_case(case: Case, threads: int, store: Store) -> tuple[Callable[[], N
         for name, x in case.buffers.items()
     }
     source = print_kernel(case.kernel, layouts, threads)
-    arguments = [f"({t.replace('__restrict__', '')})rt->data[{n}]" for n, t in enumerate(source.types)]
+    types = [kind.replace("__restrict__", "") for kind in source.types]
+    arguments = [f"({kind})rt->data[{n}]" for n, kind in enumerate(types)]
     tail = (
         'extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) '
         f"{{ return {source.name}({', '.join(['rt', *arguments])}); }}"

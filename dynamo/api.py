@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from dynamo import hook
+from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.cache import FramePolicy
@@ -152,6 +153,7 @@ def run(fn: Any) -> Any:
 
 
 def reset() -> None:
-    """Forgets all compiled code and all counters of this process."""
+    """Forgets all compiled code, all counters and the memory that backends keep."""
     _regions.forget()
+    reset_backends()
     counters.reset()

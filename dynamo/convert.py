@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import sysconfig
+import threading
 import time
 import warnings
 from collections import Counter
@@ -71,8 +72,8 @@ WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 SET_UP = frozenset(
-    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters register_parameter
-    register_buffer register_module add_module""".split()
+    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
+    register_parameter register_buffer register_module add_module""".split()
 )
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
@@ -338,15 +339,35 @@ def is_dynamic(options: CompileOptions) -> bool:
     return options.dynamic
 
 
-@contextlib.contextmanager
-def recursion_room() -> Iterator[None]:
-    """The evaluator needs several Python frames for one frame of the program."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 20_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
+class RecursionRoom:
+    """The evaluator needs several Python frames for one frame of the program.
+
+    The limit belongs to all threads: the first that compiles raises it, the last puts it back.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._before = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(self._before, self.limit))
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    sys.setrecursionlimit(self._before)
+
+
+recursion_room = RecursionRoom(20_000)
 
 
 # -- parts of the stages -------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
+from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
@@ -30,11 +31,14 @@ from inductor.ir.graph import ExternKernel
 from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
+from inductor.runtime import _launch
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_by_sizes, is_symbolic
 
 Compiled = Callable[..., Any]
+
+at_reset(_launch.release_memory)
 
 
 def compile_fx(

@@ -39,6 +39,21 @@ def register_backend(backend: Backend | None = None, *, name: str | None = None)
     return backend
 
 
+_at_reset: list[Callable[[], None]] = []
+
+
+def at_reset(function: Callable[[], None]) -> None:
+    """Call `function` whenever `dynamo.reset()` is called: for memory that a backend keeps."""
+    if function not in _at_reset:
+        _at_reset.append(function)
+
+
+def reset_backends() -> None:
+    """Have the backends give back what they keep."""
+    for function in _at_reset:
+        function()
+
+
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
     return {point.name: point for point in importlib.metadata.entry_points(group="dynamo_backends")}
 

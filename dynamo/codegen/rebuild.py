@@ -24,8 +24,15 @@ from dynamo.hook import Disabled
 from dynamo.symbolic import stack_values
 from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
-from dynamo.symbolic.variables import classes, exceptions, functions, generators, iterators, lists
-from dynamo.symbolic.variables import weakrefs
+from dynamo.symbolic.variables import (
+    classes,
+    exceptions,
+    functions,
+    generators,
+    iterators,
+    lists,
+    weakrefs,
+)
 from dynamo.symbolic.variables import objects as object_vars
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar

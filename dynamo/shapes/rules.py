@@ -508,7 +508,7 @@ def _layer_norm(
     )
 
 
-@shape_rule(aten._native_batch_norm_legit_no_training.default)
+@shape_rule(aten._native_batch_norm_legit_no_training.default, aten.native_batch_norm.default)
 def _batch_norm(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
@@ -522,16 +522,11 @@ def _batch_norm(
             return None
     if source.dtype not in (torch.float32, torch.float64):
         return None
-    empty = contiguous(cache, (0,), source.dtype, source.device)
-    return Several(
-        tuple,
-        (
-            Fresh(cache.facts(source.size, _suggested_stride(source), 0, source.dtype,
-                              source.device)),
-            empty,
-            empty,
-        ),
-    )  # fmt: skip
+    training = func is aten.native_batch_norm.default and args[5]
+    moments = contiguous(cache, source.size[1:2] if training else (0,), source.dtype, source.device)
+    stride = _suggested_stride(source)
+    normal = Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
+    return Several(tuple, (normal, moments, moments))
 
 
 # -- convolution and pooling -------------------------------------------------------------------

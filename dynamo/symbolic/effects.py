@@ -177,7 +177,8 @@ def _in_words(effect: Effect) -> str:
         return f"a call of {effect.function!r}"
     if isinstance(effect, StoreGlobalEffect):
         return f"the global name {name}"
-    return f"attribute {name} of {_target(effect)!r}" if name else f"contents of {_target(effect)!r}"
+    part = f"attribute {name}" if name else "contents"
+    return f"{part} of {_target(effect)!r}"
 
 
 def _is_undone(effect: Effect) -> bool:

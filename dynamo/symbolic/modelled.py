@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from dynamo.symbolic.rules import (
     autograd_functions,
     builtins,
@@ -9,7 +11,7 @@ from dynamo.symbolic.rules import (
     conditional,
     containers,
     contexts,
-    generators as generator_rules,
+    folding,
     identity,
     inference,
     methods,
@@ -21,6 +23,9 @@ from dynamo.symbolic.rules import (
     tensors,
     torch_functions,
     transforms,
+)
+from dynamo.symbolic.rules import (
+    generators as generator_rules,
 )
 from dynamo.symbolic.variables import (
     attributes,
@@ -46,11 +51,14 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
-    constant, containers, contexts, dicts, exceptions, functions,
+    constant, containers, contexts, dicts, exceptions, folding, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
     torch_functions, transforms, weakrefs,
 )
+# torch does not need numpy either.
+if importlib.util.find_spec("numpy") is not None:
+    importlib.import_module("dynamo.symbolic.rules.numpy_scalars")
 COMPLETE = all(part.__name__ for part in PARTS)
 
 __all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import pickle
+import sys
 
 import pytest
 import torch
 
 import dynamo
+from dynamo.convert import recursion_room
 
 
 def f(x: torch.Tensor, k: int = 2) -> torch.Tensor:
@@ -166,3 +169,16 @@ def test_recompile_limit_warns_once_and_keeps_entries() -> None:
     assert counter.frame_count == 2
     g(x, 0)
     assert counter.frame_count == 2
+
+
+def test_recursion_limit_is_put_back_whatever_the_order() -> None:
+    before = sys.getrecursionlimit()
+    first, second = recursion_room(), recursion_room()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(first)
+        second.__enter__()
+        assert sys.getrecursionlimit() > before
+        stack.close()
+        assert sys.getrecursionlimit() > before
+    second.__exit__(None, None, None)
+    assert sys.getrecursionlimit() == before

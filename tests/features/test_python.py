@@ -65,6 +65,8 @@ class Manager:
     def __enter__(self): return self
     def __exit__(self, kind, value, tb): self.seen = (kind, tb is None); return True
 
+import numpy
+SCALE_NP = numpy.float64(0.3)
 class Slotted:
     __slots__ = ("a", "b")
     def __init__(self, a): self.a = a
@@ -397,6 +399,9 @@ try: raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
 except* ValueError as e: log.append(len(e.exceptions))
 except* KeyError: log.append("k")
 return x, log
+# numbers of numpy
+import numpy as np
+s = np.sqrt(3); n = np.prod(x.shape); h = np.float32(0.1); return x * s + np.log(2.0) * np.pi, s * x, h * x + h, x.view(np.int64(n)), int(np.ceil(2.5)), float(s) + n, (s * 2 + n - h / 3), np.maximum(n, 4), s > n, bool(np.isnan(s)), SCALE_NP * x, round(float(s), 3), isinstance(s, float)
 # aliases of types
 u = int | None; g = list[int]; return x + isinstance(3, u) + (typing.get_origin(g) is list) + len(typing.get_args(dict[str, int])) + isinstance(None, int | str | None), u == (int | None)
 # numbers that are enum members

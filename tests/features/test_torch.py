@@ -155,6 +155,8 @@ with torch.autocast("cpu", dtype=torch.bfloat16): a = block.linear(x); b = torch
 return a, a.dtype, b
 # detach and requires_grad
 t = (leaf * x).detach(); u = t.requires_grad_(); return u * 2, t.requires_grad, leaf.data + 1
+# requires_grad that changes nothing
+t = leaf * x; u = t.requires_grad_(); leaf.requires_grad = True; x.requires_grad_(False); x.requires_grad = False; return u is t, u * 2, leaf.requires_grad_(True) is leaf
 # scaled dot product attention
 q = x.view(1, 1, 2, 3); return F.scaled_dot_product_attention(q, q, y.view(1, 1, 2, 3)), F.scaled_dot_product_attention(q, q, q, is_causal=True)
 # sdpa context manager
@@ -230,6 +232,10 @@ return functools.partial(F.linear, weight=torch.eye(3))(x) + functools.reduce(to
 ''')
 
 ANY_GRAPHS = table('''
+# requires_grad of what is no leaf
+t = leaf * x
+try: t.requires_grad = True
+except RuntimeError as e: return t, str(e)[:20]
 # item
 k = x.sum().item(); return y * k
 # tolist

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -55,6 +56,10 @@ def pair_of_lists(shared: bool) -> Any:
     return {"a": first, "b": first if shared else [1]}
 
 
+def numpy_number(x: Any) -> Any:
+    return x[1] * x[0], type(x[0]).__name__
+
+
 def scaled_dict(scale: int | None) -> Any:
     made: Any = collections.OrderedDict(a=1)
     if scale is not None:
@@ -74,6 +79,9 @@ CASES: list[tuple[Callable[[Any], Any], list[Callable[[], Any]]]] = [
     (order_of_set, [lambda: ({0, 8}, torch.rand(3)), lambda: ({8, 0}, torch.rand(3)),
                     lambda: ({8, 1}, torch.rand(3))]),
     (attribute_of_dict, [lambda k=k: (scaled_dict(k), torch.rand(3)) for k in (2, 3, None)]),
+    (numpy_number, [lambda k=k: (numpy.float64(k), torch.rand(3)) for k in (0.5, 0.5, -0.0, 0.0)]),
+    (numpy_number, [lambda: (numpy.float64(2), torch.rand(3)), lambda: (2.0, torch.rand(3)),
+                    lambda: (numpy.float32(2), torch.rand(3))]),
     (shared_in_copy, [lambda k=k: (pair_of_lists(k), torch.rand(3)) for k in (True, False)]),
 ]
 
@@ -87,7 +95,7 @@ def outcome(function: Callable[[Any], Any], argument: Any) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
+        return torch.equal(a, b) and torch.equal(torch.signbit(a), torch.signbit(b))
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)

@@ -57,7 +57,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
     return apply
 
 
-@rule(torch.autograd.Function.apply.__func__)
+@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     """`SomeFunction.apply(*args)`."""
     trace = tx.trace

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
-import math
 import operator
 import sys
 import types
@@ -14,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break, SkipFrame
-from dynamo.symbolic.rules import table
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, MappingProxyVar, SetVar
+from dynamo.symbolic.variables.dicts import (
+    DictVar,
+    DictViewVar,
+    FrozensetVar,
+    MappingProxyVar,
+    SetVar,
+)
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.functions import (
     BuiltinVar,
@@ -37,7 +40,14 @@ from dynamo.symbolic.variables.iterators import (
     SequenceIteratorVar,
     ZipVar,
 )
-from dynamo.symbolic.variables.lists import ListVar, RangeVar, SequenceVar, SizeVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lists import (
+    ListVar,
+    RangeVar,
+    SequenceVar,
+    SizeVar,
+    SliceVar,
+    TupleVar,
+)
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
@@ -619,30 +629,3 @@ def module_list_getitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
     if not -len(modules) <= position < len(modules):
         tx.trace.raise_exception(IndexError, f"index {position} is out of range")
     return modules[position]
-
-
-# -- folding -----------------------------------------------------------------------------------------
-
-
-def register_folds() -> None:
-    """Pure functions and methods of constants."""
-    found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int, float,
-                        complex, bytes, format, hash, max, min, len]
-    for name in dir(math):
-        if callable(getattr(math, name)) and not name.startswith("_"):
-            found.append(getattr(math, name))
-    for cls in (str, int, float, bool, complex, bytes, tuple, range, type(None)):
-        for name in dir(cls):
-            method = getattr(builtins.getattr(cls, name), "__func__", getattr(cls, name))
-            if callable(method) and name not in ("__class__", "__new__", "__init__", "__init_subclass__",
-                                                 "__subclasshook__", "__getattribute__", "__setattr__",
-                                                 "__delattr__", "__dir__", "__reduce__",
-                                                 "__reduce_ex__", "__hash__"):
-                found.append(method)
-    for name in dir(operator):
-        if not name.startswith("_") and name not in ("attrgetter", "itemgetter", "methodcaller"):
-            found.append(getattr(operator, name))
-    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len))
-
-
-register_folds()

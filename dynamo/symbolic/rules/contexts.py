@@ -1,7 +1,7 @@
 """Context managers that are entered and left by nodes of the graph.
 
-While tracing, the real one is entered too, so that fakes behave alike. Where a trace would end inside
-of one, it is made again and ends before the context is entered.
+While tracing, the real one is entered too, so that fakes behave alike. Where a trace would end
+inside of one, it is made again and ends before the context is entered.
 """
 
 from __future__ import annotations

@@ -17,7 +17,14 @@ from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
-from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, RangeVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    RangeVar,
+    SequenceVar,
+    TupleVar,
+)
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar

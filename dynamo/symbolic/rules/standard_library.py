@@ -1,7 +1,7 @@
 """Parts of the standard library that are C code, or that only matter outside of the program.
 
-Regular expressions on constants are evaluated while tracing. What is printed or logged is an effect:
-it appears after the graph that it was waiting for, in program order.
+Regular expressions on constants are evaluated while tracing. What is printed or logged is an
+effect: it appears after the graph that it was waiting for, in program order.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
     if value.is_constant() or not has_plain_state(value.python_type()):
         return None
     var = tx.trace.wrap(reduce_object, ObjectSource(reduce_object, "reduce_object"))
-    return tx.inline(var, [value], {})
+    return var.call(tx, [value], {})
 
 
 def has_plain_state(cls: type) -> bool:

@@ -40,7 +40,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         trace.guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:
             raise Break("attribute_unknown", f"grad_fn of {var!r}")
-        if name == "output_nr" and var.source is not None:
+        if name == "output_nr" and var.real is not None:
             if var in trace.mutated:
                 raise Break("attribute_unknown", f"output_nr of {var!r}")
             return trace.constant(var.real.output_nr)

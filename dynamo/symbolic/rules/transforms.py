@@ -156,7 +156,7 @@ def call_below(
     tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any],
     tensors: list[TensorVar],
 ) -> Var | None:
-    """The result of an operation on fakes with levels, recorded; None where no level is involved."""
+    """The result of an operation on fakes with levels, recorded; None without a level."""
     known = tx.trace.known_fakes
     for var in tensors:
         known.learn(var)
@@ -181,8 +181,8 @@ def wrap_below(tx: SymbolicFrame, value: Any, tensors: list[TensorVar]) -> Var:
                 return var
         if is_wrapped(value):
             return TensorVar(None, value)
-        var = tx.trace.known_fakes.var_of(value)
-        return var if var is not None else TensorVar(tx.trace.known_fakes.node_of(value), value)
+        known = tx.trace.known_fakes.var_of(value)
+        return known if known is not None else TensorVar(tx.trace.known_fakes.node_of(value), value)
     if isinstance(value, tuple | list):
         return torch_functions.sequence_of(value, [wrap_below(tx, v, tensors) for v in value])
     return tx.trace.constant(value)
@@ -248,8 +248,13 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 
 @rule(torch.Tensor.requires_grad_)
 def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
-    """On a tensor with a level; a plain one would become a leaf inside of a graph."""
-    if not torch_functions.in_transform() or not isinstance(var, TensorVar) or not is_wrapped(var.fake):
+    """On a tensor with a level, or without effect; else a leaf would be made inside of a graph."""
+    flag = next(iter((*args, *kwargs.values())), ConstVar(True)).truth(tx)
+    if isinstance(var, TensorVar) and var.fake.requires_grad is flag:
+        return var
+    if not torch_functions.in_transform() or not isinstance(var, TensorVar):
+        return None
+    if not is_wrapped(var.fake):
         return None
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
 

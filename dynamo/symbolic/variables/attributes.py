@@ -198,7 +198,7 @@ class Attributes:
     # -- places -----------------------------------------------------------------------------
 
     def guard_search(self, cls: type, name: str, owner: type | None, start: int = 0) -> None:
-        """Guards that no class of the MRO before the owner has the attribute (None: none at all)."""
+        """Guards that no class of the MRO before the owner (None: no class) has the attribute."""
         if (cls, name, start) in self._searched:
             return
         self._searched.add((cls, name, start))

@@ -397,7 +397,7 @@ class SetVar(Var):
             trace.guard("SET_ITEMS", self.source, frozenset(self._real))
             for item in self._real:
                 known = type(item) in VALUE_TYPES or type(item) is tuple
-                var = ConstVar(item) if known else trace.wrap(item, None)
+                var: Var = ConstVar(item) if known else trace.wrap(item, None)
                 self._entries[trace.hash_of(var)] = var
         return self._entries
 
@@ -497,7 +497,7 @@ def is_plain_key(key: Any) -> bool:
 
 
 def is_set_item(item: Any) -> bool:
-    """True for what a guard on the items of a set can check: constants, and what equals only itself."""
+    """True for what a guard on a set's items can check: constants, what equals only itself."""
     if isinstance(item, type):
         return type(item).__hash__ is type.__hash__
     if isinstance(item, enum.Enum):

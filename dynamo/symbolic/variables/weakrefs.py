@@ -1,7 +1,7 @@
 """Weak references: `weakref.ref(x)` made in the trace, and existing ones.
 
-A reference answers its object as long as the trace can tell that it is alive: an object from outside
-while nothing outside was changed, a new one while something of the program refers to it.
+A reference answers its object as long as the trace can tell that it is alive: an object from
+outside while nothing outside was changed, a new one while something of the program refers to it.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _substituted(op: Op, values: dict[str, Index]) -> Op:
 
 def _divisors(ops: tuple[Op, ...], loop: Loop) -> list[int]:
     """n of all `loop // n` and `loop % n` that divide the loop into pieces long enough."""
-    found = {}
+    found: dict[int, None] = {}
     for op in ops:
         for atom, _ in op.index.terms if op.index is not None else ():
             if isinstance(atom, FloorDiv | Mod) and atom.base == variable(loop.name, loop.extent):

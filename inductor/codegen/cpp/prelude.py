@@ -88,5 +88,5 @@ def prelude_for(texts: Iterable[str]) -> str:
     return "\n".join([BASE, *(PARTS[name] for name in used_parts(texts))])
 
 
-PRELUDE: str = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS.values()))])
+PRELUDE: str = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS))])
 """All of it; a unit contains only the parts that it uses (`prelude_for`)."""

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <unordered_set>
 #include <vector>
 
 #include <sys/mman.h>
@@ -37,6 +38,7 @@ struct alignas(kAlignment) BlockHeader {
 struct State {
   std::mutex mutex;
   std::vector<BlockHeader*> cached;  // oldest first
+  std::unordered_set<void*> pooled;  // handed out by the allocator
   MemoryReport report;
   std::vector<Arena*> free_arenas;
   uint64_t generation = 1;
@@ -118,7 +120,64 @@ void forget_arena(State& s, Arena* arena) {
   delete arena;
 }
 
+// Set while this thread runs the library calls of a compiled graph.
+thread_local int calls_in_progress = 0;
+
+c10::Allocator* allocator_before = nullptr;
+
+void return_pooled(void* data) {
+  {
+    State& s = state();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    s.pooled.erase(data);
+  }
+  return_block(static_cast<BlockHeader*>(data) - 1);
+}
+
+// For users of the raw interface, who keep no deleter.
+void free_raw(void* data) {
+  State& s = state();
+  s.mutex.lock();
+  bool pooled = s.pooled.count(data) != 0;
+  s.mutex.unlock();
+  pooled ? return_pooled(data) : allocator_before->raw_deleter()(data);
+}
+
+// What library calls of a compiled graph allocate comes from the pool of outputs, everything else
+// from the allocator that was there before.
+class PoolingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (calls_in_progress == 0 || nbytes < kSmallestPooled) {
+      return allocator_before->allocate(nbytes);
+    }
+    void* data = take_block(round_up(nbytes, 4096)) + 1;
+    State& s = state();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    s.pooled.insert(data);
+    return c10::DataPtr(data, data, &return_pooled, c10::DeviceType::CPU);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return allocator_before->raw_deleter() == nullptr ? nullptr : &free_raw;
+  }
+
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+};
+
 }  // namespace
+
+void install_pooling_allocator() {
+  if (allocator_before != nullptr) return;
+  allocator_before = c10::GetCPUAllocator();
+  // Never destroyed, as the pool.
+  c10::SetCPUAllocator(new PoolingAllocator, /*priority=*/1);
+}
+
+PooledCalls::PooledCalls() { ++calls_in_progress; }
+PooledCalls::~PooledCalls() { --calls_in_progress; }
 
 c10::Storage make_output_storage(size_t nbytes) {
   if (nbytes < kSmallestPooled) {

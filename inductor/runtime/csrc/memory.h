@@ -18,6 +18,17 @@ namespace inductor {
 // A new storage of `nbytes` for an output; its block comes back to the pool when the storage dies.
 c10::Storage make_output_storage(size_t nbytes);
 
+// Makes library calls of compiled graphs allocate from the pool too; once for each process.
+void install_pooling_allocator();
+
+// While one lives, what this thread allocates on the CPU comes from the pool.
+struct PooledCalls {
+  PooledCalls();
+  ~PooledCalls();
+  PooledCalls(const PooledCalls&) = delete;
+  PooledCalls& operator=(const PooledCalls&) = delete;
+};
+
 // One arena: the intermediates of one running call. `storage` spans the whole of it and owns the
 // memory, so that a tensor that somebody kept stays valid after the arena is given up.
 struct Arena {

@@ -151,6 +151,7 @@ void run_graph(CallState& state) {
     if (graph.externs.empty()) return graph.run(&state.runtime);
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    PooledCalls pooled;
     return graph.run(&state.runtime);
   };
   int failed;
@@ -287,6 +288,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_launch", "Calls compiled graphs."
 
 PyMODINIT_FUNC PyInit__launch() {
   if (!inductor::prepare_launcher_type()) return nullptr;
+  inductor::install_pooling_allocator();
   PyObject* result = PyModule_Create(&inductor::module);
   if (result == nullptr) return nullptr;
   Py_INCREF(&inductor::launcher_type);

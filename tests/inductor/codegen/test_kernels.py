@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from inductor.codegen.cpp.prelude import PARTS, PRELUDE
 from inductor.codegen.cpp.unit import print_units
 from inductor.ir.body import trace_body
 from inductor.ir.index import floordiv, mod
+from inductor.runtime import __file__ as launcher_file
 from inductor.runtime.build import build_library
 from inductor.scheduler.schedule import Kernel, Local, local_position, outer_variables
 
@@ -305,3 +308,15 @@ def test_units_share_out_the_kernels(runner: Runner) -> None:
 def test_whole_prelude_compiles(runner: Runner) -> None:
     assert all(part in PRELUDE for part in PARTS.values())
     build_library([PRELUDE], runner.toolchain, runner.store)
+
+
+def test_runtime_struct_is_that_of_the_launcher() -> None:
+    def fields(text: str) -> list[str]:
+        inside = text[text.index("struct Runtime {") :]
+        inside = re.sub(r"//[^\n]*", "", inside[: inside.index("};")])
+        declared = [" ".join(piece.split()) for piece in inside.split(";")[:-1]]
+        names = [re.sub(r"struct Runtime {", "", piece).strip() for piece in declared]
+        return [re.sub(r"\bint64_t\b", "i64", x).replace("CallState*", "void*") for x in names]
+
+    header = Path(launcher_file).parent / "csrc" / "launcher.h"
+    assert fields(PRELUDE) == fields(header.read_text())

@@ -1,0 +1,37 @@
+"""Pure built-in functions and methods of constants: with constant arguments they are called."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from typing import Any
+
+from dynamo.symbolic.rules import builtins as builtin_rules
+from dynamo.symbolic.rules import table
+
+RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are asked first
+
+
+def register_folds() -> None:
+    """Pure functions and methods of constants."""
+    found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int, float,
+                        complex, bytes, format, hash, max, min, len]
+    for name in dir(math):
+        if callable(getattr(math, name)) and not name.startswith("_"):
+            found.append(getattr(math, name))
+    for cls in (str, int, float, bool, complex, bytes, tuple, range, type(None)):
+        for name in dir(cls):
+            method = getattr(builtins.getattr(cls, name), "__func__", getattr(cls, name))
+            if callable(method) and name not in ("__class__", "__new__", "__init__", "__init_subclass__",
+                                                 "__subclasshook__", "__getattribute__", "__setattr__",
+                                                 "__delattr__", "__dir__", "__reduce__",
+                                                 "__reduce_ex__", "__hash__"):
+                found.append(method)
+    for name in dir(operator):
+        if not name.startswith("_") and name not in ("attrgetter", "itemgetter", "methodcaller"):
+            found.append(getattr(operator, name))
+    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len))
+
+
+register_folds()

@@ -1,0 +1,91 @@
+"""Numpy's numbers: constants, and numpy's functions of numbers, evaluated while tracing.
+
+Arrays are not modelled. In a graph a numpy number stands as the Python number that torch takes it
+for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.rules import table
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import BuiltinVar
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+NUMBERS = tuple(
+    getattr(numpy, name)
+    for name in """bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64
+    complex64 complex128""".split()
+)
+# Pure functions whose result is a number where the arguments are.
+FUNCTIONS = """sqrt exp log log2 log10 log1p expm1 sin cos tan arcsin arccos arctan arctan2 sinh
+cosh tanh floor ceil trunc rint round abs absolute sign square power maximum minimum add subtract
+multiply divide floor_divide mod isnan isinf isfinite prod sum mean max min hypot deg2rad rad2deg
+cbrt""".split()
+
+
+class NumpyNumberVar(ConstVar):
+    """A numpy number, guarded by its value (zero by identity: it has two signs)."""
+
+    @property
+    def value(self) -> Any:
+        if self._trace is not None and self.source is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("CONST" if self._value else "ID", self.source, self._value)
+        return self._value
+
+    def as_proxy(self) -> Any:
+        return self.value.item()
+
+    def as_fake(self) -> Any:
+        return self.value.item()
+
+
+@wraps(*NUMBERS)
+def wrap_number(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A numpy number, guarded when it is looked at."""
+    return NumpyNumberVar(value, source, trace)
+
+
+@wraps(numpy.ufunc, type(numpy.prod))
+def wrap_function(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A function of numpy."""
+    return BuiltinVar(value, source, trace)
+
+
+def _register(function: Any) -> None:
+    @rule(function)
+    def evaluate(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+        try:
+            values = [table.plain_value(arg) for arg in args]
+            keywords = {name: table.plain_value(arg) for name, arg in kwargs.items()}
+        except Break:
+            return None
+        result = tx.trace.run_real(lambda: function(*values, **keywords))
+        return tx.trace.constant(result) if type(result) in (*NUMBERS, int, float, bool) else None
+
+
+for _function in dict.fromkeys(getattr(numpy, name) for name in FUNCTIONS):
+    _register(_function)
+for _number in NUMBERS:
+    _register(_number)
+table.foldable(
+    method
+    for number in NUMBERS
+    for name, method in vars(number).items()
+    if name in ("__float__", "__int__", "__bool__", "__index__", "__hash__", "__repr__", "__str__",
+                "__neg__", "__pos__", "__abs__", "__round__", "item")
+    and method not in table.RULES
+)
+table.foldable([numpy.generic.item, numpy.generic.__format__])

@@ -1,0 +1,143 @@
+"""What is fused, what is not and why; values that never reach memory; order of effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dynamo.aot.capture import capture_forward
+from inductor.ir.graph import LoopGraph
+from inductor.lowering.run import lower_graph
+from inductor.scheduler.memory import plan_memory
+from inductor.scheduler.run import schedule_graph
+from inductor.scheduler.schedule import Kernel, Schedule
+
+THREADS = 4
+
+
+def scheduled(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[LoopGraph, Schedule]:
+    module = torch.fx.symbolic_trace(function)
+    captured = capture_forward(module, list(inputs), epilogue_in_graph=True)
+    graph = lower_graph(captured.module).graph
+    return graph, schedule_graph(graph, THREADS)
+
+
+def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Kernel]:
+    return list(scheduled(function, *inputs)[1].kernels())
+
+
+X = torch.randn(32, 64)
+
+
+def residual_norm(x: Any, y: Any, w: Any, b: Any) -> Any:
+    s = x + y
+    return s, F.layer_norm(s, (64,), w, b)
+
+
+ONE_KERNEL: list[tuple[str, Callable[..., Any], list[torch.Tensor]]] = [
+    ("pointwise chain", lambda x: F.gelu(x * 2 + 1) - x.tanh(), [X]),
+    ("softmax", lambda x: (x * 0.5).softmax(-1), [X]),
+    ("log softmax", lambda x: x.log_softmax(-1), [X]),
+    ("layer norm", lambda x: F.layer_norm(x, (64,)), [X]),
+    ("residual and layer norm", residual_norm, [X, X, X[0], X[0]]),
+    ("independent results of the same input", lambda x: (x.exp(), x.sin() + 1), [X]),
+    ("several reductions of one input", lambda x: (x.sum(1), x.amax(1), x.exp().mean(1)), [X]),
+    ("reduction and its use", lambda x: x - x.mean(1, keepdim=True), [X]),
+    ("views in between", lambda x: (x + 1).view(8, 4, 64).exp().view(32, 64) * 2, [X]),
+    ("two halves", lambda x: torch.cat([x[:, 32:], -x[:, :32]], 1) * x, [X]),
+    ("broadcast bias", lambda x, b: (x + b).relu() * b, [X, X[0]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs"), [pytest.param(*r[1:], id=r[0]) for r in ONE_KERNEL])
+def test_one_kernel(function: Any, inputs: list[torch.Tensor]) -> None:
+    assert len(kernels(function, *inputs)) == 1
+
+
+def test_values_inside_of_a_kernel_have_no_memory() -> None:
+    graph, schedule = scheduled(lambda x: F.layer_norm((x + 1).exp(), (64,)), X)
+    [kernel] = schedule.kernels()
+    assert kernel.reads() == ("arg0",)
+    assert len(kernel.writes()) == 1
+    plan = plan_memory(graph, schedule)
+    assert plan.arena_bytes == 0
+    assert sorted(place.kind for place in plan.places.values()) == ["input", "output"]
+
+
+def test_another_direction_is_another_kernel() -> None:
+    _, schedule = scheduled(lambda x: (x.exp() + 1).sum(0) + (x.exp() + 1).sum(1)[:1], X)
+    assert len(list(schedule.kernels())) > 1
+    assert schedule.refusals
+    assert all(why for _, _, why in schedule.refusals)
+
+
+def test_a_library_call_in_between_separates() -> None:
+    graph, schedule = scheduled(lambda x, w: (x.relu() @ w + x.relu()).exp(), X, torch.randn(64, 64))
+    kinds = [type(step).__name__ for step in schedule.steps]
+    assert kinds == ["Kernel", "ExternKernel", "Kernel"]
+
+
+def test_fusion_makes_no_cycle() -> None:
+    """c needs b, b needs a through a product: a and c may not share a kernel."""
+
+    def program(x: Any, w: Any) -> Any:
+        a = x.exp()
+        b = a @ w
+        return a.sum(1) + (b * a).sum(1), a
+
+    made = kernels(program, torch.rand(64, 64), torch.rand(64, 64))
+    assert len(made) == 2
+    first, second = (set(kernel.nodes) for kernel in made)
+    assert not first & second
+
+
+def test_readers_of_an_input_run_before_it_is_written() -> None:
+    def program(x: Any, y: Any) -> Any:
+        before = x.sum(1)
+        x.add_(y)
+        return before, x * 2
+
+    _, schedule = scheduled(program, X.clone(), X)
+    order = list(schedule.kernels())
+    writer = next(n for n, kernel in enumerate(order) if "arg0" in kernel.writes())
+    readers = [n for n, kernel in enumerate(order) if "arg0" in kernel.reads()]
+    assert all(reader <= writer for reader in readers)
+
+
+def test_large_graphs_are_cut_into_kernels_of_bounded_size() -> None:
+    def program(x: Any) -> Any:
+        for step in range(400):
+            x = x * 1.01 + float(step)
+        return x
+
+    made = kernels(program, X)
+    assert len(made) > 1
+    assert max(len(stage.ops) for kernel in made for stage in kernel.stages) <= 500
+
+
+def test_arena_memory_is_used_again() -> None:
+    def program(x: Any, w: Any) -> Any:
+        for _ in range(6):
+            x = (x @ w).relu()
+        return x
+
+    graph, schedule = scheduled(program, torch.randn(64, 64), torch.randn(64, 64))
+    plan = plan_memory(graph, schedule)
+    assert plan.arena_bytes <= 3 * 64 * 64 * 4
+
+
+def test_conditions_on_the_loop_are_gone() -> None:
+    [kernel] = kernels(lambda x: F.pad(x, (2, 3)) * 2, X)
+    assert not [op for stage in kernel.stages for op in stage.ops if op.name in ("where", "lt", "ge")]
+    assert [stage.ranges[-1] for stage in kernel.stages] == [2, 64, 3]
+
+
+def test_every_record_can_be_printed() -> None:
+    graph, schedule = scheduled(lambda x: F.layer_norm(x @ x.t(), (32,)), X)
+    assert "reduction" in str(graph)
+    assert "kernel" in str(schedule)
+    assert "aten.mm" in str(schedule)
