@@ -1,0 +1,175 @@
+"""Shape rules against the real kernels: sizes, strides and dtypes over several layouts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from dynamo.shapes.fake import FakeWorld
+
+aten = torch.ops.aten
+Make = Callable[..., torch.Tensor]
+
+
+def plain(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.ones(size, dtype=dtype)
+
+
+def transposed(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if len(size) < 2:
+        return torch.ones(size, dtype=dtype)
+    return torch.ones((*size[:-2], size[-1], size[-2]), dtype=dtype).transpose(-1, -2)
+
+
+def channels_last(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if len(size) != 4:
+        return torch.ones(size, dtype=dtype)
+    return torch.ones(size, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def sliced(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.ones((*size[:-1], size[-1] * 2), dtype=dtype)[..., ::2] if size else plain(size, dtype)
+
+
+def shuffled(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Memory in a random order of the axes."""
+    order = random.sample(range(len(size)), len(size))
+    back = [order.index(axis) for axis in range(len(size))]
+    return torch.ones([size[axis] for axis in order], dtype=dtype).permute(back)
+
+
+def spread(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.ones((), dtype=dtype).expand(size)
+
+
+LAYOUTS = (plain, transposed, channels_last, sliced, shuffled, spread)
+SIZES4 = ((2, 4, 5, 6), (1, 4, 5, 6), (2, 1, 5, 6), (2, 4, 1, 6), (2, 4, 5, 1), (2, 4, 1, 1), (3, 2, 4, 4))
+
+
+def describe(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return (tuple(result.shape), tuple(result.stride()), result.dtype)
+    if isinstance(result, (tuple, list)):
+        return [describe(item) for item in result]
+    return result
+
+
+class NoRule(Exception):
+    pass
+
+
+class RulesOnly(FakeWorld):
+    def _run_meta(self, op: Any, *rest: Any) -> Any:
+        raise NoRule(op.func)
+
+
+def facts_by_rule(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    world = RulesOnly()
+
+    def fake(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return world.from_real(value)
+        return [fake(item) for item in value] if isinstance(value, list) else value
+
+    with torch.no_grad():
+        fakes = [fake(arg) for arg in args]
+        return describe(world.run(op, *fakes, **{name: fake(value) for name, value in kwargs.items()}))
+
+
+Case = tuple[Any, Callable[[Make], tuple[Any, ...]]]
+
+
+def sweep(op: Any, arguments: Callable[[Make], tuple[Any, ...]], rounds: int = 6) -> None:
+    """Compares over layouts, each argument with its own; plain layouts must have a rule."""
+    for layouts in [(layout,) for layout in LAYOUTS] + [LAYOUTS] * rounds:
+
+        def make(size: tuple[int, ...], dtype: torch.dtype = torch.float32, layouts: Any = layouts) -> torch.Tensor:
+            return random.choice(layouts)(size, dtype)
+
+        args = arguments(make)
+        kwargs = args[-1] if args and isinstance(args[-1], dict) else {}
+        args = args[:-1] if kwargs else args
+        try:
+            expected = describe(op(*args, **kwargs))
+        except RuntimeError:
+            assert layouts != (plain,)
+            continue
+        try:
+            found = facts_by_rule(op, args, kwargs)
+        except NoRule:
+            assert layouts != (plain,), f"no rule for {op}"
+            continue
+        assert found == expected, (op, [describe(arg) for arg in args], kwargs)
+
+
+def size4() -> tuple[int, ...]:
+    return random.choice(SIZES4)
+
+
+def same(*extra: Any, tensors: int = 1) -> Callable[[Make], tuple[Any, ...]]:
+    """Arguments: tensors of one random size, then constants."""
+
+    def arguments(make: Make) -> tuple[Any, ...]:
+        size = random.choice((*SIZES4, (4, 5), (7,), (2, 3, 4)))
+        return (*[make(size) for _ in range(tensors)], *extra)
+
+    return arguments
+
+
+ELEMENTWISE: list[Case] = [
+    (aten.hardswish.default, same()),
+    (aten.hardswish_backward.default, same(tensors=2)),
+    (aten.hardtanh_backward.default, same(-1, 1, tensors=2)),
+    (aten.hardsigmoid_backward.default, same(tensors=2)),
+    (aten.leaky_relu_backward.default, same(0.1, False, tensors=2)),
+    (aten.elu_backward.default, lambda make: (make((2, 4, 5, 1)), 1.0, 1.0, 1.0, False, make((2, 4, 5, 1)))),
+    (aten.softplus_backward.default, same(1.0, 20.0, tensors=2)),
+    (aten.floor_divide.default, same(tensors=2)),
+    (aten.floor_divide.Scalar, same(2)),
+    (aten._prelu_kernel.default, same(tensors=2)),
+    (aten._prelu_kernel_backward.default, same(tensors=3)),
+    (aten.gelu.default, same()),
+    (aten.gelu_backward.default, same(tensors=2)),
+    (aten.silu_backward.default, same(tensors=2)),
+    (aten.mish_backward.default, same(tensors=2)),
+    (aten.threshold_backward.default, same(0, tensors=2)),
+    (aten.sigmoid_backward.default, same(tensors=2)),
+    (aten.tanh_backward.default, same(tensors=2)),
+    (aten.logit_backward.default, same(tensors=2)),
+    (aten.add.Tensor, same(tensors=2)),
+    (aten.addcmul.default, same(tensors=3)),
+    (aten.lerp.Tensor, same(tensors=3)),
+    (aten.pow.Tensor_Scalar, same(2)),
+    (aten.clamp_min.default, same(2)),
+    (aten.xlogy.Tensor, same(tensors=2)),
+    (aten.softshrink.default, same()),
+    (aten.remainder.Tensor, same(tensors=2)),
+    (aten.maximum.default, same(tensors=2)),
+    *[(op, same(2)) for op in (
+        aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.sub.Tensor, aten.eq.Scalar, aten.lt.Scalar,
+        aten.remainder.Scalar, aten.fmod.Scalar, aten.ge.Scalar, aten.rsub.Scalar, aten.xlogy.Scalar_Other,
+        aten.clamp_max.default, aten.floor_divide.default, aten.leaky_relu.default, aten.add.Scalar, aten.mul.Scalar,
+    )],
+    *[(op, lambda make: (2, make(size4()))) for op in (aten.pow.Scalar, aten.xlogy.Scalar_Self, aten.remainder.Scalar_Tensor)],
+    (aten.where.ScalarOther, lambda make: (make((2, 4, 1, 6), torch.bool), make((2, 4, 1, 6)), 1.0)),
+    (aten.where.ScalarSelf, lambda make: (make((2, 4, 1, 6), torch.bool), 1.0, make((2, 4, 1, 6)))),
+    (aten.clamp.default, same(0, 1)),
+    (aten.clamp.Tensor, same(tensors=3)),
+    (aten.div.Tensor_mode, same(2, {"rounding_mode": "floor"})),
+    (aten.where.self, lambda make: (make((2, 4, 5, 6), torch.bool), make((2, 4, 5, 6)), make((2, 4, 5, 6)))),
+    (aten.where.self, lambda make: (make((2, 1, 5, 6), torch.bool), make((4, 1, 6)), make((2, 4, 5, 6)))),
+]
+
+
+def check(cases: list[Case]) -> list[Any]:
+    return [pytest.param(op, arguments, id=f"{op}-{number}") for number, (op, arguments) in enumerate(cases)]
+
+
+@pytest.mark.parametrize("op,arguments", check(ELEMENTWISE))
+def test_elementwise(op: Any, arguments: Any) -> None:
+    for _ in range(4):
+        sweep(op, arguments)
