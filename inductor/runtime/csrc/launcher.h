@@ -18,6 +18,21 @@
 
 namespace inductor {
 
+// An error of ours on its way to Python. Not c10::Error, which walks the stack when it is made: torch's
+// own walker does not survive the frames of every compiler.
+struct LaunchError : std::exception {
+  PyObject* kind;
+  std::string text;
+
+  LaunchError(PyObject* k, std::string t) : kind(k), text(std::move(t)) {}
+  const char* what() const noexcept override { return text.c_str(); }
+};
+
+#define REQUIRE(kind, condition, ...)                                             \
+  do {                                                                            \
+    if (C10_UNLIKELY(!(condition))) throw LaunchError(kind, c10::str(__VA_ARGS__)); \
+  } while (0)
+
 struct CallState;
 
 // What the generated function `run` sees. `codegen/prelude` declares the same struct; keep them equal.
