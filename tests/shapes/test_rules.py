@@ -165,6 +165,39 @@ ELEMENTWISE: list[Case] = [
 ]
 
 
+def nll(reduction: int, weighted: bool, backward: bool) -> Callable[[Make], tuple[Any, ...]]:
+    def arguments(make: Make) -> tuple[Any, ...]:
+        scores, target = make((4, 5)), make((4,), torch.int64)
+        weight = make((5,)) if weighted else None
+        if not backward:
+            return (scores, target, weight, reduction, -100)
+        return (make(() if reduction else (4,)), scores, target, weight, reduction, -100, torch.ones(()))
+
+    return arguments
+
+
+LOSSES: list[Case] = [
+    *[(getattr(aten, name).default, same(reduction, tensors=2))
+      for name in ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss") for reduction in (0, 1, 2)],
+    *[(getattr(aten, name).default, same(None, reduction, tensors=2))
+      for name in ("binary_cross_entropy",) for reduction in (0, 1)],
+    *[(aten.binary_cross_entropy_with_logits.default, same(None, None, reduction, tensors=2)) for reduction in (0, 1)],
+    (aten.binary_cross_entropy_with_logits.default, same(0, tensors=4)),
+    (aten.mse_loss_backward.default, same(0, tensors=3)),
+    (aten.mse_loss_backward.default, lambda make: (make(()), make((4, 5)), make((4, 5)), 1)),
+    (aten.smooth_l1_loss_backward.default, lambda make: (make(()), make((4, 5)), make((4, 5)), 1, 1.0)),
+    (aten.huber_loss_backward.default, lambda make: (make(()), make((4, 5)), make((4, 5)), 1, 1.0)),
+    (aten.binary_cross_entropy_backward.default, lambda make: (make(()), make((4, 5)), make((4, 5)))),
+    (aten.log_sigmoid_forward.default, same()),
+    (aten.log_sigmoid_backward.default, same(tensors=3)),
+    *[(aten.nll_loss_forward.default, nll(reduction, reduction == 1, False)) for reduction in (0, 1, 2)],
+    *[(aten.nll_loss_backward.default, nll(reduction, reduction == 1, True)) for reduction in (0, 1, 2)],
+    *[(aten.nll_loss2d_forward.default,
+       lambda make, reduction=reduction: (make((2, 3, 4, 5)), torch.zeros(2, 4, 5, dtype=torch.int64), None, reduction, -100))
+      for reduction in (0, 1)],
+]
+
+
 def check(cases: list[Case]) -> list[Any]:
     return [pytest.param(op, arguments, id=f"{op}-{number}") for number, (op, arguments) in enumerate(cases)]
 
@@ -172,4 +205,10 @@ def check(cases: list[Case]) -> list[Any]:
 @pytest.mark.parametrize("op,arguments", check(ELEMENTWISE))
 def test_elementwise(op: Any, arguments: Any) -> None:
     for _ in range(4):
+        sweep(op, arguments)
+
+
+@pytest.mark.parametrize("op,arguments", check(LOSSES))
+def test_losses(op: Any, arguments: Any) -> None:
+    for _ in range(3):
         sweep(op, arguments)
