@@ -1,0 +1,58 @@
+"""Shape rules: attention on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
+from dynamo.shapes.rules.table import shape_rule
+
+aten = torch.ops.aten
+
+
+@shape_rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def _flash_attention_cpu(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    query, key, value = (arg.facts for arg in args[:3])
+    if len(query.size) != 4 or len(key.size) != 4 or query.device.type != "cpu":
+        return None
+    batch, heads, length, depth = query.size
+    if value.size[-1] != depth or key.size != value.size or 0 in query.size + key.size:
+        return None
+    if 1 in query.size:
+        return None
+    order = sorted(range(4), key=lambda axis: -query.stride[axis])
+    stride, sums_stride = _attention_strides(func, query.size, order)
+    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
+    return Several(
+        tuple,
+        (
+            Fresh(cache.facts(query.size, stride, 0, query.dtype, query.device)),
+            Fresh(cache.facts(query.size[:3], sums_stride, 0, wide, query.device)),
+        ),
+    )
+
+
+def _attention_strides(
+    func: Any, size: tuple[int, ...], order: list[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Strides of both results for a query whose axes lie in `order`. It differs between versions of
+    torch how they follow the query, so the real kernel is asked with a small one."""
+    small = (2, 3, 4, 8)
+    back = [order.index(axis) for axis in range(4)]
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        query = torch.zeros([small[axis] for axis in order]).permute(back)
+        results = func(query, query, query)[:2]
+
+    def scaled(result: torch.Tensor) -> tuple[int, ...]:
+        axes = sorted(range(result.dim()), key=lambda axis: result.stride(axis))
+        stride, step = [0] * len(axes), 1
+        for axis in axes:
+            stride[axis] = step
+            step *= size[axis]
+        return tuple(stride)
+
+    return scaled(results[0]), scaled(results[1])

@@ -1,0 +1,91 @@
+"""Shape rules: gathering, joining, copies with parts replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.shapes.facts import Fresh, OpCache, Outcome, contiguous_stride
+from dynamo.shapes.iteration import channels_last_stride, is_channels_last
+from dynamo.shapes.rules.table import argument, contiguous, shape_rule, wrap_axis
+
+aten = torch.ops.aten
+
+
+@shape_rule(aten.cat.default)
+def _cat(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    pieces = [piece.facts for piece in args[0]]
+    first = pieces[0]
+    axis = wrap_axis(argument(func, "dim", args, kwargs), len(first.size))
+    if axis is None or not first.size or any(piece.size == (0,) for piece in pieces):
+        return None
+    beside = (*first.size[:axis], *first.size[axis + 1 :])
+    total = 0
+    for piece in pieces:
+        if len(piece.size) != len(first.size) or piece.bits or piece.device != first.device:
+            return None
+        if (
+            piece.size[:axis] != first.size[:axis]
+            or piece.size[axis + 1 :] != first.size[axis + 1 :]
+        ):
+            return None
+        total += piece.size[axis]
+    size = (*first.size[:axis], total, *first.size[axis + 1 :])
+    dtype = first.dtype
+    for piece in pieces[1:]:
+        dtype = torch.promote_types(dtype, piece.dtype)
+    if all(is_channels_last(piece.size, piece.stride) for piece in pieces):
+        return Fresh(cache.facts(size, channels_last_stride(size), 0, dtype, first.device))
+    if any(is_channels_last(piece.size, piece.stride) for piece in pieces):
+        return None
+    return contiguous(cache, size, dtype, first.device)
+
+
+@shape_rule(aten.embedding.default)
+def _embedding(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    table, index = args[0].facts, args[1].facts
+    if len(table.size) != 2 or index.dtype not in (torch.int64, torch.int32):
+        return None
+    if table.device != index.device:
+        return None
+    return contiguous(cache, (*index.size, table.size[1]), table.dtype, table.device)
+
+
+@shape_rule(aten.gather.default)
+def _gather(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source, index = args[0].facts, args[2].facts
+    if len(source.size) != len(index.size) or index.dtype is not torch.int64 or source.bits:
+        return None
+    axis = wrap_axis(args[1], len(source.size))
+    if axis is None or source.device != index.device:
+        return None
+    for at, (have, want) in enumerate(zip(source.size, index.size, strict=True)):
+        if at != axis and want > have:
+            return None
+    return contiguous(cache, index.size, source.dtype, source.device)
+
+
+@shape_rule(
+    aten.slice_scatter.default, aten.select_scatter.default, aten.tril.default, aten.triu.default
+)
+def _changed_copy(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    """A copy of the first argument with some elements replaced; row-major sources only."""
+    source = args[0].facts
+    if source.bits or source.stride != contiguous_stride(source.size) or len(source.size) < 2:
+        return None
+    if len(args) > 1 and isinstance(args[1], torch.Tensor):
+        view = aten.slice.Tensor if func is aten.slice_scatter.default else aten.select.int
+        piece = view(args[0].meta_tensor, *args[2:], **kwargs)
+        other = args[1].facts
+        if tuple(piece.shape) != other.size or other.dtype is not source.dtype:
+            return None
+    return contiguous(cache, source.size, source.dtype, source.device)

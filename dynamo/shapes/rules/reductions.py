@@ -1,0 +1,87 @@
+"""Shape rules: reductions, and operations along one axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
+from dynamo.shapes.iteration import elementwise_stride, probe
+from dynamo.shapes.rules.table import (
+    argument,
+    contiguous,
+    is_fake,
+    shape_rule,
+    suggested_stride,
+    wrap_axis,
+)
+
+aten = torch.ops.aten
+
+
+def _reduced_size(size: tuple[int, ...], axes: Any, keepdim: bool) -> tuple[int, ...] | None:
+    rank = len(size)
+    if axes is None or axes == []:
+        chosen = set(range(rank))
+    else:
+        wrapped = [wrap_axis(axis, rank) for axis in (axes if isinstance(axes, list) else [axes])]
+        if None in wrapped or len(set(wrapped)) != len(wrapped):
+            return None
+        chosen = set(wrapped)  # type: ignore[arg-type]
+    if keepdim:
+        return tuple(1 if axis in chosen else extent for axis, extent in enumerate(size))
+    return tuple(extent for axis, extent in enumerate(size) if axis not in chosen)
+
+
+@shape_rule(
+    aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default,
+    aten.amin.default, aten.any.default, aten.any.dim, aten.all.default, aten.all.dim,
+    aten.prod.default, aten.prod.dim_int, aten.argmax.default, aten.argmin.default,
+    aten.max.default, aten.min.default, aten.max.dim, aten.min.dim, aten.var.correction,
+    aten.std.correction, aten.var_mean.correction, aten.linalg_vector_norm.default,
+    aten.logsumexp.default, aten.norm.ScalarOpt_dim, aten.norm.Scalar,
+)  # fmt: skip
+def _reduction(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source = args[0].facts
+    if 0 in source.size or source.bits or len(source.size) > 10:
+        return None
+    axes = argument(func, "dim", args, kwargs)
+    if isinstance(axes, (list, tuple)):
+        axes = list(axes)
+    size = _reduced_size(source.size, axes, bool(argument(func, "keepdim", args, kwargs)))
+    if size is None:
+        return None
+    result = probe(func, args, kwargs, 2, is_fake)
+    if isinstance(result, torch.Tensor):
+        return contiguous(cache, size, result.dtype, source.device)
+    return Several(
+        tuple, tuple(contiguous(cache, size, each.dtype, source.device) for each in result)
+    )
+
+
+@shape_rule(aten._softmax.default, aten._log_softmax.default, aten.cumsum.default)
+def _along_axis(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source = args[0].facts
+    if wrap_axis(args[1], len(source.size)) is None or source.bits or source.device.type != "cpu":
+        return None
+    result = probe(func, args, kwargs, 1, is_fake)
+    if func is aten.cumsum.default:
+        stride = elementwise_stride([source], source.size)
+    else:
+        stride = suggested_stride(source)
+    return Fresh(cache.facts(source.size, stride, 0, result.dtype, source.device))
+
+
+@shape_rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def _softmax_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    grad = args[0].facts
+    if grad.size != args[1].facts.size or grad.bits or grad.device.type != "cpu":
+        return None
+    return contiguous(cache, grad.size, args[3], grad.device)
