@@ -18,6 +18,7 @@ from torch import fx
 from dynamo.base import logs
 from dynamo.base.counters import counters
 from inductor import metrics
+from inductor.lift_numbers import lift_numbers
 
 Compiled = Callable[..., Any]
 LIMIT = 8
@@ -42,9 +43,26 @@ def compile_by_sizes(
 ) -> Compiled:
     """A callable like the graph; `compile_static` is called for each new set of sizes.
 
-    The first one is compiled at once, so that errors of the compiler show early.
+    The first one is compiled at once, so that errors of the compiler show early. Numbers that only
+    scale and shift tensors are no part of what a compile is made for.
     """
-    return BySizes(gm, example_inputs, compile_static)
+    lifted = lift_numbers(gm) if all(map(fits, example_inputs)) else None
+    if lifted is None:
+        return BySizes(gm, example_inputs, compile_static)
+    inputs_of = lifted.inputs_of
+    inner = BySizes(lifted.module, inputs_of(tuple(example_inputs)), compile_static)
+
+    def call(*inputs: Any) -> Any:
+        if not all(map(fits, inputs)):
+            return gm.forward(*inputs)  # ints beyond 64 bits: eager's own answer
+        return inner(*inputs_of(inputs))
+
+    return call
+
+
+def fits(value: Any) -> bool:
+    """False for ints that no tensor can hold."""
+    return type(value) is not int or abs(value) < 2**62
 
 
 class BySizes:

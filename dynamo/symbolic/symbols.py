@@ -57,6 +57,10 @@ FLOAT_FREE = frozenset(
 )
 
 
+# Functions whose results tell where in its storage a tensor begins.
+OFFSET_READERS = frozenset(("storage_offset", "as_strided", "as_strided_copy", "as_strided_scatter"))
+
+
 def is_value_free(function: Any) -> bool:
     """True where the fake result is the same for all values of the numbers among the arguments.
 
@@ -300,7 +304,20 @@ class Symbols:
             raise NotSymbolic("a transform of torch.func")
         self._hints_wanted = bool(self.facts) and is_value_free(function)
         name = getattr(function, "__name__", "").strip("_")
+        if name in OFFSET_READERS:
+            self._guard_offsets([*args, *kwargs.values()])
         self._float_hints_wanted = bool(self.facts) and name in FLOAT_FREE
+
+    def _guard_offsets(self, args: list[Var]) -> None:
+        """The result depends on where in their storages the inputs begin."""
+        if self.trace.world.is_symbolic:
+            raise NotSymbolic("the offset of a tensor in its storage is read")
+        known = [*self.trace.tensor_inputs, *args]
+        for var in known:
+            real = getattr(var, "real", None)
+            if isinstance(real, torch.Tensor) and var.source is not None:
+                name = self.name(Fact(var.source, "storage_offset"), real.storage_offset())
+                self.assume(f"({name} == {self.values[name]})")
 
     def fake_number(self, number: SymbolicNumber) -> Any:
         """A number as an argument for the fakes."""

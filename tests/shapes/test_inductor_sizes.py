@@ -12,7 +12,7 @@ from inductor.specialise import LIMIT
 
 
 def scaled(x: torch.Tensor, n: Any) -> Any:
-    return torch.relu(x * n) + n
+    return torch.where(x > n, x, n) * n
 
 
 def compiles() -> int:
@@ -69,3 +69,32 @@ def test_gradients_by_size() -> None:
         wanted = torch.autograd.grad(
             ((x @ weight).sin().sum(1) / len(x)).square().sum(), [x, weight])
         torch.testing.assert_close(found, wanted)
+
+
+def sgd(x: torch.Tensor, gradient: torch.Tensor, rate: float, step: int) -> Any:
+    return x - rate * gradient / (1 + step), (x * -rate).add_(step)
+
+
+def test_rates_and_steps_are_free() -> None:
+    compiled = dynamo.compile(sgd)
+    before = compiles()
+    for dtype in (torch.float32, torch.float64):
+        for step in range(12):
+            x, gradient = torch.randn(5, 3, dtype=dtype), torch.randn(5, 3, dtype=dtype)
+            rate = 0.1 / (step + 1) * (-1) ** step
+            found, wanted = compiled(x, gradient, rate, step), sgd(x, gradient, rate, step)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert compiles() - before <= 3
+
+
+def test_numbers_that_decide_dtypes_are_not_free() -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * n, x.long() * n, x.sum() * n, x.half() * n, n * 2 + x.shape[0], x * n * n
+
+    compiled = dynamo.compile(program)
+    for n in (2, 3, 0.25, 0.75, 1.25, -3, 2**40, 1e-45, 1e300):
+        x = torch.randn(4, 2).square()
+        found, wanted = compiled(x, n), program(x, n)
+        for one, two in zip(found, wanted, strict=True):
+            assert type(one) is type(two) and getattr(one, "dtype", 0) == getattr(two, "dtype", 0)
+            torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)

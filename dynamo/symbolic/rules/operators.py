@@ -275,7 +275,7 @@ def comparison(name: str) -> Callable[..., Var]:
         if isinstance(left, TensorVar) or isinstance(right, TensorVar):
             other = right if isinstance(left, TensorVar) else left
             if not isinstance(other, TensorVar) and not (
-                other.is_constant() and isinstance(other.as_constant(), int | float | complex)
+                other.is_constant() and issubclass(other.python_type(), int | float | complex)
             ):
                 if name in ("eq", "ne"):
                     return ConstVar(name == "ne")

@@ -1,0 +1,126 @@
+"""Numbers that only scale and shift tensors become tensors of no dimension, so that their value is free.
+
+In: a captured graph with symbolic numbers. Out: a graph in which such numbers are tensor inputs, and
+a function that makes its inputs of the original's. A number stays one where it meets anything but
++ - * / with a CPU tensor of float32 or float64 that has dimensions: there the value may decide sizes,
+the result's dtype or its rounding.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+ARITHMETIC = frozenset((
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
+    operator.imul, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, "add", "sub", "mul",
+    "div", "add_", "sub_", "mul_", "div_",
+))  # fmt: skip
+ON_NUMBERS: frozenset[Any] = frozenset((
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.neg, abs,
+))  # fmt: skip
+DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """module: the graph with tensors in place of numbers; inputs_of: its inputs, of the original's."""
+
+    module: fx.GraphModule
+    inputs_of: Callable[[tuple[Any, ...]], list[Any]]
+
+
+def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
+    """The graph with lifted numbers; None where no number can be lifted."""
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    numbers = number_nodes(gm.graph)
+    ends = [node for node in numbers if any(user not in numbers for user in node.users)]
+    free = [node for node in ends if all(user in numbers or takes(user, node) for user in node.users)]
+    stay = {place for node in ends if node not in free for place in roots(node, numbers)}
+    free = [node for node in free if not roots(node, numbers) & stay]
+    if not free or any(not on_cpu(node) for node in places):
+        return None
+    gone = {place for node in free for place in roots(node, numbers)}
+    copy, known = fx.Graph(), {}
+    for place in places:
+        if place not in gone:
+            known[place] = copy.node_copy(place)
+    for node in free:
+        known[node] = copy.placeholder(f"{node.name}_value")
+        known[node].meta["example_value"] = as_tensor(node.meta["example_value"])
+    for node in gm.graph.nodes:
+        if node not in known and not (node in numbers and roots(node, numbers) <= gone):
+            known[node] = copy.node_copy(node, known.__getitem__)
+    module = fx.GraphModule(gm, copy)
+    return Lifted(module, inputs_maker(places, gone, free, numbers))
+
+
+def number_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
+    """Number inputs, and arithmetic on nothing but these and constants, in order."""
+    found: dict[fx.Node, None] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if type(node.meta.get("example_value")) in (int, float):
+                found[node] = None
+        elif node.op == "call_function" and node.target in ON_NUMBERS:
+            inputs = node.all_input_nodes
+            if inputs and all(arg in found for arg in inputs) and not node.kwargs:
+                found[node] = None
+    return found
+
+
+def roots(node: fx.Node, numbers: dict[fx.Node, None]) -> set[fx.Node]:
+    """The inputs that a number is made of."""
+    if node.op == "placeholder":
+        return {node}
+    return {place for arg in node.all_input_nodes for place in roots(arg, numbers)}
+
+
+def takes(user: fx.Node, number: fx.Node) -> bool:
+    """True where a tensor of no dimension gives what the number gives."""
+    if user.op not in ("call_function", "call_method") or user.target not in ARITHMETIC:
+        return False
+    if user.kwargs or len(user.args) != 2:
+        return False
+    other = user.args[0] if user.args[1] is number else user.args[1]
+    value = other.meta.get("example_value") if isinstance(other, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or user.args[0] is user.args[1]:
+        return False
+    in_place = str(getattr(user.target, "__name__", user.target)).startswith("i")
+    if (in_place or str(user.target).endswith("_")) and user.args[0] is number:
+        return False
+    return value.dtype in DTYPES and value.dim() > 0 and value.device.type == "cpu"
+
+
+def on_cpu(place: fx.Node) -> bool:
+    value = place.meta.get("example_value")
+    return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
+
+
+def as_tensor(value: int | float) -> torch.Tensor:
+    """The number as a tensor; ints and floats keep their kind."""
+    return torch.scalar_tensor(value, dtype=torch.int64 if type(value) is int else torch.float64)
+
+
+def inputs_maker(
+    places: list[fx.Node], gone: set[fx.Node], free: list[fx.Node], numbers: dict[fx.Node, None]
+) -> Callable[[tuple[Any, ...]], list[Any]]:
+    """Computes the numbers of each call."""
+    kept = [index for index, place in enumerate(places) if place not in gone]
+    steps = [node for node in numbers if node.op != "placeholder" and roots(node, numbers) <= gone]
+    given = [(index, place) for index, place in enumerate(places) if place in gone]
+
+    def make(inputs: tuple[Any, ...]) -> list[Any]:
+        values = {place: inputs[index] for index, place in given}
+        for node in steps:
+            arguments = [values.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in node.args]
+            values[node] = node.target(*arguments)  # type: ignore[operator]
+        return [*[inputs[index] for index in kept], *[as_tensor(values[node]) for node in free]]
+
+    return make
