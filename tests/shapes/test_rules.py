@@ -198,6 +198,48 @@ LOSSES: list[Case] = [
 ]
 
 
+def norm(make: Make) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
+    size = random.choice(((2, 4, 5, 6), (2, 4, 5), (2, 4), (3, 4, 1, 2)))
+    return size, make(size), torch.ones(4)
+
+
+def group(make: Make) -> tuple[Any, ...]:
+    size, x, one = norm(make)
+    return (x, one, one, size[0], 4, x.numel() // size[0] // 4, 2, 1e-5)
+
+
+def group_backward(make: Make) -> tuple[Any, ...]:
+    size, x, one = norm(make)
+    moments = torch.ones(size[0], 2)
+    return (make(size), x, moments, moments, one, size[0], 4, x.numel() // size[0] // 4, 2, [True] * 3)
+
+
+def batch(make: Make) -> tuple[Any, ...]:
+    _, x, one = norm(make)
+    return (x, one, one, one.clone(), one.clone(), True, 0.1, 1e-5)
+
+
+def batch_backward(make: Make) -> tuple[Any, ...]:
+    size, x, one = norm(make)
+    return (make(size), x, one, one, one, one, one, random.random() < 0.5, 1e-5, [True] * 3)
+
+
+def layer_backward(make: Make) -> tuple[Any, ...]:
+    moments, one = torch.ones(2, 4, 1), torch.ones(6)
+    return (make((2, 4, 6)), make((2, 4, 6)), [6], moments, moments, one, one, [True] * 3)
+
+
+NORMALIZATION: list[Case] = [
+    (aten.native_group_norm.default, group),
+    (aten.native_group_norm_backward.default, group_backward),
+    (aten.native_batch_norm.default, batch),
+    (aten._native_batch_norm_legit_functional.default, batch),
+    (aten.native_batch_norm_backward.default, batch_backward),
+    (aten.native_layer_norm_backward.default, layer_backward),
+    (aten.native_layer_norm.default, lambda make: (make((2, 4, 6)), [6], torch.ones(6), torch.ones(6), 1e-5)),
+]
+
+
 def check(cases: list[Case]) -> list[Any]:
     return [pytest.param(op, arguments, id=f"{op}-{number}") for number, (op, arguments) in enumerate(cases)]
 
@@ -211,4 +253,10 @@ def test_elementwise(op: Any, arguments: Any) -> None:
 @pytest.mark.parametrize("op,arguments", check(LOSSES))
 def test_losses(op: Any, arguments: Any) -> None:
     for _ in range(3):
+        sweep(op, arguments)
+
+
+@pytest.mark.parametrize("op,arguments", check(NORMALIZATION))
+def test_normalization(op: Any, arguments: Any) -> None:
+    for _ in range(4):
         sweep(op, arguments)
