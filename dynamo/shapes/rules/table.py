@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, contiguous_stride
+from dynamo.shapes.facts import (
+    Facts,
+    Fresh,
+    OpCache,
+    Outcome,
+    Plain,
+    Several,
+    contiguous_stride,
+)
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 
 aten = torch.ops.aten
@@ -121,3 +129,14 @@ def laid_out(
     """A new tensor in this layout."""
     stride = channels_last_stride(size) if layout == "channels" else contiguous_stride(size)
     return Fresh(cache.facts(size, stride, 0, dtype, device))
+
+
+def wanted(gradients: list[Fresh], mask: Any) -> Several:
+    """The results of a backward operation that is asked for some gradients only."""
+    return Several(
+        tuple,
+        tuple(
+            gradient if asked else Plain(None)
+            for gradient, asked in zip(gradients, mask, strict=True)
+        ),
+    )
