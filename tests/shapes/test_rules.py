@@ -280,6 +280,53 @@ WINDOWS: list[Case] = [
 ]
 
 
+def index(size: tuple[int, ...]) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.int64)
+
+
+def matrix(*extra: Any) -> Callable[[Make], tuple[Any, ...]]:
+    return lambda make: (make((2, 4, 5, 6)), *extra)
+
+
+MEASURED: list[Case] = [
+    (aten.flip.default, matrix([1, 2])),
+    (aten.roll.default, matrix([1], [1])),
+    (aten.stack.default, lambda make: ([make((2, 4, 5, 6)), make((2, 4, 5, 6))], 1)),
+    (aten.cumsum.default, matrix(1)),
+    (aten.cumprod.default, matrix(1)),
+    (aten.sort.default, matrix(1)),
+    (aten.sort.stable, matrix({"stable": True, "dim": 1})),
+    (aten.topk.default, matrix(2)),
+    (aten.index.Tensor, matrix([None, index((3, 1)), index((2,))])),
+    (aten.index_put.default, matrix([None, index((3,))], torch.ones(()))),
+    (aten.index_select.default, matrix(1, index((3,)))),
+    (aten.index_select.default, matrix(-1, index((3,)))),
+    (aten.index_add.default, lambda make: (make((2, 4)), 1, index((3,)), make((2, 3)))),
+    (aten.index_copy.default, lambda make: (make((2, 4)), 1, index((1,)), make((2, 1)))),
+    (aten.index_fill.int_Scalar, matrix(1, index((3,)), 2.0)),
+    (aten.scatter.src, lambda make: (make((2, 4)), 1, index((2, 4)), make((2, 4)))),
+    (aten.scatter.value, lambda make: (make((2, 4)), 1, index((2, 3)), 1.0)),
+    (aten.scatter_add.default, lambda make: (make((2, 4)), 1, index((2, 4)), make((2, 4)))),
+    (aten.fill.Scalar, matrix(1.0)),
+    (aten.zero.default, matrix()),
+    (aten.polar.default, same(tensors=2)),
+    (aten.complex.default, same(tensors=2)),
+    (aten.dot.default, lambda make: (make((5,)), make((5,)))),
+    (aten.repeat.default, matrix([1, 2, 1, 1])),
+    (aten.pixel_shuffle.default, matrix(2)),
+    (aten.im2col.default, matrix([2, 2], [1, 1], [0, 0], [1, 1])),
+    (aten.constant_pad_nd.default, matrix([1, 1, 0, 1])),
+    (aten.reflection_pad2d.default, matrix([1, 1, 1, 1])),
+    (aten.upsample_nearest2d.default, matrix([10, 12])),
+    (aten.upsample_nearest2d.vec, matrix(None, [2.0, 2.0])),
+    (aten.upsample_bilinear2d.vec, matrix(None, False, [2.0, 2.0])),
+    (aten.glu.default, matrix(1)),
+    (aten.glu_backward.default, lambda make: (make((2, 2, 5, 6)), make((2, 4, 5, 6)), 1)),
+    (aten.embedding_dense_backward.default, lambda make: (make((2, 3, 4)), index((2, 3)), 10, -1, False)),
+    (aten.select_backward.default, lambda make: (make((2, 5, 6)), [2, 4, 5, 6], 1, 0)),
+]
+
+
 def check(cases: list[Case]) -> list[Any]:
     return [pytest.param(op, arguments, id=f"{op}-{number}") for number, (op, arguments) in enumerate(cases)]
 
@@ -306,3 +353,26 @@ def test_normalization(op: Any, arguments: Any) -> None:
 def test_windows(op: Any, arguments: Any) -> None:
     for _ in range(4):
         sweep(op, arguments)
+
+
+@pytest.mark.parametrize("op,arguments", check(MEASURED))
+def test_measured(op: Any, arguments: Any) -> None:
+    for _ in range(2):
+        sweep(op, arguments)
+
+
+def test_measured_rules_leave_large_results_and_masks_alone() -> None:
+    x = torch.zeros(4, 4)
+    with pytest.raises(NoRule):
+        facts_by_rule(aten.repeat.default, (x, [1 << 16, 1 << 8]), {})
+    with pytest.raises(NoRule):
+        facts_by_rule(aten.index_put.default, (x, [x > 0], torch.ones(3)), {})
+
+
+def test_measured_rules_raise_what_eager_raises() -> None:
+    args = (torch.zeros(2, 4), 1, torch.zeros(3, 4, dtype=torch.int64), torch.zeros(2, 4))
+    with pytest.raises(RuntimeError) as eager:
+        aten.scatter.src(*args)
+    with pytest.raises(RuntimeError) as ours:
+        facts_by_rule(aten.scatter.src, args, {})
+    assert str(eager.value) == str(ours.value)

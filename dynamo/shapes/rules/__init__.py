@@ -13,6 +13,7 @@ from dynamo.shapes.rules import (
     factories,
     indexing,
     losses,
+    measured,
     normalization,
     pointwise,
     products,
@@ -23,6 +24,6 @@ from dynamo.shapes.rules.pointwise import pointwise_outcome
 from dynamo.shapes.rules.table import SHAPE_RULES
 
 __all__ = [
-    "SHAPE_RULES", "attention", "factories", "indexing", "losses", "normalization",
+    "SHAPE_RULES", "attention", "factories", "indexing", "losses", "measured", "normalization",
     "pointwise", "pointwise_outcome", "products", "reductions", "windows",
 ]  # fmt: skip
