@@ -100,19 +100,19 @@ void check_input(const Graph& graph, size_t index, const at::Tensor& tensor) {
     }
   }
   REQUIRE(PyExc_TypeError, fits, "compiled graph ", graph.name, ": input ", index, " is a ",
-                   tensor.dtype().name(), " tensor of sizes ", tensor.sizes(), " and strides ",
-                   tensor.strides(), " on ", tensor.device(), "; it was compiled for ",
-                   c10::toString(meta.dtype), " ", c10::IntArrayRef(meta.size), " with strides ",
-                   c10::IntArrayRef(meta.stride), " on cpu");
+          tensor.dtype().name(), " tensor of sizes ", tensor.sizes(), " and strides ",
+          tensor.strides(), " on ", tensor.device().str(), "; it was compiled for ",
+          c10::toString(meta.dtype), " ", c10::IntArrayRef(meta.size), " with strides ",
+          c10::IntArrayRef(meta.stride), " on cpu");
   REQUIRE(PyExc_TypeError, !tensor.key_set().has_any(kSpecialKeys), "compiled graph ", graph.name,
-                   ": input ", index, " is not a plain tensor: ", tensor.key_set());
+          ": input ", index, " is not a plain tensor: ", c10::toString(tensor.key_set()));
 }
 
 void bind_inputs(CallState& state, PyObject* const* args) {
   const Graph& graph = *state.graph;
   for (size_t i = 0; i < graph.input_slots.size(); ++i) {
-    REQUIRE(PyExc_TypeError, THPVariable_Check(args[i]), "compiled graph ", graph.name, ": input ", i,
-                     " is not a tensor but a ", Py_TYPE(args[i])->tp_name);
+    REQUIRE(PyExc_TypeError, THPVariable_Check(args[i]), "compiled graph ", graph.name,
+            ": input ", i, " is not a tensor but a ", Py_TYPE(args[i])->tp_name);
     const at::Tensor& tensor = THPVariable_Unpack(args[i]);
     check_input(graph, i, tensor);
     state.inputs[i] = &tensor;
@@ -142,8 +142,8 @@ void bind_memory(CallState& state) {
   REQUIRE(PyExc_IndexError, runtime.error_code != 1, "index ", runtime.error_value,
           " is out of bounds for dimension with size ", runtime.error_bound);
   REQUIRE(PyExc_IndexError, runtime.error_code != 2, "index out of range in self");
-  throw LaunchError(PyExc_RuntimeError, c10::str("compiled graph ", graph.name, " failed with code ",
-                                                 runtime.error_code));
+  throw LaunchError(PyExc_RuntimeError, join_text("compiled graph ", graph.name,
+                                                  " failed with code ", runtime.error_code));
 }
 
 void run_graph(CallState& state) {
@@ -194,9 +194,9 @@ PyObject* guarded(Body body) {
 PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
   Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
-  REQUIRE(PyExc_TypeError, count == graph.input_slots.size() && names == nullptr, "compiled graph ",
-                   graph.name, " takes ", graph.input_slots.size(), " positional inputs, got ",
-                   count);
+  REQUIRE(PyExc_TypeError, count == graph.input_slots.size() && names == nullptr,
+          "compiled graph ", graph.name, " takes ", graph.input_slots.size(),
+          " positional inputs, got ", count);
   RunningCall call(graph);
   bind_inputs(*call.state, args);
   bind_memory(*call.state);
