@@ -6,13 +6,18 @@
     ...     return x * 2 + 1
     >>> f(torch.ones(2)).tolist()
     [3.0, 3.0]
+
+The public names are loaded when they are first used: a program that only imports the package, or one
+of its leaves, does not wait for the whole of it.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base import extension as extension  # explains a bad build
 from dynamo.base.loading import collection_paused
 
-# The collector would walk all of torch's objects, for nothing: imports make no garbage.
-with collection_paused():
-    from dynamo.base import extension as extension  # isort: skip  # first: explains a bad build
+if TYPE_CHECKING:
     from dynamo import exc, testing
     from dynamo.api import (
         compile,
@@ -38,8 +43,22 @@ with collection_paused():
         skip,
         substitute_in_graph,
     )
-    from dynamo.explain import explain
-    from dynamo.export import export
+    from dynamo.explanation import explain
+    from dynamo.whole_graph import export
+
+_HOMES = {
+    "dynamo.api": "compile compile_in_place disable graph_break is_compiling reset run",
+    "dynamo.backends.registry": "list_backends lookup_backend register_backend",
+    "dynamo.base.config": "config",
+    "dynamo.base.counters": "compile_times counters",
+    "dynamo.base.logs": "set_logs",
+    "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
+    "mark_static maybe_mark_dynamic set_stance skip substitute_in_graph",
+    "dynamo.explanation": "explain",
+    "dynamo.whole_graph": "export",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = ("exc", "testing")
 
 __all__ = [
     "allow_in_graph",
@@ -70,3 +89,19 @@ __all__ = [
     "substitute_in_graph",
     "testing",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF and name not in _MODULES:
+        raise AttributeError(f"module 'dynamo' has no attribute {name!r}")
+    # The collector would walk all of torch's objects, for nothing: imports make no garbage.
+    with collection_paused():
+        if name in _MODULES:
+            return importlib.import_module(f"dynamo.{name}")
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,17 +25,32 @@ def run(script: str, cache: Path) -> str:
     return done.stdout.strip()
 
 
-def test_import_is_cheap(tmp_path: Path) -> None:
-    """The best of several processes, the first fills the bytecode cache: machines are shared."""
-    script = (
-        "import torch, time; t = time.process_time(); import dynamo; print(time.process_time() - t)"
-    )
+@pytest.mark.parametrize(
+    ("use", "limit"), [("import dynamo", LIMIT), ("import dynamo; dynamo.compile", 3 * LIMIT)]
+)
+def test_import_is_cheap(use: str, limit: float, tmp_path: Path) -> None:
+    """The best of several processes, the first fills the bytecode cache: machines are shared.
+
+    The package loads itself when a public name is first used; that is bounded as well.
+    """
+    script = f"import torch, time; t = time.process_time(); {use}; print(time.process_time() - t)"
     cost = float(run(script, tmp_path))
     for _ in range(6):
-        if cost < LIMIT:
+        if cost < limit:
             break
         cost = min(cost, float(run(script, tmp_path)))
-    assert cost < LIMIT
+    assert cost < limit
+
+
+def test_every_public_name_can_be_loaded(tmp_path: Path) -> None:
+    script = """
+import dynamo
+from dynamo import *
+missing = [name for name in dynamo.__all__ if getattr(dynamo, name, None) is None]
+import dynamo.explanation, dynamo.whole_graph
+print(missing, callable(dynamo.explain), callable(dynamo.export), set(dynamo.__all__) <= set(dir(dynamo)))
+"""
+    assert run(script, tmp_path) == "[] True True True"
 
 
 def test_use_does_not_import_the_competition(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ LAYERS = [
     ("dynamo.backends",),
     ("dynamo.options",),
     ("dynamo.convert", "dynamo.cache"),
-    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explain", "dynamo.export",
+    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
      "dynamo.decide", "dynamo.errors"),
     ("dynamo",),
 ]

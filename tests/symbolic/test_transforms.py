@@ -95,6 +95,7 @@ ONE_GRAPH: list[Callable[[torch.Tensor], Any]] = [
     lambda x: (jacrev(torch.cos)(x[0]), jacfwd(torch.sin)(x[0]), hessian(lambda a: (a**3).sum())(x[0])),
     lambda x: vmap(lambda a: grad(lambda b: F.layer_norm(b, (3,), LEAF).sum())(a))(x),
     lambda x: vmap(lambda a: a.view(1, 3).expand(2, 3).t().contiguous().T.reshape(-1)[1:4])(x),
+    lambda x: vmap(lambda a: (a * x.shape[0] + 1) / 3 - 2 * a.float() + a.sum() * 5)(x),
     lambda x: F.relu(vmap(lambda a: torch.where(a > 0.5, a, -a))(x)) * LEAF,
     per_sample, ensemble, mutates_input, modes,
 ]  # fmt: skip

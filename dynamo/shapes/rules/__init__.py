@@ -12,6 +12,8 @@ from dynamo.shapes.rules import (
     attention,
     factories,
     indexing,
+    losses,
+    measured,
     normalization,
     pointwise,
     products,
@@ -22,6 +24,6 @@ from dynamo.shapes.rules.pointwise import pointwise_outcome
 from dynamo.shapes.rules.table import SHAPE_RULES
 
 __all__ = [
-    "SHAPE_RULES", "attention", "factories", "indexing", "normalization", "pointwise",
-    "pointwise_outcome", "products", "reductions", "windows",
+    "SHAPE_RULES", "attention", "factories", "indexing", "losses", "measured", "normalization",
+    "pointwise", "pointwise_outcome", "products", "reductions", "windows",
 ]  # fmt: skip

@@ -27,10 +27,7 @@ def _cat(
     for piece in pieces:
         if len(piece.size) != len(first.size) or piece.bits or piece.device != first.device:
             return None
-        if (
-            piece.size[:axis] != first.size[:axis]
-            or piece.size[axis + 1 :] != first.size[axis + 1 :]
-        ):
+        if (*piece.size[:axis], *piece.size[axis + 1 :]) != beside:
             return None
         total += piece.size[axis]
     size = (*first.size[:axis], total, *first.size[axis + 1 :])

@@ -1,4 +1,4 @@
-"""Shape rules: layer norm and batch norm."""
+"""Shape rules: layer, batch and group norm."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
-from dynamo.shapes.rules.table import contiguous, shape_rule, suggested_stride
+from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Several, contiguous_stride
+from dynamo.shapes.rules.table import (
+    common_layout,
+    contiguous,
+    laid_out,
+    shape_rule,
+    suggested_stride,
+    wanted,
+)
 
 aten = torch.ops.aten
+_FLOATS = (torch.float32, torch.float64)
 
 
 @shape_rule(aten.native_layer_norm.default)
@@ -49,8 +57,96 @@ def _batch_norm(
             return None
     if source.dtype not in (torch.float32, torch.float64):
         return None
+    if 1 in source.size and source.stride != contiguous_stride(source.size):
+        return None
     training = func is aten.native_batch_norm.default and args[5]
     moments = contiguous(cache, source.size[1:2] if training else (0,), source.dtype, source.device)
     stride = suggested_stride(source)
     normal = Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
     return Several(tuple, (normal, moments, moments))
+
+
+def _vectors_fit(vectors: Any, source: Facts) -> bool:
+    """True where these parameters and statistics (or None) are one number for each channel."""
+    return all(
+        vector is None
+        or (vector.facts.size == source.size[1:2] and vector.facts.dtype is source.dtype)
+        for vector in vectors
+    )
+
+
+@shape_rule(aten._native_batch_norm_legit_functional.default)
+def _batch_norm_functional(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    outcome = _batch_norm(cache, aten.native_batch_norm.default, args, kwargs)
+    if not isinstance(outcome, Several) or not args[5]:
+        return None
+    if args[3] is None or args[4] is None:
+        return None
+    vector = contiguous(cache, args[3].facts.size, args[3].facts.dtype, args[3].facts.device)
+    return Several(tuple, (*outcome.items, vector, vector))
+
+
+@shape_rule(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    grad, source = args[0].facts, args[1].facts
+    layout = common_layout([grad, source])
+    if layout is None or len(source.size) < 2 or grad.size != source.size:
+        return None
+    if source.dtype not in _FLOATS or not _vectors_fit(args[2:7], source) or args[2] is None:
+        return None
+    vector = contiguous(cache, source.size[1:2], source.dtype, source.device)
+    made = laid_out(cache, source.size, source.dtype, layout, source.device)
+    return wanted([made, vector, vector], args[9])
+
+
+@shape_rule(aten.native_layer_norm_backward.default)
+def _layer_norm_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    grad, source = args[0].facts, args[1].facts
+    normalized = tuple(args[2])
+    if grad.size != source.size or source.size[len(source.size) - len(normalized) :] != normalized:
+        return None
+    if common_layout([grad, source]) is None or args[5] is None or args[6] is None:
+        return None
+    if source.dtype not in _FLOATS or args[5].facts.dtype is not source.dtype:
+        return None
+    made = contiguous(cache, source.size, source.dtype, source.device)
+    parameter = contiguous(cache, normalized, source.dtype, source.device)
+    return wanted([made, parameter, parameter], args[7])
+
+
+@shape_rule(aten.native_group_norm.default)
+def _group_norm(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source, (batch, channels, inner, groups) = args[0].facts, args[3:7]
+    layout = common_layout([source])
+    if layout is None or source.dtype not in _FLOATS or not _vectors_fit(args[1:3], source):
+        return None
+    if groups <= 0 or channels % groups or source.size[:2] != (batch, channels):
+        return None
+    if source.numel() != batch * channels * inner:
+        return None
+    made = laid_out(cache, source.size, source.dtype, layout, source.device)
+    statistics = contiguous(cache, (batch, groups), source.dtype, source.device)
+    return Several(tuple, (made, statistics, statistics))
+
+
+@shape_rule(aten.native_group_norm_backward.default)
+def _group_norm_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    grad, source, weight = args[0].facts, args[1].facts, args[4]
+    layout = common_layout([grad, source])
+    if layout is None or source.dtype not in _FLOATS or grad.size != source.size:
+        return None
+    if weight is None or not _vectors_fit([weight], source):
+        return None
+    made = laid_out(cache, source.size, source.dtype, layout, source.device)
+    vector = contiguous(cache, source.size[1:2], source.dtype, source.device)
+    return wanted([made, vector, vector], args[9])

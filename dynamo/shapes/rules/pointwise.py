@@ -45,11 +45,39 @@ def _pointwise(
         if size != target.size or target.has_internal_overlap() or result.dtype != target.dtype:
             return None
         return Same(0) if args and args[0] is tensors[0] else None
-    stride = elementwise_stride(facts, size)
+    order = _ORDER.get(func)
+    operands = facts if order is None else [facts[at] for at in order]
+    if _takes_number(func, args):
+        operands = [*operands, cache.facts((), (), 0, torch.float32, device)]
+    stride = elementwise_stride(operands, size)
     if isinstance(result, torch.Tensor):
         return Fresh(cache.facts(size, stride, 0, result.dtype, device))
     items = tuple(Fresh(cache.facts(size, stride, 0, each.dtype, device)) for each in result)
     return Several(tuple, items)
+
+
+# The iterator of these gets the tensors in another order than the operation.
+_ORDER: dict[Any, tuple[int, ...]] = {
+    aten.leaky_relu_backward.default: (1, 0),
+    aten.threshold_backward.default: (1, 0),
+    aten._prelu_kernel_backward.default: (1, 2, 0),
+}
+
+
+_NUMBER_OVERLOADS: frozenset[str] = frozenset(
+    {"Scalar", "Scalar_Other", "Scalar_Self", "Scalar_Tensor", "ScalarOther", "ScalarSelf"}
+)
+
+
+def _takes_number(func: Any, args: tuple[Any, ...]) -> bool:
+    """True where a number becomes a tensor without axes, which then broadcasts."""
+    if func._overloadname in _NUMBER_OVERLOADS:
+        return True
+    declared = func._schema.arguments
+    return any(
+        isinstance(arg, (int, float, complex)) and isinstance(declared[at].type, torch.TensorType)
+        for at, arg in enumerate(args)
+    )
 
 
 # Tagged pointwise, but with memory rules of their own.
@@ -69,6 +97,16 @@ def pointwise_outcome(func: Any) -> Rule | None:
     if any(argument.is_out for argument in func._schema.arguments):
         return None
     return _pointwise
+
+
+# Elementwise by TensorIterator, without the tag.
+shape_rule(
+    aten.hardswish.default, aten.hardswish_.default, aten.hardswish_backward.default,
+    aten.floor_divide.default, aten.floor_divide.Scalar, aten.floor_divide_.Tensor,
+    aten.floor_divide_.Scalar, aten._prelu_kernel_backward.default, aten.mish_backward.default,
+    aten.hardtanh_backward.default, aten.hardsigmoid_backward.default,
+    aten.leaky_relu_backward.default, aten.elu_backward.default, aten.softplus_backward.default,
+)(_pointwise)  # fmt: skip
 
 
 @shape_rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -127,6 +165,29 @@ def _like(
     if "pin_memory" in kwargs:
         return None
     return _copy(cache, func, args[:1], kwargs)
+
+
+@shape_rule(aten.pow.Scalar)
+def _power_of_number(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    facts = args[1].facts
+    if facts.bits or kwargs:
+        return None
+    dtype = probe(func, args, kwargs, 1, is_fake).dtype
+    return contiguous(cache, facts.size, dtype, facts.device)
+
+
+@shape_rule(aten._prelu_kernel.default)
+def _prelu(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source, weight = args[0].facts, args[1].facts
+    if broadcast_sizes([source.size, weight.size]) != source.size:
+        return None
+    if source.dtype is not weight.dtype or source.device != weight.device or weight.bits:
+        return None
+    return _copy(cache, func, args[:1], {})
 
 
 @shape_rule(aten.copy_.default, aten.fill_.Scalar, aten.zero_.default)

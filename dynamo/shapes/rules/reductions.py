@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
-from dynamo.shapes.iteration import elementwise_stride, probe
+from dynamo.shapes.iteration import probe
 from dynamo.shapes.rules.table import (
     argument,
     contiguous,
@@ -62,7 +62,7 @@ def _reduction(
     )
 
 
-@shape_rule(aten._softmax.default, aten._log_softmax.default, aten.cumsum.default)
+@shape_rule(aten._softmax.default, aten._log_softmax.default)
 def _along_axis(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
@@ -70,10 +70,7 @@ def _along_axis(
     if wrap_axis(args[1], len(source.size)) is None or source.bits or source.device.type != "cpu":
         return None
     result = probe(func, args, kwargs, 1, is_fake)
-    if func is aten.cumsum.default:
-        stride = elementwise_stride([source], source.size)
-    else:
-        stride = suggested_stride(source)
+    stride = suggested_stride(source)
     return Fresh(cache.facts(source.size, stride, 0, result.dtype, source.device))
 
 

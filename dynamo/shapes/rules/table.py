@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, contiguous_stride
+from dynamo.shapes.facts import (
+    Facts,
+    Fresh,
+    OpCache,
+    Outcome,
+    Plain,
+    Several,
+    contiguous_stride,
+)
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 
 aten = torch.ops.aten
@@ -94,3 +102,41 @@ def suggested_stride(source: Facts) -> tuple[int, ...]:
     if is_channels_last(source.size, source.stride):
         return channels_last_stride(source.size)
     return contiguous_stride(source.size)
+
+
+def common_layout(facts: list[Facts]) -> str | None:
+    """"rows" or "channels" where all these CPU tensors are exactly row-major or channels-last.
+
+    None for the rest, and where extents of 1 make it ambiguous what kernels take a tensor for.
+    """
+    layouts = {_layout(each) for each in facts}
+    return layouts.pop() if len(layouts) == 1 else None
+
+
+def _layout(facts: Facts) -> str | None:
+    if facts.bits or facts.device.type != "cpu" or 0 in facts.size:
+        return None
+    if facts.stride == contiguous_stride(facts.size):
+        return "rows"
+    if len(facts.size) != 4 or 1 in facts.size[1:]:
+        return None
+    return "channels" if facts.stride == channels_last_stride(facts.size) else None
+
+
+def laid_out(
+    cache: OpCache, size: tuple[int, ...], dtype: torch.dtype, layout: str, device: torch.device
+) -> Fresh:
+    """A new tensor in this layout."""
+    stride = channels_last_stride(size) if layout == "channels" else contiguous_stride(size)
+    return Fresh(cache.facts(size, stride, 0, dtype, device))
+
+
+def wanted(gradients: list[Fresh], mask: Any) -> Several:
+    """The results of a backward operation that is asked for some gradients only."""
+    return Several(
+        tuple,
+        tuple(
+            gradient if asked else Plain(None)
+            for gradient, asked in zip(gradients, mask, strict=True)
+        ),
+    )

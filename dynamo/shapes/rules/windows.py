@@ -9,6 +9,7 @@ import torch
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several, contiguous_stride
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from dynamo.shapes.rules.table import argument, shape_rule
+from dynamo.shapes.rules.windows_backward import transposed_convolution
 
 aten = torch.ops.aten
 
@@ -20,7 +21,9 @@ def _convolution(
     source, weight = args[0].facts, args[1].facts
     stride, padding, dilation, transposed, _, groups = args[3:9]
     spatial = len(source.size) - 2
-    if transposed or spatial not in (1, 2, 3) or source.device != weight.device:
+    if transposed:
+        return transposed_convolution(cache, args)
+    if spatial not in (1, 2, 3) or source.device != weight.device:
         return None
     if len(weight.size) != spatial + 2 or source.size[1] != weight.size[1] * groups:
         return None

@@ -57,12 +57,32 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its own compiler
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if takes_number(func, args):
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, result))
         return result
+
+
+def is_number(value: Any) -> bool:
+    """True for the tensor that torch makes of a Python number."""
+    return isinstance(value, torch.Tensor) and type(value) is not Fake and value.dim() == 0
+
+
+def takes_number(func: Any, args: tuple[Any, ...]) -> bool:
+    """True where a number, or the tensor that torch has made of one, stands for the only tensor."""
+    if not args or str(func._schema.arguments[0].type) != "Tensor":
+        return False
+    first = is_number(args[0]) or isinstance(args[0], int | float | complex)
+    return first and not any(type(arg) is Fake for arg in args)
 
 
 class KnownFakes:
@@ -95,6 +115,8 @@ class KnownFakes:
             return self._nodes[id(value)][1]
         if id(value) in self._vars:
             return self._vars[id(value)].node
+        if is_number(value) and value.device.type == "cpu":
+            return value.item()
         raise Break("not_a_graph_argument", "a tensor that was made outside of a transform")
 
     def record(self, calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]]) -> None:

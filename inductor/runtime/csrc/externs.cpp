@@ -28,7 +28,7 @@ const at::Tensor& base_tensor(CallState& state, int64_t slot_index) {
 
 at::Tensor make_arena_view(CallState& state, const Slot& slot, const View& view) {
   auto item = static_cast<int64_t>(c10::elementSize(view.meta.dtype));
-  TORCH_INTERNAL_ASSERT(slot.position % item == 0);
+  REQUIRE(PyExc_RuntimeError, slot.position % item == 0, "a view of the arena is not aligned");
   return make_tensor(state.arena->storage, view.meta, slot.position / item + view.offset);
 }
 
@@ -80,12 +80,14 @@ bool same_strides(const TensorMeta& meta, c10::IntArrayRef strides) {
 
 void store_result(CallState& state, const ExternCall& call, int64_t slot_index, at::Tensor result) {
   const Slot& slot = state.graph->slots[slot_index];
-  TORCH_CHECK(result.defined() && result.sizes() == c10::IntArrayRef(slot.meta.size) &&
-                  result.scalar_type() == slot.meta.dtype,
-              "compiled graph ", state.graph->name, ": operator ", call.op.schema().name(),
-              " returned ", result.defined() ? result.sizes() : c10::IntArrayRef{}, " ",
-              result.defined() ? result.dtype().name() : "undefined", " where compilation saw ",
-              c10::IntArrayRef(slot.meta.size), " ", c10::toString(slot.meta.dtype));
+  REQUIRE(PyExc_RuntimeError, result.defined(), "compiled graph ", state.graph->name,
+          ": operator ", call.op.schema().name(), " returned nothing");
+  bool expected = result.sizes() == c10::IntArrayRef(slot.meta.size) &&
+                  result.scalar_type() == slot.meta.dtype;
+  REQUIRE(PyExc_RuntimeError, expected, "compiled graph ", state.graph->name, ": operator ",
+          call.op.schema().name(), " returned ", result.sizes(), " ", result.dtype().name(),
+          " where compilation saw ", c10::IntArrayRef(slot.meta.size), " ",
+          c10::toString(slot.meta.dtype));
   // The arena is overwritten, so a result that looks into it can't stay there.
   bool in_arena = state.arena != nullptr && result.storage().is_alias_of(state.arena->storage);
   bool special = result.layout() != c10::kStrided || result.is_conj() || result.is_neg();

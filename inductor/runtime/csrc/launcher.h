@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <Python.h>
@@ -17,6 +18,39 @@
 #include "memory.h"
 
 namespace inductor {
+
+// An error of ours on its way to Python. Its text is put together without streams: where torch brings
+// parts of the standard library along, streams of another compiler's do not work.
+struct LaunchError : std::exception {
+  PyObject* kind;
+  std::string text;
+
+  LaunchError(PyObject* k, std::string t) : kind(k), text(std::move(t)) {}
+  const char* what() const noexcept override { return text.c_str(); }
+};
+
+inline std::string text_of(const char* text) { return text; }
+inline std::string text_of(const std::string& text) { return text; }
+inline std::string text_of(std::string_view text) { return std::string(text); }
+inline std::string text_of(int64_t number) { return std::to_string(number); }
+inline std::string text_of(size_t number) { return std::to_string(number); }
+inline std::string text_of(c10::IntArrayRef numbers) {
+  std::string text = "[";
+  for (size_t i = 0; i < numbers.size(); ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
+  return text + "]";
+}
+
+template <class... Parts>
+std::string join_text(const Parts&... parts) {
+  std::string text;
+  ((text += text_of(parts)), ...);
+  return text;
+}
+
+#define REQUIRE(kind, condition, ...)                                                \
+  do {                                                                               \
+    if (C10_UNLIKELY(!(condition))) throw LaunchError(kind, join_text(__VA_ARGS__)); \
+  } while (0)
 
 struct CallState;
 

@@ -99,20 +99,20 @@ void check_input(const Graph& graph, size_t index, const at::Tensor& tensor) {
       fits &= meta.size[i] == 1 || meta.stride[i] == strides[i];
     }
   }
-  TORCH_CHECK_TYPE(fits, "compiled graph ", graph.name, ": input ", index, " is a ",
-                   tensor.dtype().name(), " tensor of sizes ", tensor.sizes(), " and strides ",
-                   tensor.strides(), " on ", tensor.device(), "; it was compiled for ",
-                   c10::toString(meta.dtype), " ", c10::IntArrayRef(meta.size), " with strides ",
-                   c10::IntArrayRef(meta.stride), " on cpu");
-  TORCH_CHECK_TYPE(!tensor.key_set().has_any(kSpecialKeys), "compiled graph ", graph.name,
-                   ": input ", index, " is not a plain tensor: ", tensor.key_set());
+  REQUIRE(PyExc_TypeError, fits, "compiled graph ", graph.name, ": input ", index, " is a ",
+          tensor.dtype().name(), " tensor of sizes ", tensor.sizes(), " and strides ",
+          tensor.strides(), " on ", tensor.device().str(), "; it was compiled for ",
+          c10::toString(meta.dtype), " ", c10::IntArrayRef(meta.size), " with strides ",
+          c10::IntArrayRef(meta.stride), " on cpu");
+  REQUIRE(PyExc_TypeError, !tensor.key_set().has_any(kSpecialKeys), "compiled graph ", graph.name,
+          ": input ", index, " is not a plain tensor: ", c10::toString(tensor.key_set()));
 }
 
 void bind_inputs(CallState& state, PyObject* const* args) {
   const Graph& graph = *state.graph;
   for (size_t i = 0; i < graph.input_slots.size(); ++i) {
-    TORCH_CHECK_TYPE(THPVariable_Check(args[i]), "compiled graph ", graph.name, ": input ", i,
-                     " is not a tensor but a ", Py_TYPE(args[i])->tp_name);
+    REQUIRE(PyExc_TypeError, THPVariable_Check(args[i]), "compiled graph ", graph.name,
+            ": input ", i, " is not a tensor but a ", Py_TYPE(args[i])->tp_name);
     const at::Tensor& tensor = THPVariable_Unpack(args[i]);
     check_input(graph, i, tensor);
     state.inputs[i] = &tensor;
@@ -139,10 +139,11 @@ void bind_memory(CallState& state) {
 }
 
 [[noreturn]] void raise_kernel_error(const Runtime& runtime, const Graph& graph) {
-  TORCH_CHECK_INDEX(runtime.error_code != 1, "index ", runtime.error_value,
-                    " is out of bounds for dimension with size ", runtime.error_bound);
-  TORCH_CHECK_INDEX(runtime.error_code != 2, "index out of range in self");
-  TORCH_CHECK(false, "compiled graph ", graph.name, " failed with code ", runtime.error_code);
+  REQUIRE(PyExc_IndexError, runtime.error_code != 1, "index ", runtime.error_value,
+          " is out of bounds for dimension with size ", runtime.error_bound);
+  REQUIRE(PyExc_IndexError, runtime.error_code != 2, "index out of range in self");
+  throw LaunchError(PyExc_RuntimeError, join_text("compiled graph ", graph.name,
+                                                  " failed with code ", runtime.error_code));
 }
 
 void run_graph(CallState& state) {
@@ -177,13 +178,25 @@ PyObject* wrap_output(CallState& state, const GraphOutput& output, PyObject* con
   }
 }
 
-PyObject* call_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+// Runs `body`; what it throws becomes Python's exception.
+template <class Body>
+PyObject* guarded(Body body) {
   HANDLE_TH_ERRORS
+  try {
+    return body();
+  } catch (const LaunchError& error) {
+    PyErr_SetString(error.kind, error.what());
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
   Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
-  TORCH_CHECK_TYPE(count == graph.input_slots.size() && names == nullptr, "compiled graph ",
-                   graph.name, " takes ", graph.input_slots.size(), " positional inputs, got ",
-                   count);
+  REQUIRE(PyExc_TypeError, count == graph.input_slots.size() && names == nullptr,
+          "compiled graph ", graph.name, " takes ", graph.input_slots.size(),
+          " positional inputs, got ", count);
   RunningCall call(graph);
   bind_inputs(*call.state, args);
   bind_memory(*call.state);
@@ -199,11 +212,13 @@ PyObject* call_launcher(PyObject* self, PyObject* const* args, size_t flags, PyO
     PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), item);
   }
   return results;
-  END_HANDLE_TH_ERRORS
 }
 
-PyObject* new_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  HANDLE_TH_ERRORS
+PyObject* call_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
+  return guarded([&] { return run_launcher(self, args, flags, names); });
+}
+
+PyObject* make_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   const char* path = nullptr;
   PyObject* spec = nullptr;
   static const char* names[] = {"path", "spec", nullptr};
@@ -217,16 +232,19 @@ PyObject* new_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (*path != '\0') {
     // Never closed: frames of a compiled graph may still be on some thread's stack.
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    TORCH_CHECK(library != nullptr, "can't load ", path, ": ", dlerror());
+    REQUIRE(PyExc_RuntimeError, library != nullptr, "can't load ", path, ": ", dlerror());
     graph->run = reinterpret_cast<RunFunction>(dlsym(library, "run"));
-    TORCH_CHECK(graph->run != nullptr, path, " has no function `run`");
+    REQUIRE(PyExc_RuntimeError, graph->run != nullptr, path, " has no function `run`");
   }
   auto* self = reinterpret_cast<LauncherObject*>(type->tp_alloc(type, 0));
   if (self == nullptr) throw python_error();
   self->vectorcall = &call_launcher;
   self->graph = graph.release();
   return reinterpret_cast<PyObject*>(self);
-  END_HANDLE_TH_ERRORS
+}
+
+PyObject* new_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  return guarded([&] { return make_launcher(type, args, kwargs); });
 }
 
 void delete_launcher(PyObject* self) {

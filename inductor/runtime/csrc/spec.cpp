@@ -22,11 +22,11 @@ namespace {
 
 TensorMeta parse_meta(const py::handle& dtype, const py::handle& size, const py::handle& stride) {
   TensorMeta meta;
-  TORCH_CHECK(THPDtype_Check(dtype.ptr()), "a dtype was expected");
+  REQUIRE(PyExc_RuntimeError, THPDtype_Check(dtype.ptr()), "a dtype was expected");
   meta.dtype = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
   meta.size = size.cast<std::vector<int64_t>>();
   meta.stride = stride.cast<std::vector<int64_t>>();
-  TORCH_CHECK(meta.size.size() == meta.stride.size(), "size and stride differ in length");
+  REQUIRE(PyExc_RuntimeError, meta.size.size() == meta.stride.size(), "size and stride differ in length");
   meta.elements = 1;
   int64_t span = 1;
   for (size_t i = 0; i < meta.size.size(); ++i) {
@@ -42,7 +42,7 @@ SlotKind parse_kind(const std::string& kind) {
   if (kind == "constant") return SlotKind::kConstant;
   if (kind == "arena") return SlotKind::kArena;
   if (kind == "output") return SlotKind::kOutput;
-  TORCH_CHECK(kind == "extern", "unknown kind of slot: ", kind);
+  REQUIRE(PyExc_RuntimeError, kind == "extern", "unknown kind of slot: ", kind);
   return SlotKind::kExtern;
 }
 
@@ -51,11 +51,11 @@ void add_slot(Graph& graph, const py::tuple& row) {
             parse_meta(row[2], row[3], row[4])};
   auto index = static_cast<int64_t>(graph.slots.size());
   if (slot.kind == SlotKind::kInput) {
-    TORCH_CHECK(slot.position == static_cast<int64_t>(graph.input_slots.size()),
+    REQUIRE(PyExc_RuntimeError, slot.position == static_cast<int64_t>(graph.input_slots.size()),
                 "inputs must come in order");
     graph.input_slots.push_back(index);
   } else if (slot.kind == SlotKind::kArena) {
-    TORCH_CHECK(slot.position + slot.meta.span_bytes <= graph.arena_bytes, "outside the arena");
+    REQUIRE(PyExc_RuntimeError, slot.position + slot.meta.span_bytes <= graph.arena_bytes, "outside the arena");
     graph.arena_slots.push_back(index);
   } else if (slot.kind == SlotKind::kOutput) {
     graph.output_slots.push_back(index);
@@ -74,7 +74,7 @@ void add_view(Graph& graph, const py::tuple& row) {
 
 ListKind list_kind(const c10::Argument& argument) {
   auto list = argument.type()->cast<c10::ListType>();
-  TORCH_CHECK(list, "argument ", argument.name(), " does not take a list");
+  REQUIRE(PyExc_RuntimeError, list, "argument ", argument.name(), " does not take a list");
   bool optional = list->getElementType()->kind() == c10::TypeKind::OptionalType;
   return optional ? ListKind::kOptionalTensors : ListKind::kTensors;
 }
@@ -105,7 +105,7 @@ void add_operand(ExternCall& call, size_t index, const py::tuple& row) {
     }
     call.prototype.emplace_back();
   } else {
-    TORCH_CHECK(kind == "constant", "unknown kind of operand: ", kind);
+    REQUIRE(PyExc_RuntimeError, kind == "constant", "unknown kind of operand: ", kind);
     call.prototype.push_back(parse_constant(argument, row[1]));
   }
 }
@@ -117,7 +117,7 @@ void add_extern(Graph& graph, const py::tuple& row) {
                   false, {}, {}, {}, {}};
   call.keeps_no_operand = name.rfind("aten::", 0) == 0 || name.rfind("mkldnn::", 0) == 0;
   auto operands = row[2].cast<py::list>();
-  TORCH_CHECK(operands.size() == call.op.schema().arguments().size(), name,
+  REQUIRE(PyExc_RuntimeError, operands.size() == call.op.schema().arguments().size(), name,
               ": every argument of the schema must be given");
   for (size_t i = 0; i < operands.size(); ++i) add_operand(call, i, operands[i].cast<py::tuple>());
   call.results = row[3].cast<std::vector<int64_t>>();
@@ -131,12 +131,12 @@ void add_output(Graph& graph, const py::tuple& row) {
     output.kind = GraphOutput::Kind::kView;
     output.index = row[1].cast<int64_t>();
     const Slot& slot = graph.slots.at(graph.views.at(output.index).slot);
-    TORCH_CHECK(slot.kind != SlotKind::kArena, "an output can't live in the arena");
+    REQUIRE(PyExc_RuntimeError, slot.kind != SlotKind::kArena, "an output can't live in the arena");
   } else if (kind == "input") {
     output.kind = GraphOutput::Kind::kInput;
     output.index = row[1].cast<int64_t>();
   } else {
-    TORCH_CHECK(kind == "object", "unknown kind of output: ", kind);
+    REQUIRE(PyExc_RuntimeError, kind == "object", "unknown kind of output: ", kind);
     output.object = py::object(row[1]).release().ptr();
   }
   graph.outputs.push_back(output);
@@ -152,7 +152,7 @@ void parse_graph(PyObject* spec_object, Graph& graph) {
   for (auto row : spec["slots"]) add_slot(graph, py::reinterpret_borrow<py::tuple>(row));
   for (auto row : spec["views"]) add_view(graph, py::reinterpret_borrow<py::tuple>(row));
   for (auto row : spec["constants"]) {
-    TORCH_CHECK(THPVariable_Check(row.ptr()), "a constant must be a tensor");
+    REQUIRE(PyExc_RuntimeError, THPVariable_Check(row.ptr()), "a constant must be a tensor");
     graph.constants.push_back(THPVariable_Unpack(row.ptr()));
   }
   for (auto row : spec["externs"]) add_extern(graph, py::reinterpret_borrow<py::tuple>(row));

@@ -1,0 +1,95 @@
+"""Shape rules: transposed convolution, backward of convolution and pooling, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.shapes.facts import OpCache, Outcome, Several
+from dynamo.shapes.rules.table import common_layout, contiguous, laid_out, shape_rule, wanted
+
+aten = torch.ops.aten
+_FLOATS = (torch.float32, torch.float64)
+
+
+def transposed_convolution(cache: OpCache, args: tuple[Any, ...]) -> Outcome | None:
+    """`convolution` with its flag `transposed`, over two spatial axes."""
+    source, weight, bias = args[0].facts, args[1].facts, args[2]
+    stride, padding, dilation, _, extra, groups = args[3:9]
+    layout = common_layout([source, weight])
+    if layout is None or len(source.size) != 4 or len(weight.size) != 4:
+        return None
+    if source.dtype is not weight.dtype or source.dtype not in _FLOATS:
+        return None
+    if source.size[1] != weight.size[0] or groups <= 0 or source.size[1] % groups:
+        return None
+    channels = weight.size[1] * groups
+    if bias is not None and bias.facts.size != (channels,):
+        return None
+    extents = []
+    for axis in (0, 1):
+        step, pad, reach, more = (
+            values[axis] if len(values) > 1 else values[0]
+            for values in (stride, padding, dilation, extra)
+        )
+        extent = (source.size[axis + 2] - 1) * step - 2 * pad + more + 1
+        extent += reach * (weight.size[axis + 2] - 1)
+        if extent <= 0 or step <= 0 or reach <= 0 or not 0 <= more < max(step, reach):
+            return None
+        extents.append(extent)
+    size = (source.size[0], channels, *extents)
+    return laid_out(cache, size, source.dtype, layout, source.device)
+
+
+@shape_rule(aten.convolution_backward.default)
+def _convolution_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    grad, source, weight = (arg.facts for arg in args[:3])
+    layout = common_layout([grad, source, weight])
+    if layout is None or source.dtype not in _FLOATS or len(source.size) not in (3, 4):
+        return None
+    if grad.dtype is not source.dtype or weight.dtype is not source.dtype:
+        return None
+    channels = weight.size[1] * args[9] if args[7] else weight.size[0]
+    if grad.size[:2] != (source.size[0], channels):
+        return None
+    gradients = [
+        laid_out(cache, facts.size, source.dtype, layout, source.device)
+        for facts in (source, weight)
+    ]
+    bias = contiguous(cache, (channels,), source.dtype, source.device)
+    return wanted([*gradients, bias], args[10])
+
+
+@shape_rule(
+    aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default, aten.adaptive_max_pool2d_backward.default,
+)  # fmt: skip
+def _pool_backward(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    """The gradient has the size and layout of the pooled tensor."""
+    grad, source = args[0].facts, args[1].facts
+    layout = common_layout([source])
+    if layout is None or source.dtype not in _FLOATS or len(source.size) != 4:
+        return None
+    if grad.dtype is not source.dtype or grad.size[:2] != source.size[:2]:
+        return None
+    return laid_out(cache, source.size, source.dtype, layout, source.device)
+
+
+@shape_rule(aten.adaptive_max_pool2d.default)
+def _adaptive_max_pool(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source, extents = args[0].facts, tuple(args[1])
+    layout = common_layout([source])
+    if layout is None or len(source.size) != 4 or any(extent <= 0 for extent in extents):
+        return None
+    if source.dtype not in _FLOATS or len(extents) != 2:
+        return None
+    size = (*source.size[:2], *extents)
+    values = laid_out(cache, size, source.dtype, layout, source.device)
+    return Several(tuple, (values, laid_out(cache, size, torch.int64, layout, source.device)))
