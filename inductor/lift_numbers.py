@@ -105,7 +105,7 @@ def on_cpu(place: fx.Node) -> bool:
 
 def as_tensor(value: int | float) -> torch.Tensor:
     """The number as a tensor; ints and floats keep their kind."""
-    return torch.scalar_tensor(value, dtype=torch.int64 if type(value) is int else torch.float64)
+    return torch.scalar_tensor(value, dtype=torch.int64 if type(value) is int else torch.float64, device="cpu")
 
 
 def inputs_maker(

@@ -23,6 +23,7 @@ from dynamo.guards.shape_code import READERS
 from dynamo.hook import Disabled
 from dynamo.symbolic import stack_values
 from dynamo.symbolic.rules import contexts
+from dynamo.symbolic.symbols import FUNCTIONS
 from dynamo.symbolic.trace_result import ContentsEffect, Effect
 from dynamo.symbolic.variables import (
     classes,
@@ -178,7 +179,7 @@ def tensor(rebuilder: Rebuilder, var: TensorVar) -> None:
 def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
     """The expression is computed again from the facts that it is made of."""
     payload = var.symbols.payload(var.text)
-    function = eval(f"lambda {', '.join(payload.facts)}: {payload.expression}")
+    function = eval(f"lambda {', '.join(payload.facts)}: {payload.expression}", dict(FUNCTIONS))
     rebuilder.emitter.start_call_const(Disabled(function))
     for fact in payload.facts.values():
         if fact.what == "value":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,7 +38,9 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Div: operator.truediv,
     ast.Pow: operator.pow, ast.USub: operator.neg,
 }  # fmt: skip
-FUNCTIONS: dict[str, Callable[..., Any]] = {"abs": abs, "min": min, "max": max}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs, "min": min, "max": max, "sqrt": math.sqrt, "power": operator.pow,
+}  # fmt: skip
 SYMBOLIC_FUNCTIONS = {"abs": abs, "min": torch.sym_min, "max": torch.sym_max}
 # Functions of which only the type of a number decides what comes out: size, strides and dtype.
 VALUE_FREE = frozenset(
@@ -175,7 +178,9 @@ class Symbols:
         if not all(type(self.values[name]) is int for name in names_in(text)):
             return False
         return not any(
-            isinstance(node, ast.Div) or type(getattr(node, "value", 0)) is float
+            isinstance(node, ast.Div)
+            or type(getattr(node, "value", 0)) is float
+            or (isinstance(node, ast.Name) and node.id in ("sqrt", "power"))
             for node in ast.walk(ast.parse(text, mode="eval"))
         )
 

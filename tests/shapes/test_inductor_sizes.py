@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -98,3 +99,10 @@ def test_numbers_that_decide_dtypes_are_not_free() -> None:
         for one, two in zip(found, wanted, strict=True):
             assert type(one) is type(two) and getattr(one, "dtype", 0) == getattr(two, "dtype", 0)
             torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
+
+
+def test_roots_of_sizes() -> None:
+    compiled = dynamo.compile(lambda x: (x / x.shape[0] ** 0.5, x * math.sqrt(x.shape[0])))
+    for rows in (3, 4, 5, 6):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(compiled(x), (x / rows**0.5, x * math.sqrt(rows)))

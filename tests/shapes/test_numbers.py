@@ -87,6 +87,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "containers": (in_containers, lambda i: (i, [i + 3, (2 * i,)])),
     "where": (lambda x, n: torch.where(x > 0, x, n).masked_fill(x > 1, n), lambda i: 1.5 * i),
     "two": (lambda x, n: x * n[0] if n[0] < n[1] else x + n[1], lambda i: (i, i + 5)),
+    "root": (lambda x, n: (x / n**0.5, x * math.sqrt(n), n**-0.5, math.sqrt(n + 1)), lambda i: i + 1),
     "fresh number": (lambda x, n: x.add(n).mul_(n).div(n + 1), lambda i: i + 1),
 }
 
@@ -144,6 +145,8 @@ FIXED: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "key": (lambda x, n: x * {0: 1, 1: 5, 2: 7, 3: 9}[n], lambda i: i % 4),
     "shift": (lambda x, n: x * (1 << n), lambda i: i % 4),
     "root": (lambda x, n: x * math.sqrt(n), lambda i: i % 4),
+    "compared root": (lambda x, n: x * 2 if n**0.5 > 1.5 and math.sqrt(n) else x, lambda i: i % 6),
+    "root of a negative": (lambda x, n: (x * 2, n**0.5, n**-0.5 if n else 0), lambda i: 3 - i),
     "branch": (lambda x, n: x * 2 if n > 2 else x * 3, lambda i: i % 6),
     "parity": (lambda x, n: x * 2 if n % 2 else x * 3, lambda i: i % 6),
     "sign": (lambda x, n: x / math.copysign(1.0, n), lambda i: -0.0 if i % 2 else 0.0),

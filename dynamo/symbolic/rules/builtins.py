@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 import sys
 import types
@@ -88,6 +89,12 @@ def int_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
 def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
     found = numbers.convert(tx.trace, float, args[0]) if len(args) == 1 else None
     return found if found is not None else special_number(tx, args, ("__float__", "__index__"))
+
+
+@rule([math.sqrt])
+def sqrt(tx: SymbolicFrame, *args: Var) -> Var | None:
+    """Of a symbolic size or int; constants are folded."""
+    return numbers.square_root(tx.trace, args[0]) if len(args) == 1 else None
 
 
 def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:

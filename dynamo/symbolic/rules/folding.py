@@ -31,7 +31,7 @@ def register_folds() -> None:
     for name in dir(operator):
         if not name.startswith("_") and name not in ("attrgetter", "itemgetter", "methodcaller"):
             found.append(getattr(operator, name))
-    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len))
+    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len, math.sqrt))
 
 
 register_folds()

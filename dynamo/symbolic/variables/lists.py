@@ -164,6 +164,11 @@ class SizeVar(TupleVar):
 
     kind = torch.Size
 
+    def as_proxy(self) -> Any:
+        """A plain tuple where an item is a node: torch.Size takes ints only."""
+        items = tuple(item.as_proxy() for item in self.items)
+        return torch.Size(items) if all(type(item) is int for item in items) else items
+
     def as_constant(self) -> Any:
         return torch.Size([item.as_constant() for item in self.items])
 

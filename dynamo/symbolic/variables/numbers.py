@@ -8,6 +8,7 @@ value finds an ordinary constant: the number is fixed then, by a guard that name
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ FLOAT_SYMBOLS = {name: INT_SYMBOLS[name] for name in ("add", "sub", "mul", "true
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 DIVISIONS = ("floordiv", "mod", "truediv")
 HIGHEST_POWER = 8
+# Functions of expressions that no guard can compute: a comparison fixes what they are made of.
+UNGUARDED = ("sqrt(", "power(")
 
 
 class SymbolicNumber(ConstVar):
@@ -74,8 +77,8 @@ class SymbolicNumber(ConstVar):
         return self.symbols.fake_number(self) if self.is_symbolic else self._value
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        if not self.is_symbolic:
-            return bool(self._value)
+        if not self.is_symbolic or not is_guardable(self):
+            return bool(self.value)
         return self.symbols.decide(f"({self.text} != 0)")
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
@@ -97,6 +100,11 @@ def is_number(var: Var) -> bool:
 def is_open(var: Var) -> bool:
     """True for a number that is symbolic still."""
     return isinstance(var, SymbolicNumber) and var.is_symbolic
+
+
+def is_guardable(var: Var) -> bool:
+    """True where a guard can compute the number's expression."""
+    return not is_open(var) or not any(word in var.text for word in UNGUARDED)  # type: ignore[attr-defined]
 
 
 def text_of(var: Var) -> str | None:
@@ -123,6 +131,8 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     if name == "pow" and ints and not is_open(b) and 0 <= right <= HIGHEST_POWER:
         symbol = "**"
     texts = text_of(a), text_of(b)
+    if name == "pow" and symbol is None:
+        return root(trace, a, b)
     if symbol is None or None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
         return None
     if name in DIVISIONS and right == 0:
@@ -131,9 +141,30 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
         if not (keep_exact(trace, a) and keep_exact(trace, b)):
             return None
     if name in DIVISIONS and is_open(b):
+        if not is_guardable(b):
+            return None
         trace.symbols.decide(f"({texts[1]} != 0)")
     real: Callable[[Any, Any], Any] = getattr(operator, name)
     return trace.symbols.make(f"({texts[0]} {symbol} {texts[1]})", real(left, right))
+
+
+def root(trace: Trace, a: Var, b: Var) -> Var | None:
+    """`size ** 0.5` and the like."""
+    if not is_open(a) or is_open(b) or type(hint_of(b)) is not float or type(hint_of(a)) is not int:
+        return None
+    base, exponent = hint_of(a), hint_of(b)
+    if base <= 0 or not abs(exponent) <= 2 or not keep_exact(trace, a):
+        return None
+    trace.symbols.decide(f"({text_of(a)} > 0)")
+    return trace.symbols.make(f"power({text_of(a)}, {exponent!r})", base**exponent)
+
+
+def square_root(trace: Trace, a: Var) -> Var | None:
+    """`math.sqrt(a)` of a symbolic int; None where it has to be fixed."""
+    if not is_open(a) or type(hint_of(a)) is not int or hint_of(a) < 0 or not keep_exact(trace, a):
+        return None
+    trace.symbols.decide(f"({text_of(a)} >= 0)")
+    return trace.symbols.make(f"sqrt({text_of(a)})", math.sqrt(hint_of(a)))
 
 
 def keep_exact(trace: Trace, var: Var) -> bool:
@@ -153,7 +184,7 @@ def compare(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     if name in ("eq", "ne") and other.is_constant() and not is_number(other):
         if other.python_type() in (str, type(None)):
             return ConstVar(name == "ne")
-    if not (is_number(a) and is_number(b)):
+    if not (is_number(a) and is_number(b)) or not (is_guardable(a) and is_guardable(b)):
         return None
     texts = text_of(a), text_of(b)
     if None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
