@@ -118,8 +118,10 @@ def _onednn_is_faster(linear: Linear) -> bool:
     m, n, k = linear.m, linear.n, linear.k
     while 2 * m * n * k > MOST_FLOPS:
         m, n, k = (size if size < max(m, n, k) else size // 2 for size in (m, n, k))
-    x, weight, out = torch.randn(m, k), torch.randn(n, k), torch.empty(m, n)
-    bias = torch.randn(n) if linear.bias is not None else None
+    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
+    x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
+    out = torch.empty(m, n)
+    bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
     turned = weight.t()
 
     def by_aten() -> None:

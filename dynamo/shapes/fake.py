@@ -206,6 +206,7 @@ class FakeWorld:
 
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()
+        self.autocast = False
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
         self._storages: dict[int, StorageToken] = {}
@@ -232,6 +233,8 @@ class FakeWorld:
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)` with this world active."""
+        # not to be seen from inside of an operator
+        self.autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         with self._mode:
             return fn(*args, **kwargs)
 
@@ -630,6 +633,15 @@ def _pinned(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str
     raise NoFakeKernel(func, "whether memory is pinned is not modelled")
 
 
+def _calls_operators(
+    world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Its kernel calls operators that autocast knows, so its result has another dtype under it."""
+    if world.autocast:
+        raise NoFakeKernel(func, "autocast changes the operators that it calls")
+    return NotImplemented
+
+
 def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     return world.make(source.facts, source.token) if type(source) is Fake else NotImplemented
@@ -640,6 +652,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten._local_scalar_dense.default: _item,
     aten.index.Tensor: _index,
     aten.is_pinned.default: _pinned,
+    aten._transformer_encoder_layer_fwd.default: _calls_operators,
+    aten._native_multi_head_attention.default: _calls_operators,
     aten.detach.default: _detach,
     aten.alias.default: _detach,
 }
