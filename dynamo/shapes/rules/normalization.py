@@ -111,13 +111,19 @@ def _layer_norm_backward(
     normalized = tuple(args[2])
     if grad.size != source.size or source.size[len(source.size) - len(normalized) :] != normalized:
         return None
-    if common_layout([grad, source]) is None or args[5] is None or args[6] is None:
+    if grad.bits or source.bits or source.device.type != "cpu" or 0 in source.size:
         return None
-    if source.dtype not in _FLOATS or args[5].facts.dtype is not source.dtype:
+    if source.dtype not in _FLOATS or grad.dtype is not source.dtype:
         return None
+    for parameter, asked in zip(args[5:7], args[7][1:], strict=True):
+        if parameter is None:
+            if asked:
+                return None
+        elif parameter.facts.size != normalized or parameter.facts.dtype is not source.dtype:
+            return None
     made = contiguous(cache, source.size, source.dtype, source.device)
-    parameter = contiguous(cache, normalized, source.dtype, source.device)
-    return wanted([made, parameter, parameter], args[7])
+    vector = contiguous(cache, normalized, source.dtype, source.device)
+    return wanted([made, vector, vector], args[7])
 
 
 @shape_rule(aten.native_group_norm.default)
@@ -145,7 +151,7 @@ def _group_norm_backward(
     layout = common_layout([grad, source])
     if layout is None or source.dtype not in _FLOATS or grad.size != source.size:
         return None
-    if weight is None or not _vectors_fit([weight], source):
+    if not _vectors_fit([weight], source) or (weight is None and any(args[9][1:])):
         return None
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
     vector = contiguous(cache, source.size[1:2], source.dtype, source.device)

@@ -47,13 +47,13 @@ def _convolution_backward(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
     grad, source, weight = (arg.facts for arg in args[:3])
-    layout = common_layout([grad, source, weight])
+    layout = common_layout([source, weight])
     if layout is None or source.dtype not in _FLOATS or len(source.size) not in (3, 4):
         return None
     if grad.dtype is not source.dtype or weight.dtype is not source.dtype:
         return None
     channels = weight.size[1] * args[9] if args[7] else weight.size[0]
-    if grad.size[:2] != (source.size[0], channels):
+    if grad.size[:2] != (source.size[0], channels) or grad.bits or grad.device.type != "cpu":
         return None
     gradients = [
         laid_out(cache, facts.size, source.dtype, layout, source.device)
