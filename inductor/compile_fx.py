@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,10 +23,12 @@ from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
+from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
+from inductor.cpu import NoCompiler
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.graph import ExternKernel
 from inductor.library_kernels import choose_library_kernels
@@ -73,13 +76,43 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         with timed("inductor"):
             if _needs_gradients(example_inputs):
                 return compile_training(
-                    gm, example_inputs, compile_aten, compile_aten, decompositions=table
+                    gm, example_inputs, compile_aten, _compile_backward, decompositions=table
                 )
             return compile_inference(
                 gm, example_inputs, _compile_inference, decompositions=table, epilogue_in_graph=True
             )
     except Unsupported as refusal:
         return _as_captured(gm, refusal.reason)
+    except NoCompiler:
+        raise
+    except Exception as defect:
+        _report_defect(defect)
+        return _as_captured(gm, f"{type(defect).__name__}: {defect}")
+
+
+def _report_defect(defect: Exception) -> None:
+    """One warning, or the error itself where `suppress_errors` is off."""
+    if not base_config.suppress_errors:
+        raise defect
+    warnings.warn(
+        f"dynamo: the inductor backend failed on a graph, which runs without it "
+        f"({type(defect).__name__}: {defect}). This is a defect of dynamo; "
+        f"DYNAMO_SUPPRESS_ERRORS=0 raises it.",
+        stacklevel=3,
+    )
+
+
+def _compile_backward(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    """The backward half; its forward has run already, so what can't be compiled runs as ATen."""
+    try:
+        return compile_aten(module, fakes)
+    except NoCompiler:
+        raise
+    except Unsupported as refusal:
+        logs.log("inductor").emit(f"a backward runs as ATen operators: {refusal.reason}")
+    except Exception as defect:
+        _report_defect(defect)
+    return module.forward
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.graphs import make_module, remove_dead_code
+from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import AtenGraph, Mutation, Unsupported
@@ -107,7 +108,7 @@ class Session:
     def recording(self) -> Iterator[None]:
         """What runs inside is functionalized and recorded."""
         autocast_cached = torch.is_autocast_cache_enabled()
-        with self.recorder:
+        with self.recorder, cheap_checks():
             torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
             try:
                 yield

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from dynamo.aot.frequent import FREQUENT
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
@@ -167,9 +169,21 @@ def overload(name: str) -> Any:
     return getattr(getattr(aten, packet), variant)
 
 
+def _first(own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """The own decomposition, or the other one for what it does not do."""
+
+    def decomposition(*args: Any, **kwargs: Any) -> Any:
+        result = own(*args, **kwargs)
+        return other(*args, **kwargs) if result is NotImplemented else result
+
+    return decomposition
+
+
 @functools.cache
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in OWN.items()})
+    for name, function in FREQUENT.items():
+        table[overload(name)] = _first(function, table[overload(name)])
     return MappingProxyType(table)

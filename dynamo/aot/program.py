@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.node import map_arg
+from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
@@ -56,7 +57,8 @@ def run_program(gm: fx.GraphModule, inputs: list[Any], leaf: Leaf, observer: Obs
 
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        function: Any = dropout if node.target is functional.dropout else node.target
+        return function(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     module = gm.get_submodule(str(node.target))
@@ -67,6 +69,17 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: L
     }
     with _reparametrize_module(module, tensors):
         return module(*args, **kwargs)
+
+
+def dropout(
+    x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """`F.dropout` in the steps that ATen takes on the CPU, without its in-place division, whose
+    check imports SymPy."""
+    if inplace or not training or not 0.0 < p < 1.0 or x.device.type != "cpu" or not x.numel():
+        return functional.dropout(x, p, training, inplace)
+    noise = torch.empty_like(x).bernoulli_(1 - p)
+    return x * (noise / (1 - p))
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:

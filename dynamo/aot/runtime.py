@@ -78,6 +78,10 @@ class _Writer:
         for mutation in graph.mutations_outside:
             lines.append(f"    write(a{mutation.input}, v{mutation.output})")
             self.names["write"] = write
+        inside = [f"a{m.input}" for m in graph.mutations if m.output is None]
+        if inside:
+            lines.append(f"    written(({', '.join(inside)},))")
+            self.names["written"] = written
         lines.append(f"    return {self._result()}")
         return lines
 
@@ -158,6 +162,12 @@ def without_grad(compiled: Callee) -> Callee:
             return compiled(*inputs)
 
     return call
+
+
+def written(targets: tuple[torch.Tensor, ...]) -> None:
+    """The compiled graph has written into these: their version counters move, as in eager."""
+    tracked = [target for target in targets if not target.is_inference()]
+    torch.autograd.graph.increment_version(tracked)
 
 
 def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:

@@ -209,7 +209,7 @@ class Builder:
             )
             return self.stored(layout_of(result), name)
         self.nodes.append(ExternKernel(name, None, target, plain, named, (), self.origins, reason))
-        return self._results(name, result)
+        return self._results(name, result) if result is not None else None
 
     def _results(self, extern: str, result: Any) -> Any:
         tensors: list[Any] = []

@@ -167,6 +167,23 @@ def _like(
     return _copy(cache, func, args[:1], kwargs)
 
 
+@shape_rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
+def _masked_fill_in_place(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    if len(args) != 3 or kwargs:
+        return None
+    target, mask = args[0].facts, args[1].facts
+    if target.bits or target.has_internal_overlap() or mask.dtype is not torch.bool:
+        return None
+    if shared_device(tensors_of(args, kwargs)) is None:
+        return None
+    if broadcast_sizes([target.size, mask.size]) != target.size:
+        return None
+    probe(func, args, kwargs, 1, is_fake)
+    return Same(0)
+
+
 @shape_rule(aten.pow.Scalar)
 def _power_of_number(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

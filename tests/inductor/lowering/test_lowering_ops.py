@@ -128,6 +128,7 @@ LEFT_TO_ATEN: list[Row] = [
     ("sort", lambda x: x.sort(1)[0] + 1, CUBE),
     ("complex", lambda x: torch.view_as_real(torch.complex(x, x) * 2) + 1, CUBE),
     ("empty", lambda x: (x[:0] + 1, x[:0].sum(0)), CUBE),
+    ("inverse", lambda x: torch.linalg.inv(x[0, :6, :6]) * 2, CUBE),
     ("topk", lambda x: x.topk(2)[0] * 2, CUBE),
 ]
 

@@ -1,0 +1,297 @@
+"""Own decompositions of what training meets often, in ATen operations.
+
+torch's functions for these operations import a compiler (two seconds in a fresh process) by their
+wrappers. Each function here computes eager's formula for float32 and float64, and gives
+NotImplemented for the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Maybe = Tensor | None
+
+FREQUENT: dict[str, Callable[..., Any]] = {}
+
+
+def frequent(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a decomposition for wide floats."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if not all(_is_plain(arg) for arg in args if isinstance(arg, Tensor)):
+                return NotImplemented
+            return function(*args, **kwargs)
+
+        FREQUENT.update(dict.fromkeys(names, guarded))
+        return guarded
+
+    return register
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    wide = tensor.dtype in (torch.float32, torch.float64, torch.int64, torch.bool)
+    return wide and tensor.numel() > 0
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+# -- losses --------------------------------------------------------------------------------------
+
+
+@frequent("mse_loss.default")
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    away = x - target
+    return _reduced(away * away, reduction)
+
+
+@frequent("mse_loss_backward.default")
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    factor = 2.0 / x.numel() if reduction == 1 else 2.0
+    return factor * (x - target) * grad
+
+
+@frequent("nll_loss_forward.default")
+def nll_loss_forward(
+    x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int
+) -> Any:
+    if x.dim() != 2:
+        return NotImplemented
+    counts = target != ignore_index
+    index = torch.where(counts, target, 0).unsqueeze(1)
+    loss = -torch.gather(x, 1, index).squeeze(1)
+    if weight is None:
+        weights = counts.to(x.dtype)
+    else:
+        chosen = torch.gather(weight.expand(x.shape), 1, index).squeeze(1)
+        weights = torch.where(counts, chosen, 0.0)
+        loss = loss * chosen
+    loss = torch.where(counts, loss, 0.0)
+    if reduction == 0:
+        return loss, torch.zeros((), dtype=x.dtype, device=x.device)
+    total = weights.sum()
+    return (loss.sum() / total if reduction == 1 else loss.sum()), total
+
+
+@frequent("nll_loss_backward.default")
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int,
+    total: Tensor,
+) -> Any:  # fmt: skip
+    if x.dim() != 2:
+        return NotImplemented
+    if reduction == 1:
+        grad = grad / total
+    if grad.dim():
+        grad = grad.unsqueeze(1)
+    column = target.unsqueeze(1)
+    counts = column != ignore_index
+    if weight is not None:
+        grad = grad * weight.unsqueeze(0)
+    classes = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+    return torch.where((classes == column) & counts, -grad, 0.0)
+
+
+# -- activations -----------------------------------------------------------------------------------
+
+
+@frequent("gelu_backward.default")
+def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        cdf = 0.5 * (1 + torch.erf(x * math.sqrt(0.5)))
+        pdf = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+        return grad * (cdf + x * pdf)
+    beta, kappa = math.sqrt(2 / math.pi), 0.044715
+    square = x * x
+    bend = torch.tanh(beta * (x + kappa * (square * x)))
+    slope = 0.5 * x * (1 - bend * bend) * (beta * (1 + 3 * kappa * square))
+    return grad * (0.5 * (1 + bend) + slope)
+
+
+@frequent("silu_backward.default")
+def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+    gate = 1 / (1 + torch.exp(-x))
+    return grad * gate * (1 + x * (1 - gate))
+
+
+@frequent("sigmoid_backward.default")
+def sigmoid_backward(grad: Tensor, y: Tensor) -> Tensor:
+    return grad * (1 - y) * y
+
+
+@frequent("tanh_backward.default")
+def tanh_backward(grad: Tensor, y: Tensor) -> Tensor:
+    return grad * (1 - y * y)
+
+
+@frequent("threshold_backward.default")
+def threshold_backward(grad: Tensor, x: Tensor, threshold: Any) -> Tensor:
+    return torch.where(x <= threshold, 0.0, grad)
+
+
+@frequent("leaky_relu_backward.default")
+def leaky_relu_backward(grad: Tensor, x: Tensor, slope: Any, is_result: bool) -> Tensor:
+    return torch.where(x > 0, grad, grad * slope)
+
+
+@frequent("hardtanh_backward.default")
+def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
+    return torch.where((x <= low) | (x >= high), 0.0, grad)
+
+
+@frequent("_softmax_backward_data.default")
+def softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    if dtype is not grad.dtype:
+        return NotImplemented
+    scaled = grad * y
+    return (scaled - y * torch.sum(scaled, [dim], keepdim=True)).contiguous()
+
+
+@frequent("_log_softmax_backward_data.default")
+def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    if dtype is not grad.dtype:
+        return NotImplemented
+    return (grad - torch.exp(y) * torch.sum(grad, [dim], keepdim=True)).contiguous()
+
+
+@frequent("embedding_dense_backward.default")
+def embedding_dense_backward(
+    grad: Tensor, index: Tensor, rows: int, padding: int, scale_by_frequency: bool
+) -> Any:
+    if scale_by_frequency or index.dtype is not torch.int64:
+        return NotImplemented
+    if padding >= 0:
+        grad = torch.where((index == padding).unsqueeze(-1), 0.0, grad)
+    table = torch.zeros((rows, grad.shape[-1]), dtype=grad.dtype, device=grad.device)
+    return aten.index_put.default(table, [index], grad, True)
+
+
+@frequent("native_dropout_backward.default")
+def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * (mask.to(grad.dtype) * scale)
+
+
+# -- normalisation --------------------------------------------------------------------------------
+
+
+def across(vector: Tensor, x: Tensor) -> Tensor:
+    """One number for each channel, as wide as x."""
+    return vector.view([1, -1] + [1] * (x.dim() - 2))
+
+
+def _other_axes(x: Tensor) -> list[int]:
+    return [0, *range(2, x.dim())]
+
+
+@frequent("_native_batch_norm_legit_functional.default")
+def batch_norm_functional(
+    x: Tensor, weight: Maybe, bias: Maybe, mean: Tensor, var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    count = x.numel() // x.shape[1]
+    if not training or x.dim() < 2 or count < 2:
+        return NotImplemented
+    axes = _other_axes(x)
+    own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    scale = torch.rsqrt(own_var + eps)
+    y = (x - own_mean) * scale
+    if weight is not None:
+        y = y * across(weight, x)
+    if bias is not None:
+        y = y + across(bias, x)
+    flat_mean, flat_scale = own_mean.squeeze(axes), scale.squeeze(axes)
+    unbiased = own_var.squeeze(axes) * (count / (count - 1))
+    new_mean = momentum * flat_mean + (1 - momentum) * mean
+    new_var = momentum * unbiased + (1 - momentum) * var
+    return y, flat_mean, flat_scale, new_mean, new_var
+
+
+@frequent("native_batch_norm_backward.default")
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, weight: Maybe, mean: Maybe, var: Maybe, own_mean: Maybe,
+    own_scale: Maybe, training: bool, eps: float, mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    if not training:
+        if mean is None or var is None:
+            return NotImplemented
+        own_mean, own_scale = mean, torch.rsqrt(var + eps)
+    if own_mean is None or own_scale is None:
+        return NotImplemented
+    axes, part = _other_axes(x), x.shape[1] / x.numel()
+    centered = x - across(own_mean, x)
+    total = torch.sum(grad, axes)
+    dot = torch.sum(grad * centered, axes)
+    by = own_scale if weight is None else own_scale * weight
+    inner = grad
+    if training:
+        slope = across(dot * part * (own_scale * own_scale), x)
+        inner = grad - centered * slope - across(total * part, x)
+    return (
+        inner * across(by, x) if mask[0] else None,
+        dot * own_scale if mask[1] else None,
+        total if mask[2] else None,
+    )
+
+
+@frequent("native_layer_norm_backward.default")
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, scale: Tensor, weight: Maybe,
+    bias: Maybe, mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    outer = list(range(x.dim() - len(shape)))
+    inner = list(range(len(outer), x.dim()))
+    if not outer:
+        return NotImplemented
+    count = math.prod(shape)
+    grad, x = grad.contiguous(), x.contiguous()
+    normal = (x - mean) * scale
+    weighted = grad if weight is None else grad * weight
+    total = torch.sum(weighted, inner, keepdim=True)
+    dot = torch.sum(weighted * normal, inner, keepdim=True)
+    return (
+        scale / count * (weighted * count - total - normal * dot) if mask[0] else None,
+        torch.sum(grad * normal, outer) if mask[1] and weight is not None else None,
+        torch.sum(grad, outer) if mask[2] and bias is not None else None,
+    )
+
+
+@frequent("native_group_norm_backward.default")
+def group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Maybe, batch: int, channels: int,
+    inner: int, groups: int, mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    each = channels // groups
+    rows, values = grad.reshape(batch, channels, inner), x.reshape(batch, channels, inner)
+    dots, totals = (rows * values).sum([2]), rows.sum([2])
+    grouped = (batch, groups, each)
+    made = None
+    if mask[0]:
+        part = 1.0 / (inner * each)
+        by = scale.unsqueeze(2).expand(grouped)
+        dot, total = dots, totals
+        if weight is not None:
+            dot, total = dots * weight, totals * weight
+            by = by * weight.view(1, groups, each)
+        dot, total = dot.reshape(grouped).sum([2]), total.reshape(grouped).sum([2])
+        slope = (total * mean - dot) * scale * scale * scale * part
+        shift = -slope * mean - total * scale * part
+        whole = (batch, groups, each, inner)
+        made = rows.reshape(whole) * by.unsqueeze(3)
+        made = made + values.reshape(whole) * slope.view(batch, groups, 1, 1)
+        made = (made + shift.view(batch, groups, 1, 1)).reshape(x.shape)
+    centered = dots.view(grouped) - totals.view(grouped) * mean.unsqueeze(2)
+    return (
+        made,
+        (centered * scale.unsqueeze(2)).sum([0]).reshape(channels) if mask[1] else None,
+        totals.sum([0]) if mask[2] else None,
+    )

@@ -1,0 +1,56 @@
+"""What a user sees of a defect of the backend: one warning and eager's result; or the error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.base.config import config
+from inductor import compile_fx as module
+
+
+def broken(*args: Any, **kwargs: Any) -> Any:
+    raise KeyError("a defect")
+
+
+def test_a_defect_is_a_warning_and_eagers_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "schedule_graph", broken)
+    x = torch.randn(5)
+    compiled = dynamo.compile(lambda x: x.exp() + 3)
+    with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="a defect of dynamo"):
+        torch.testing.assert_close(compiled(x), x.exp() + 3)
+
+
+def test_the_error_is_raised_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "schedule_graph", broken)
+    graph = torch.fx.symbolic_trace(lambda x: (x.exp() + 4,))
+    with config.patch(suppress_errors=False), pytest.raises(KeyError, match="a defect"):
+        module.compile_fx(graph, [torch.randn(5)])
+
+
+def test_without_a_compiler_the_error_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    graph = torch.fx.symbolic_trace(lambda x: (x.exp() + 5,))
+    with (
+        config.patch(suppress_errors=True, cache_dir=str(tmp_path)),
+        pytest.raises(RuntimeError, match="no-such-compiler.*CXX=") as error,
+    ):
+        module.compile_fx(graph, [torch.randn(5)])
+    assert 'backend="eager"' in str(error.value)
+
+
+def test_a_backward_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(5, requires_grad=True)
+    graph = torch.fx.symbolic_trace(lambda x: (x.exp().sin(),))
+    compiled = module.compile_fx(graph, [x])
+    monkeypatch.setattr(module, "schedule_graph", broken)
+    with config.patch(suppress_errors=True):
+        [out] = compiled(x)
+        with pytest.warns(UserWarning, match="a defect of dynamo"):
+            out.sum().backward()
+    torch.testing.assert_close(x.grad, x.exp().cos().mul(x.exp()).detach())

@@ -1,0 +1,96 @@
+"""Common programs are traced and compiled without torch's own compiler and without SymPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PRELUDE = """
+import sys
+import torch, torch.nn as nn, torch.nn.functional as F
+import dynamo
+import inductor.compile_fx
+torch.manual_seed(0)
+
+def same(found, expected):  # torch.testing imports SymPy
+    assert len(found) == len(expected)
+    assert all(torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(found, expected))
+
+def compare(f, *args):
+    same(dynamo.compile(f, backend="inductor")(*args), f(*args))
+"""
+
+CONVOLUTIONS = """
+net = nn.Sequential(
+    nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+    nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+).eval()
+with torch.no_grad():
+    compare(net, torch.randn(2, 3, 12, 12))
+"""
+
+TRANSFORMER = """
+table, norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+qkv, out, up, down = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 32), nn.Linear(32, 8)
+
+def block(tokens, target):
+    x = table(tokens)
+    q, k, v = (part.view(2, 5, 2, 4).transpose(1, 2) for part in qkv(norm(x)).chunk(3, -1))
+    x = x + out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 5, 8))
+    x = x + down(F.gelu(up(norm(x))))
+    logits = x @ table.weight.t()
+    return F.softmax(logits, -1), F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+with torch.no_grad():
+    compare(block, torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 5)))
+"""
+
+TRAINING = """
+model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 5))
+x, target = torch.randn(4, 6), torch.randint(0, 5, (4,))
+
+def loss(x, target):
+    return F.cross_entropy(model(x), target)
+
+loss(x, target).backward()
+expected = [p.grad.clone() for p in model.parameters()]
+model.zero_grad()
+dynamo.compile(loss, backend="inductor")(x, target).backward()
+same([p.grad for p in model.parameters()], expected)
+"""
+
+TRAINING_CONVOLUTIONS = """
+model = nn.Sequential(
+    nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2),
+)
+x, target = torch.randn(4, 3, 8, 8), torch.randn(4, 2)
+
+def loss(x, target):
+    return F.mse_loss(model(x), target)
+
+dynamo.compile(loss, backend="inductor")(x, target).backward()
+assert all(p.grad is not None for p in model.parameters())
+"""
+
+CHECK = """
+assert not dynamo.counters["graph_break"], dict(dynamo.counters["graph_break"])
+loaded = [name for name in ("torch._dynamo", "sympy") if name in sys.modules]
+assert not loaded, loaded
+"""
+
+PROGRAMS = {
+    "convolutions": CONVOLUTIONS,
+    "transformer": TRANSFORMER,
+    "training": TRAINING,
+    "training convolutions": TRAINING_CONVOLUTIONS,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_compiles_without_heavy_imports(name: str) -> None:
+    code = PRELUDE + PROGRAMS[name] + CHECK
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
