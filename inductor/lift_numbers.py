@@ -1,9 +1,9 @@
-"""Numbers that only scale and shift tensors become tensors of no dimension, so that their value is free.
+"""Numbers that only scale and shift tensors become tensors of no dimension: their value is free.
 
-In: a captured graph with symbolic numbers. Out: a graph in which such numbers are tensor inputs, and
-a function that makes its inputs of the original's. A number stays one where it meets anything but
-+ - * / with a CPU tensor of float32 or float64 that has dimensions: there the value may decide sizes,
-the result's dtype or its rounding.
+In: a captured graph with symbolic numbers. Out: a graph in which such numbers are tensor inputs,
+and a function that makes its inputs of the original's. A number stays one where it meets anything
+but + - * / with a CPU tensor of float32 or float64 that has dimensions: there the value may decide
+sizes, the result's dtype or its rounding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import fx
 
 ARITHMETIC = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
-    operator.imul, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, "add", "sub", "mul",
-    "div", "add_", "sub_", "mul_", "div_",
+    operator.imul, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, "add", "sub",
+    "mul", "div", "add_", "sub_", "mul_", "div_",
 ))  # fmt: skip
 ON_NUMBERS: frozenset[Any] = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Lifted:
-    """module: the graph with tensors in place of numbers; inputs_of: its inputs, of the original's."""
+    """module: the graph with tensors in place of numbers; inputs_of: makes its inputs."""
 
     module: fx.GraphModule
     inputs_of: Callable[[tuple[Any, ...]], list[Any]]
@@ -41,9 +41,10 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     numbers = number_nodes(gm.graph)
     ends = [node for node in numbers if any(user not in numbers for user in node.users)]
-    free = [node for node in ends if all(user in numbers or takes(user, node) for user in node.users)]
-    stay = {place for node in ends if node not in free for place in roots(node, numbers)}
-    free = [node for node in free if not roots(node, numbers) & stay]
+    free = [
+        node for node in ends if all(user in numbers or takes(user, node) for user in node.users)
+    ]
+    free = without_shared_roots(ends, free, numbers)
     if not free or any(not on_cpu(node) for node in places):
         return None
     gone = {place for node in free for place in roots(node, numbers)}
@@ -59,6 +60,18 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
             known[node] = copy.node_copy(node, known.__getitem__)
     module = fx.GraphModule(gm, copy)
     return Lifted(module, inputs_maker(places, gone, free, numbers))
+
+
+def without_shared_roots(
+    ends: list[fx.Node], free: list[fx.Node], numbers: dict[fx.Node, None]
+) -> list[fx.Node]:
+    """The free ones none of whose inputs is needed as a number elsewhere."""
+    while True:
+        stay = {place for node in ends if node not in free for place in roots(node, numbers)}
+        left = [node for node in free if not roots(node, numbers) & stay]
+        if len(left) == len(free):
+            return left
+        free = left
 
 
 def number_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
@@ -105,7 +118,8 @@ def on_cpu(place: fx.Node) -> bool:
 
 def as_tensor(value: int | float) -> torch.Tensor:
     """The number as a tensor; ints and floats keep their kind."""
-    return torch.scalar_tensor(value, dtype=torch.int64 if type(value) is int else torch.float64, device="cpu")
+    dtype = torch.int64 if type(value) is int else torch.float64
+    return torch.scalar_tensor(value, dtype=dtype, device="cpu")
 
 
 def inputs_maker(
@@ -119,7 +133,7 @@ def inputs_maker(
     def make(inputs: tuple[Any, ...]) -> list[Any]:
         values = {place: inputs[index] for index, place in given}
         for node in steps:
-            arguments = [values.get(arg, arg) if isinstance(arg, fx.Node) else arg for arg in node.args]
+            arguments = [values[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
             values[node] = node.target(*arguments)  # type: ignore[operator]
         return [*[inputs[index] for index in kept], *[as_tensor(values[node]) for node in free]]
 

@@ -57,7 +57,7 @@ class NoFakeKernel(Signal):
 
 
 class NotSymbolic(Signal):
-    """An operation failed with symbolic sizes that may work, or fail as eager does, with static ones."""
+    """An operation failed with symbolic sizes; static ones may work, or fail as eager does."""
 
 
 class Unprintable(Signal):
@@ -156,7 +156,7 @@ class _NonLeaf(torch.autograd.Function):
 
 
 def give_history(real: torch.Tensor, make: Callable[[], Any]) -> Any:
-    """A fake with the autograd state of the real tensor: whether it requires grad, and is a leaf."""
+    """A fake with the autograd state of the real tensor: requires_grad, is_leaf."""
     if not real.requires_grad:
         return make()
     if real.is_leaf:

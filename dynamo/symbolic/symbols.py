@@ -61,7 +61,7 @@ FLOAT_FREE = frozenset(
 
 
 # Functions whose results tell where in its storage a tensor begins.
-OFFSET_READERS = frozenset(("storage_offset", "as_strided", "as_strided_copy", "as_strided_scatter"))
+OFFSET_READERS = frozenset("storage_offset as_strided as_strided_copy as_strided_scatter".split())
 
 
 def is_value_free(function: Any) -> bool:
@@ -194,7 +194,8 @@ class Symbols:
         except Unprintable as error:
             self.give_up(error)
         for text in texts:
-            logs.log("dynamic").emit(lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
+            logs.log("dynamic").emit(
+                lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
             self.assume(text)
         for name, fact in self.declared.items():
             value = world.fixed_value(name) if texts else None
@@ -202,7 +203,7 @@ class Symbols:
                 self.violate(fact, f"is fixed to {value}")
 
     def give_up(self, error: Unprintable) -> NoReturn:
-        """Traces again, with constants for what took part in an expression that can't be guarded."""
+        """Traces again, with constants for what is part of an expression that can't be guarded."""
         for name in error.symbols:
             if name in self.declared:
                 self.violate(self.declared[name], f"takes part in {error}, which can't be guarded")
@@ -210,7 +211,8 @@ class Symbols:
             raise NotSymbolic(str(error))
         facts = [self.facts[name] for name in error.symbols]
         shown = ", ".join(fact.text() for fact in facts)
-        logs.log("dynamic").emit(f"{shown} is fixed, because {error} can't be guarded, at {self.place()}")
+        logs.log("dynamic").emit(
+            f"{shown} is fixed, because {error} can't be guarded, at {self.place()}")
         self.context.fixed |= {
             fact for name, fact in self.facts.items()
             if fact in facts or self.values[name] in [self.values[n] for n in error.symbols]
@@ -225,7 +227,7 @@ class Symbols:
     def violate(self, fact: Fact, what: str) -> NoReturn:
         raise ConstraintViolation(
             f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
-            "  Use maybe_mark_dynamic, or change the program so that it does not depend on the size."
+            "  Use maybe_mark_dynamic, or change the program so that the size does not matter."
         )
 
     def finish(self, scope: Scope) -> None:
@@ -382,5 +384,6 @@ class Symbols:
 
 def names_in(text: str) -> list[str]:
     """The names of an expression, in order."""
-    found = [node.id for node in ast.walk(ast.parse(text, mode="eval")) if isinstance(node, ast.Name)]
+    nodes = ast.walk(ast.parse(text, mode="eval"))
+    found = [node.id for node in nodes if isinstance(node, ast.Name)]
     return list(dict.fromkeys(name for name in found if name not in FUNCTIONS))

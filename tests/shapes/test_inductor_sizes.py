@@ -106,3 +106,14 @@ def test_roots_of_sizes() -> None:
     for rows in (3, 4, 5, 6):
         x = torch.randn(rows, 2)
         torch.testing.assert_close(compiled(x), (x / rows**0.5, x * math.sqrt(rows)))
+
+
+def test_numbers_of_which_one_stays() -> None:
+    def program(x: torch.Tensor, n: int, m: int, r: float) -> Any:
+        return x * (n * m), x + (n + 1), x * r, torch.where(x > 0, x, m)
+
+    compiled = dynamo.compile(program)
+    for n in range(2, 6):
+        x = torch.randn(4, 2)
+        found, wanted = compiled(x, n, n * 3, n / 7), program(x, n, n * 3, n / 7)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)

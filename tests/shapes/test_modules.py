@@ -135,7 +135,7 @@ def test_construct(name: str, dynamic: bool | None) -> None:
         torch.manual_seed(rows)
         wanted = program(y)
         torch.testing.assert_close(found, wanted)
-        for result, argument in ((found, x), (wanted, y)):
+        for result in (found, wanted):
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 result.sum().backward()
         torch.testing.assert_close(x.grad, y.grad)

@@ -104,7 +104,8 @@ def is_open(var: Var) -> bool:
 
 def is_guardable(var: Var) -> bool:
     """True where a guard can compute the number's expression."""
-    return not is_open(var) or not any(word in var.text for word in UNGUARDED)  # type: ignore[attr-defined]
+    text = getattr(var, "text", "")
+    return not is_open(var) or not any(word in text for word in UNGUARDED)
 
 
 def text_of(var: Var) -> str | None:
