@@ -149,6 +149,11 @@ def hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
     return torch.where((x <= low) | (x >= high), 0.0, grad)
 
 
+@frequent("hardswish_backward.default")
+def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return torch.where(x <= -3, 0.0, torch.where(x < 3, grad * (x / 3 + 0.5), grad))
+
+
 @frequent("_softmax_backward_data.default")
 def softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Any:
     if dtype is not grad.dtype:

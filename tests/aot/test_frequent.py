@@ -47,6 +47,8 @@ def cases() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     case("gelu_backward", r(4, 5), x, approximate="tanh")
     for name in ("silu_backward", "sigmoid_backward", "tanh_backward"):
         case(name, r(4, 5), x)
+    case("hardswish_backward", r(4, 5), 4 * x)
+    case("hardswish_backward", r(2), torch.tensor([3.0, -3.0]).double())
     case("threshold_backward", r(4, 5), x.relu(), 0)
     case("leaky_relu_backward", r(4, 5), x, 0.1, False)
     case("hardtanh_backward", r(4, 5), x, -0.5, 0.5)
