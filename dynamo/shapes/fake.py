@@ -15,7 +15,7 @@ same, but its first use costs two seconds of imports and each operation several 
 remains what symbolic shapes are built on.
 
 How an operation is run: its outcome is looked up by (op, facts of the arguments). On a miss
-a rule of `rules.py` computes it; where there is none, the op's meta kernel runs (then its decomposition
+a rule of `rules` computes it; where there is none, the op's meta kernel runs (then its decomposition
 from `torch._decomp`), and the outcome is kept. Real errors of the program are raised as eager raises
 them: a failing operation is repeated on small real tensors for the message.
 
