@@ -106,7 +106,8 @@ def main() -> int:
         print(json.dumps(measure(options.only, options.backend, options.budget)))
         return 0
     print(
-        f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'kernels':>8}{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
+        f"{'program':18}{'graphs':>7}{'breaks':>7}{'ops':>6}{'kernels':>8}"
+        f"{'cold s':>8}{'warm s':>8}{'eager ms':>10}"
         f"{'ms':>10}{'speedup':>9}{'error':>10}{'eager':>10}"
     )
     reasons: dict[str, Any] = {}
@@ -141,7 +142,8 @@ def main() -> int:
         wrong += not correct
         print(
             f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['kernels']:8}"
-            f"{cold['compile']:8.2f}{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}{cold['eager'] / cold['ms']:8.2f}x"
+            f"{cold['compile']:8.2f}{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}"
+            f"{cold['eager'] / cold['ms']:8.2f}x"
             f"{cold['error']:10.1e}{cold['eager_error']:10.1e}{'' if correct else '  WRONG'}",
             flush=True,
         )

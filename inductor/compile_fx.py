@@ -1,7 +1,7 @@
 """The default backend: one captured graph in, one compiled callable out.
 
-    captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering) -> schedule (scheduler)
-    -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
+    captured graph -> functional ATen graph (dynamo.aot) -> loop IR (lowering)
+    -> schedule (scheduler) -> C++ and a wrapper (codegen) -> a library and a launcher (runtime)
 
 What a stage can't do is left to ATen, operator by operator; a graph that can't be brought to
 functional form at all runs as it was captured. Both are said in the log.

@@ -14,7 +14,7 @@ config = Config(
         Knob(
             "library_kernels",
             "measure",
-            "How the library kernel of a product is chosen: measure (once, kept on disk) or default.",
+            "How the library of a product is chosen: measure (once, kept on disk) or default.",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob("max_autotune", False, "Measure more candidates while compiling."),

@@ -1,4 +1,4 @@
-"""Channels-last convolutions: activations stay in the layout in which the library convolves fastest.
+"""Channels-last convolutions: activations stay as the library convolves them fastest.
 
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
 reads a channels-last input; what is computed from it keeps that layout until an operator needs
@@ -16,7 +16,9 @@ from torch import fx
 from dynamo.shapes.fake import Fake, FakeWorld
 
 aten = torch.ops.aten
-STRIDES_MATTER = {aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default}
+STRIDES_MATTER = {
+    aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
+}  # fmt: skip
 LAST = torch.channels_last
 
 

@@ -7,8 +7,8 @@ analyses and the interpreter read. Grammar:
     Op       := name args dtype [buffer] [index] [imm]     args are positions of earlier ops
 
 Loop variables: i0 .. over `ranges`, r0 .. over `reduction_ranges`; a range of 1 has no variable
-(its index is the constant 0). There are no regions: `masked` becomes loads with a mask operand, which
-read nothing where the mask is false, and a `where`. An op that depends on an r variable (through
+(its index is the constant 0). There are no regions: `masked` becomes loads with a mask operand,
+which read nothing where the mask is false, and a `where`. An op that depends on an r variable (through
 its index or its operands) is inside of the reduction loops; the result of a `reduction` op does not
 depend on r variables, and what is computed from it runs after the reduction loops. Equal operations
 occur once (loads too: nothing in one body reads what it writes).

@@ -155,7 +155,8 @@ def selu(call: Call, x: Tensor) -> Any:
 @lowering(aten.softplus.default)
 def softplus(call: Call, x: Tensor, beta: Scalar = 1, threshold: Scalar = 20) -> Any:
     soft = lambda v: (v * beta).call("exp").call("log1p") / beta  # noqa: E731
-    return _apply(call, [x], lambda v: (v * beta).call("gt", threshold).choose(v, soft(v)), 2 * DEAR)
+    large = lambda v: (v * beta).call("gt", threshold)  # noqa: E731
+    return _apply(call, [x], lambda v: large(v).choose(v, soft(v)), 2 * DEAR)
 
 
 @lowering(aten.log_sigmoid_forward.default)

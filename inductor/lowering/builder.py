@@ -68,9 +68,11 @@ class Builder:
         self._count += 1
         return f"buf{self._count - 1}"
 
-    # -- tensors that are computed where they are used ----------------------------------------------
+    # -- tensors that are computed where they are used --------------------------------------------
 
-    def computed(self, layout: Layout, inputs: Sequence[Tensor], cost: int, compute: Compute) -> Tensor:
+    def computed(
+        self, layout: Layout, inputs: Sequence[Tensor], cost: int, compute: Compute
+    ) -> Tensor:
         """A lazy tensor; realized at once where it has grown too large to be repeated."""
         for tensor in inputs:
             if tensor.view is None and tensor.cost > MOST_COST:
@@ -86,7 +88,7 @@ class Builder:
         origins = joined_origins([*lazy, self.origins])
         return Tensor(layout, self, compute=compute, cost=total, reads=reads, origins=origins)
 
-    # -- buffers --------------------------------------------------------------------------------------
+    # -- buffers ----------------------------------------------------------------------------------
 
     def store(self, tensor: Tensor) -> ViewRef:
         """A buffer with the elements of a lazy tensor."""
@@ -126,7 +128,9 @@ class Builder:
                 self.nodes.append(ComputedBuffer(name, own, body, "pointwise", self.origins))
         return self.stored(layout, name)
 
-    def scatter(self, goal: ViewRef, ranges: tuple[int, ...], function: Callable[..., None]) -> None:
+    def scatter(
+        self, goal: ViewRef, ranges: tuple[int, ...], function: Callable[..., None]
+    ) -> None:
         """A loop nest `function(ops, indices)` that stores at computed places of a buffer."""
         name = self.new_name()
         body = trace_body(ranges, (), lambda ops, i, r: function(ops, i))
@@ -188,7 +192,7 @@ class Builder:
         self.constants.append(ConstantBuffer(name, _own(layout), value))
         return self.stored(layout, name)
 
-    # -- calls into the library -----------------------------------------------------------------------
+    # -- calls into the library -------------------------------------------------------------------
 
     def extern(
         self,

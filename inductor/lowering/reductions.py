@@ -175,7 +175,7 @@ def min_dim(call: Call, x: Tensor, dim: int, keepdim: bool = False) -> Any:
     return _with_position(call, x, dim, "min")
 
 
-# -- means and variances ------------------------------------------------------------------------------
+# -- means and variances --------------------------------------------------------------------------
 
 
 def kept_layout(x: Tensor, axes: Sequence[int], dtype: torch.dtype) -> Layout:
@@ -260,7 +260,8 @@ def var_mean(call: Call, x: Tensor, dims: Any = None, **kwargs: Any) -> Any:
 
 @lowering(aten.linalg_vector_norm.default)
 def vector_norm(
-    call: Call, x: Tensor, order: float = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None
+    call: Call, x: Tensor, order: float = 2, dims: Any = None, keepdim: bool = False,
+    dtype: Any = None,
 ) -> Any:
     why = _refused(call, x)
     if why or order not in (1, 2, float("inf")) or dtype is not None:
@@ -273,7 +274,7 @@ def vector_norm(
     return call.builder.reduce(call.layout, x, axes, "sum" if order == 1 else "max", size)
 
 
-# -- softmax --------------------------------------------------------------------------------------------
+# -- softmax --------------------------------------------------------------------------------------
 
 
 def _exponentials(call: Call, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
@@ -326,7 +327,7 @@ def log_softmax(call: Call, x: Tensor, dim: int, half_to_float: bool) -> Any:
     return call.builder.computed(call.layout, [shifted, total], 1, subtract)
 
 
-# -- normalisations ---------------------------------------------------------------------------------------
+# -- normalisations -------------------------------------------------------------------------------
 
 
 def _rstd(eps: float) -> Callable[[Ops, Value], Value]:
@@ -338,7 +339,8 @@ def _rstd(eps: float) -> Callable[[Ops, Value], Value]:
 
 @lowering(aten.native_layer_norm.default)
 def layer_norm(
-    call: Call, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    call: Call, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None,
+    eps: float,
 ) -> Any:
     out, mean_fake, rstd_fake = call.result
     call = Call(call.builder, call.target, out, call.users)

@@ -1,8 +1,8 @@
 """From a functional ATen fx graph to a `LoopGraph`.
 
-In: a GraphModule whose nodes have fakes in `meta["val"]` (see `dynamo.aot`). Out: the loop graph, and
-which operators were left to ATen. One function of the table `LOWERINGS` runs for each node; an operator
-without one, or for which it declines, becomes a call into ATen.
+In: a GraphModule whose nodes have fakes in `meta["val"]` (see `dynamo.aot`). Out: the loop graph,
+and which operators were left to ATen. One function of the table `LOWERINGS` runs for each node; an
+operator without one, or for which it declines, becomes a call into ATen.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Run:
             taken.add(view.buffer)
             self.outputs.append(view)
 
-    # -- parts ------------------------------------------------------------------------------------------
+    # -- parts ------------------------------------------------------------------------------------
 
     def _values_of(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):

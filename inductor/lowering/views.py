@@ -64,8 +64,10 @@ def _copied(call: Call, x: Tensor, reindex: Reindex) -> Tensor:
     )
 
 
-@lowering(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default,
-          aten.view.dtype)
+@lowering(
+    aten.alias.default, aten.detach.default, aten.lift_fresh.default,
+    aten.lift_fresh_copy.default, aten.view.dtype,
+)  # fmt: skip
 def alias(call: Call, x: Tensor, *rest: Any) -> Any:
     if call.result.dtype is not x.dtype:
         return call.refuse("the same bytes as another dtype")

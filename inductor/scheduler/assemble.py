@@ -1,8 +1,8 @@
 """From groups of nodes to kernels: common loops, values handed on instead of memory, locals.
 
 In: nodes of one group, in program order. Out: a `Kernel`. Nodes that may share a loop become one
-stage; a value that only readers in the same loop want is not stored; one that later stages want at the
-same place becomes a local.
+stage; a value that only readers in the same loop want is not stored; one that later stages want at
+the same place becomes a local.
 """
 
 from __future__ import annotations

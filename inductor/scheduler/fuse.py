@@ -1,7 +1,7 @@
 """Which computed buffers share a kernel.
 
-In: a loop graph. Out: groups of nodes in an order in which they can run, and why neighbours were not
-fused. Every buffer's elements are computed in the order in which they lie in memory, so that a
+In: a loop graph. Out: groups of nodes in an order in which they can run, and why neighbours were
+not fused. Every buffer's elements are computed in the order in which they lie in memory, so that a
 position in memory says at which iteration a value was made. A kernel runs `rows` independent outer
 iterations; a node with n iterations does n / rows of them in each. A reader may join its producer's
 kernel where, in each row, it only reads what the same row computes.

@@ -1,8 +1,8 @@
 """Cuts the innermost loop of a stage where a condition on its variable changes.
 
 In: a stage, e.g. of a concatenation or a padding: `where(i0 < 32, masked load, masked load)`. Out:
-stages over parts of the loop in which such conditions are constant and gone: nothing is masked there,
-so that the loops are plain vector code.
+stages over parts of the loop in which such conditions are constant and gone: nothing is masked
+there, so that the loops are plain vector code.
 """
 
 from __future__ import annotations
