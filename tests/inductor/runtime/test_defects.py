@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 import torch
 
 import dynamo
+import inductor
 from dynamo.base.config import config
-from inductor import compile_fx as module
+
+# The package's attribute of this name is the function.
+module = importlib.import_module("inductor.compile_fx")
 
 
 def broken(*args: Any, **kwargs: Any) -> Any:
@@ -54,3 +58,12 @@ def test_a_backward_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.M
         with pytest.warns(UserWarning, match="a defect of dynamo"):
             out.sum().backward()
     torch.testing.assert_close(x.grad, x.exp().cos().mul(x.exp()).detach())
+
+
+def test_the_backend_can_be_used_alone(tmp_path: Any) -> None:
+    x = torch.randn(7)
+    with config.patch(cache_dir=str(tmp_path)):
+        before = inductor.metrics.snapshot()["kernels"]
+        compiled = inductor.compile_fx(torch.fx.symbolic_trace(lambda x: (x.exp() - 1,)), [x])
+        torch.testing.assert_close(compiled(x)[0], x.exp() - 1)
+    assert inductor.metrics.snapshot()["kernels"] == before + 1
