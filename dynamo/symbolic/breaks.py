@@ -55,15 +55,19 @@ STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
 
 
-TRANSFORMS = os.path.join(os.path.dirname(torch.__file__), "_functorch") + os.sep
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+# Of torch's own code only what is written like programs of users.
+PROGRAMS = tuple(
+    os.path.join(TORCH, name) + os.sep for name in ("nn", "optim", "utils", "distributions")
+)
 
 
 def is_standard_library(code: CodeType) -> bool:
-    """True for Python's own library and its import system, and for torch.func, whose levels must
-    not outlive a graph: inlined, but never cut into pieces."""
+    """True for Python's own library and its import system, and for torch's insides (torch.func,
+    whose levels must not outlive a graph, serialization, ..): inlined, but never cut into pieces."""
     name = code.co_filename
-    if name.startswith(TRANSFORMS):
-        return True
+    if name.startswith(TORCH):
+        return not name.startswith(PROGRAMS)
     return name.startswith("<frozen") or (name.startswith(STDLIB) and not name.startswith(SITE))
 
 
