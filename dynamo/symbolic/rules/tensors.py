@@ -137,6 +137,12 @@ def tracing_state(tx: SymbolicFrame) -> Var:
     return ConstVar(None)
 
 
+@rule(torch._C._len_torch_dispatch_stack)
+def dispatch_stack_length(tx: SymbolicFrame) -> Var:
+    """The guard of torch's global state knows it too."""
+    return ConstVar(torch._C._len_torch_dispatch_stack())
+
+
 @rule([torch._C._log_api_usage_once])
 def log_usage(tx: SymbolicFrame, *args: Var) -> Var:
     """Counts uses inside of torch; a compiled program counts none."""
