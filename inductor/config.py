@@ -10,7 +10,6 @@ from dynamo.base.config import Config, Knob
 config = Config(
     "inductor_config",
     [
-        Knob("fusion", True, "Put several buffers into one kernel."),
         Knob(
             "library_kernels",
             "measure",
@@ -18,13 +17,12 @@ config = Config(
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
-        Knob("cudagraphs", False, "Replay compiled graphs on the GPU as one launch."),
     ],
 )
 
 MODES: dict[str, dict[str, Any]] = {
-    "reduce-overhead": {"cudagraphs": True},
-    "max-autotune": {"max_autotune": True, "cudagraphs": True},
+    "reduce-overhead": {},  # as default: calls are one launch on the CPU, there are no CUDA graphs yet
+    "max-autotune": {"max_autotune": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
 

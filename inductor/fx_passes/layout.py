@@ -18,6 +18,7 @@ from dynamo.shapes.fake import Fake, FakeWorld
 aten = torch.ops.aten
 STRIDES_MATTER = {
     aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
+    aten._reshape_alias.default,
 }  # fmt: skip
 LAST = torch.channels_last
 

@@ -94,8 +94,8 @@ def pointwise(
     cost: int = 1,
 ) -> Any:
     """`function(ops, *values)` of operands that were converted to `dtype` (default: promoted)."""
-    why = unsupported([*operands, *([call.result] if _odd(call.result) else [])])
-    if why or _odd(call.result):
+    why = unsupported([*operands, *([call.result] if is_odd(call.result.dtype) else [])])
+    if why or is_odd(call.result.dtype):
         return call.refuse(why or f"{call.result.dtype} is left to ATen")
     held = promoted(operands) if dtype is None else dtype
     goal = compute_dtype(call.result.dtype)
@@ -108,8 +108,8 @@ def pointwise(
     return call.builder.computed(call.layout, tensors, cost, compute)
 
 
-def _odd(result: torch.Tensor) -> bool:
-    dtype = result.dtype
+def is_odd(dtype: torch.dtype) -> bool:
+    """Complex numbers, 8-bit floats, wide unsigned integers: left to ATen."""
     small = dtype.itemsize == 1 and dtype.is_floating_point
     return dtype.is_complex or small or dtype in (torch.uint16, torch.uint32, torch.uint64)
 

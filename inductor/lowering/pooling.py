@@ -61,8 +61,11 @@ def max_pool(
     values, positions = call.result
     if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or 0 in values.shape:
         return call.refuse("a large window, integers, or nothing")
+    pads, gaps = pair(padding), pair(dilation)
+    if pads != (0, 0) and gaps != (1, 1):
+        return call.refuse("padding and dilation")
     x.realize()
-    form = (size, steps, pair(padding), pair(dilation), -math.inf)
+    form = (size, steps, pads, gaps, -math.inf)
 
     def best(ops: Ops, i: Indices) -> Value:
         found = None
@@ -72,16 +75,16 @@ def max_pool(
         return found
 
     def place(ops: Ops, i: Indices) -> Value:
-        found = where = None
+        # eager starts at the first element inside of the border, with minus infinity
+        found = ops.constant(-math.inf, compute_dtype(x.dtype))
+        start = (i[-2] * steps[0] - pads[0], i[-1] * steps[1] - pads[1])
+        h0, w0 = (ops.maximum(ops.index_expr(n), ops.index_expr(0)) for n in start)
+        where = ops.add(ops.mul(h0, ops.constant(x.size[-1], torch.int64)), w0)
         for value, h, w in _window(ops, x, i, *form):
             here = ops.index_expr(h * x.size[-1] + w)
-            if found is None or where is None:
-                found, where = value, here
-                continue
             # as eager: a later one wins if it is greater, or not a number
             wins = ops.bitwise_or(ops.gt(value, found), ops.call("isnan", value))
             found, where = ops.where(wins, value, found), ops.where(wins, here, where)
-        assert where is not None
         return where
 
     cost = 2 * size[0] * size[1]

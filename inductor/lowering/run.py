@@ -116,10 +116,12 @@ class _Run:
         value = NotImplemented
         if function is None:
             call.reason = "no lowering"
-        elif not self._foreign(node):
-            value = function(call, *args, **kwargs)
-        else:
+        elif self._foreign(node):
             call.reason = "tensors of several devices"
+        elif not target.is_view and self._odd(node):
+            call.reason = "a dtype without kernels"
+        else:
+            value = function(call, *args, **kwargs)
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
@@ -158,6 +160,12 @@ class _Run:
         device = self.builder.device
         fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
         return any(isinstance(fake, torch.Tensor) and fake.device != device for fake in fakes)
+
+    def _odd(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor has a dtype that bodies do not know."""
+        fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
+        tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+        return any(pointwise.is_odd(tensor.dtype) for tensor in tensors)
 
     def _fall_back(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Any:
         target = call.target

@@ -106,6 +106,8 @@ LOWERED: list[Row] = [
     ("writes into a slice", lambda x: (y := x.clone(), y[:, 1].mul_(3.0), y * 2)[2], CUBE),
     ("max pool", lambda x: (F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, return_indices=True)),
      normal((2, 3, 9, 8))),
+    ("max pool of minus infinity", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+     lambda: [torch.full((1, 1, 5, 5), -torch.inf)]),
     ("average pool", lambda x: (F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(
         x, 4), F.avg_pool2d(x, 3, 2, 1)), normal((2, 3, 8, 8))),
     ("convolutions", lambda x, w, v: (F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, stride=2) + 1).flatten(1),
