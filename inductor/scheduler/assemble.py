@@ -16,6 +16,7 @@ from inductor.ir.index import Index, Var, constant, variable
 from inductor.scheduler.domain import (
     boundaries,
     flat_position,
+    is_column,
     loop_names,
     product,
     sizes_between,
@@ -54,28 +55,13 @@ def assemble(
 def _single(name: str, node: ComputedBuffer) -> Kernel:
     """One node: its outer loops outside, its last loop inside where that is the contiguous one."""
     body = node.body
-    inner = 0 if body.reduction_ranges and not _column(body) else min(1, len(body.ranges))
+    inner = 0 if body.reduction_ranges and not is_column(body) else min(1, len(body.ranges))
     cut = len(body.ranges) - inner
     outer, own = body.ranges[:cut], body.ranges[cut:]
     names = {f"i{n}": variable(f"o{n}", size) for n, size in enumerate(outer)}
     names.update({f"i{cut + n}": variable(f"i{n}", size) for n, size in enumerate(own)})
     stage = LoopBody(own, body.reduction_ranges, tuple(substituted(body, names)))
     return Kernel(name, outer, (stage,), (), (node.name,), node.origins)
-
-
-def _column(body: LoopBody) -> bool:
-    """Whether the last plain loop is the contiguous one of a reduction."""
-    if not body.ranges:
-        return False
-    votes = 0
-    for op in body.loads():
-        assert op.index is not None
-        along = op.index.stride_of(f"r{len(body.reduction_ranges) - 1}")
-        if along == 1:
-            votes -= 1
-        elif along != 0 and op.index.stride_of(f"i{len(body.ranges) - 1}") == 1:
-            votes += 1
-    return votes > 0
 
 
 def _flat_kernel(

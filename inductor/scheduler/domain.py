@@ -130,3 +130,19 @@ def sizes_between(steps: Sequence[int], total: int) -> tuple[int, ...]:
     chain.append(total)
     sizes = [outer // inner for inner, outer in zip(chain, chain[1:], strict=False)]
     return tuple(size for size in reversed(sizes) if size != 1)
+
+
+def is_column(body: LoopBody) -> bool:
+    """Whether neighbours in memory belong to different results of a reduction."""
+    if not body.ranges:
+        return False
+    votes = 0
+    inner, outer = f"r{len(body.reduction_ranges) - 1}", f"i{len(body.ranges) - 1}"
+    for op in body.loads():
+        assert op.index is not None
+        along = op.index.stride_of(inner)
+        if along == 1:
+            votes -= 1
+        elif op.index.stride_of(outer) == 1 and along != 0:
+            votes += 1
+    return votes > 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
 from inductor.ir.index import Index, constant, floordiv
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
-from inductor.scheduler.domain import flat_position, loop_names, merged_loops, product
+from inductor.scheduler.domain import flat_position, is_column, loop_names, merged_loops, product
 
 MOST_OPS = 400
 MOST_BUFFERS = 48
@@ -51,7 +51,7 @@ class Facts:
         self.iterations = product(body.ranges) * self.width
         self.flat: Index = outer * self.width + inner
         self.dense = _stores_in_order(node, outer)
-        self.column = bool(body.reduction_ranges) and _is_column(node)
+        self.column = bool(body.reduction_ranges) and is_column(body)
 
 
 def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
@@ -63,23 +63,6 @@ def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
         and stores[0].index == position
         and node.layout.numel() == product(node.body.ranges)
     )
-
-
-def _is_column(node: ComputedBuffer) -> bool:
-    """Whether neighbours in memory belong to different results of the reduction."""
-    body = node.body
-    if not body.ranges:
-        return False
-    votes = 0
-    inner, outer = f"r{len(body.reduction_ranges) - 1}", f"i{len(body.ranges) - 1}"
-    for op in body.loads():
-        assert op.index is not None
-        along = op.index.stride_of(inner)
-        if along == 1:
-            votes -= 1
-        elif op.index.stride_of(outer) == 1 and along != 0:
-            votes += 1
-    return votes > 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
