@@ -3,7 +3,7 @@
 In: loop variables with known ranges. Out: immutable `Index` values, always in one normal form, so
 that equal positions compare equal. Grammar:
 
-    Index := offset + sum of coefficient * Atom        (all plain Python ints)
+    Index := offset + sum of coefficient * Atom        (ints, or extents: sizes known at a call)
     Atom  := Var(name, size)            0 <= value < size; loop variables i0 i1 .. r0 r1 ..,
                                         and indirect variables (values of an `indirect` op)
            | FloorDiv(Index, divisor)   rounds towards minus infinity, divisor > 0
@@ -19,6 +19,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Union
+
+from inductor.ir.extent import (
+    Extent,
+    common_factor,
+    divide_out,
+    divides,
+    hint_of,
+    surely_less,
+)
 
 IndexLike = Union["Index", int]
 
@@ -102,20 +111,19 @@ class Index:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, int):
-            return not self.terms and self.offset == other
-        return (
-            isinstance(other, Index)
-            and self._hash == other._hash
-            and self.offset == other.offset
-            and self.terms == other.terms
-        )
+        if isinstance(other, Index):
+            return (
+                self._hash == other._hash
+                and self.offset == other.offset
+                and self.terms == other.terms
+            )
+        return isinstance(other, (int, Extent)) and not self.terms and self.offset == other
 
     def __repr__(self) -> str:
         return print_index(self, "{} // {}".format, "{} % {}".format)
 
     def __add__(self, other: IndexLike) -> Index:
-        if isinstance(other, int):
+        if not isinstance(other, Index):
             return _shift(self, other)
         if not other.terms:
             return _shift(self, other.offset)
@@ -231,12 +239,13 @@ def floordiv(base: IndexLike, divisor: int) -> Index:
     if base.low // divisor == base.high // divisor:
         return constant(base.low // divisor)
     whole, rest = _split(base, divisor)
-    if whole.terms or whole.offset:
+    if whole.terms or whole.offset != 0:
         return whole + floordiv(rest, divisor)
     common = divisor
     for _, factor in base.terms:
-        common = gcd(common, factor)
-    if common > 1:
+        both = type(factor) is type(common) is int
+        common = gcd(common, factor) if both else common_factor(common, factor)
+    if common != 1:
         terms = tuple((a, c // common) for a, c in base.terms)
         return floordiv(_make(terms, base.offset // common), divisor // common)
     digits = _digits(base, divisor)
@@ -247,7 +256,7 @@ def floordiv(base: IndexLike, divisor: int) -> Index:
         atom = base.terms[0][0]
         if isinstance(atom, FloorDiv):
             return floordiv(atom.base, atom.divisor * divisor)
-        if isinstance(atom, Mod) and atom.divisor % divisor == 0:
+        if isinstance(atom, Mod) and divides(divisor, atom.divisor):
             return mod(floordiv(atom.base, divisor), atom.divisor // divisor)
     return _make(((FloorDiv(base, divisor), 1),), 0)
 
@@ -263,12 +272,13 @@ def mod(base: IndexLike, divisor: int) -> Index:
     if quotient == base.high // divisor:
         return base + (-quotient * divisor)
     whole, rest = _split(base, divisor)
-    if whole.terms or whole.offset:
+    if whole.terms or whole.offset != 0:
         return mod(rest, divisor)
     common = divisor
     for _, factor in base.terms:
-        common = gcd(common, factor)
-    if common > 1:
+        both = type(factor) is type(common) is int
+        common = gcd(common, factor) if both else common_factor(common, factor)
+    if common != 1:
         terms = tuple((a, c // common) for a, c in base.terms)
         inner = mod(_make(terms, base.offset // common), divisor // common)
         return inner * common + base.offset % common
@@ -278,7 +288,7 @@ def mod(base: IndexLike, divisor: int) -> Index:
         return mod(high, divisor // step) * step + rest
     if len(base.terms) == 1 and base.offset == 0 and base.terms[0][1] == 1:
         atom = base.terms[0][0]
-        if isinstance(atom, Mod) and atom.divisor % divisor == 0:
+        if isinstance(atom, Mod) and divides(divisor, atom.divisor):
             return mod(atom.base, divisor)
     return _make(((Mod(base, divisor), 1),), 0)
 
@@ -299,7 +309,7 @@ def print_index(
             spell = divide if isinstance(atom, FloorDiv) else modulo
             text = f"({spell(f'({base})', str(atom.divisor))})"  # type: ignore[attr-defined]
         parts.append(text if factor == 1 else f"{factor}*{text}")
-    if index.offset or not parts:
+    if not parts or index.offset != 0:
         parts.append(str(index.offset))
     return " + ".join(parts)
 
@@ -320,7 +330,7 @@ def print_cpp(index: Index) -> str:
                 name = "k_floordiv_index" if sign == "/" else "k_mod_index"
                 text = f"{name}({print_cpp(base)}, {divisor})"
         parts.append(text if factor == 1 else f"{factor}*{text}")
-    if index.offset or not parts:
+    if not parts or index.offset != 0:
         parts.append(str(index.offset))
     return " + ".join(parts)
 
@@ -365,7 +375,7 @@ def _normal(total: dict[Atom, int], offset: int) -> Index:
         recombined = _recombine(total, offset)
         if recombined is not None:
             return recombined
-    terms = sorted([item for item in total.items() if item[1]], key=_text_of)
+    terms = sorted([item for item in total.items() if item[1] != 0], key=_text_of)
     return _make(tuple(terms), offset)
 
 
@@ -376,7 +386,7 @@ def _recombine(total: dict[Atom, int], offset: int) -> Index | None:
             continue
         size = low_atom.divisor
         quotient = floordiv(low_atom.base, size)
-        if len(quotient.terms) != 1 or quotient.offset or quotient.terms[0][1] != 1:
+        if len(quotient.terms) != 1 or quotient.offset != 0 or quotient.terms[0][1] != 1:
             continue
         high_atom = quotient.terms[0][0]
         for atom, other in total.items():
@@ -398,22 +408,22 @@ def _split(base: Index, divisor: int) -> tuple[Index, Index]:
     whole = []
     rest = []
     for atom, factor in base.terms:
-        part, left = divmod(factor, divisor)
+        part, left = divide_out(factor, divisor)
         if left == 0:
             whole.append((atom, part))
         else:
             rest.append((atom, factor))
-    part, left = divmod(base.offset, divisor)
+    part, left = divide_out(base.offset, divisor)
     return _make(tuple(whole), part), _make(tuple(rest), left)
 
 
 def _digits(base: Index, divisor: int) -> tuple[int, Index, Index] | None:
     """base = step * high + rest with 0 <= rest < step and step a divisor of `divisor`."""
-    for step in sorted({abs(factor) for _, factor in base.terms}):
-        if step == 1 or divisor % step:
+    for step in sorted({abs(factor) for _, factor in base.terms}, key=hint_of):
+        if step == 1 or not divides(step, divisor):
             continue
         high, rest = _split(base, step)
-        if high.terms and rest.low >= 0 and rest.high < step:
+        if high.terms and surely_less(-1, rest.low) and surely_less(rest.high, step):
             return step, high, rest
     return None
 
