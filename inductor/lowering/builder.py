@@ -25,6 +25,7 @@ from inductor.ir.graph import (
     joined_origins,
 )
 from inductor.ir.index import flatten, variable
+from inductor.lowering.sizes import is_tensor
 from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
 
 MOST_READS = 12
@@ -206,7 +207,7 @@ class Builder:
         name = self.new_name()
         plain = tuple(_argument(arg) for arg in args)
         named = tuple((key, _argument(value)) for key, value in kwargs.items())
-        if isinstance(result, torch.Tensor):
+        if is_tensor(result):
             layout = _own(layout_of(result))
             self.nodes.append(
                 ExternKernel(name, layout, target, plain, named, (), self.origins, reason)
@@ -218,7 +219,7 @@ class Builder:
     def _results(self, extern: str, result: Any) -> Any:
         tensors: list[Any] = []
         for index, item in enumerate(result):
-            if not isinstance(item, torch.Tensor):
+            if not is_tensor(item):
                 tensors.append(None)
                 continue
             layout = layout_of(item)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
+from inductor.ir.extent import Extent
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, compute_dtype
@@ -66,7 +67,8 @@ def arange(call: Call, *args: Any, **kwargs: Any) -> Any:
     if len(args) > 2:
         step = args[2]
     dtype = call.result.dtype
-    if not isinstance(start, int) or not isinstance(step, int) or dtype_kind(dtype) != "i":
+    whole = all(isinstance(number, (int, Extent)) for number in (start, step))
+    if not whole or dtype_kind(dtype) != "i":
         return call.refuse("a range of floats")
 
     def compute(ops: Ops, indices: Indices) -> Value:

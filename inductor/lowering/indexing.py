@@ -229,7 +229,7 @@ def _clip(position: Any, default: int, extent: int) -> int:
     if position is None:
         return default
     position = position + extent if position < 0 else position
-    return int(min(max(position, 0), extent))
+    return min(max(position, 0), extent)
 
 
 @lowering(aten.select_scatter.default)

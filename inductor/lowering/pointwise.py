@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
+from inductor.ir.extent import hint_of
 from inductor.ir.index import constant
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
@@ -50,7 +51,7 @@ class Kind(Enum):
 
 def promoted(operands: Sequence[Any], kind: Kind = Kind.DEFAULT) -> torch.dtype:
     """The dtype that eager computes in, as it is held inside of a body."""
-    facts = [_stand_in(o.dtype, len(o.size) > 0) if isinstance(o, Tensor) else o for o in operands]
+    facts = [_fact(operand) for operand in operands]
     found = facts[0]
     for other in facts[1:]:
         dtype = torch.result_type(found, other)
@@ -59,6 +60,13 @@ def promoted(operands: Sequence[Any], kind: Kind = Kind.DEFAULT) -> torch.dtype:
     if kind is Kind.INT_TO_FLOAT and dtype_kind(dtype) in "bi":
         dtype = torch.get_default_dtype()
     return compute_dtype(dtype)
+
+
+def _fact(operand: Any) -> Any:
+    """What promotion looks at: a tensor or number of the same kind."""
+    if isinstance(operand, Tensor):
+        return _stand_in(operand.dtype, len(operand.size) > 0)
+    return hint_of(operand)
 
 
 def _has_dimension(value: Any) -> bool:

@@ -198,7 +198,8 @@ def variance_of(
 ) -> Tensor:
     """Sum of squared distances from the mean over (count - correction); two passes, as precise
     as eager's."""
-    divisor = max(count_of(x, axes) - correction, 0.0)
+    whole = int(correction) if correction == int(correction) else correction
+    divisor = max(count_of(x, axes) - whole, 0)
 
     def element(ops: Ops, value: Value, indices: Indices) -> tuple[Value, ...]:
         away = ops.sub(value, mean_.load(ops, broadcast(mean_, indices)))

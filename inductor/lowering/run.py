@@ -23,6 +23,7 @@ from inductor.lowering import reductions as reductions
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
 from inductor.lowering.registry import LOWERINGS, Call
+from inductor.lowering.sizes import SymbolTable, is_symbolic, is_tensor
 from inductor.lowering.tensor import Tensor
 
 aten = torch.ops.aten
@@ -30,10 +31,12 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A loop graph; fallbacks: (operator, reason) of each call that was left to ATen."""
+    """A loop graph; fallbacks: (operator, reason) of each call that was left to ATen; symbols: of
+    the sizes that are known when it is called."""
 
     graph: LoopGraph
     fallbacks: tuple[tuple[str, str], ...]
+    symbols: SymbolTable | None = None
 
 
 # Library calls that are meant to be library calls: not counted as fallbacks.
@@ -59,6 +62,10 @@ class _Run:
         self.inputs: list[InputBuffer | None] = []
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
+        self.symbols: SymbolTable | None = None
+        if is_symbolic(module):
+            self.symbols = SymbolTable()
+            self.symbols.enter_inputs(module)
 
     def lower(self) -> Lowered:
         for node in self.module.graph.nodes:
@@ -71,12 +78,12 @@ class _Run:
             self.builder.device,
         )
         verify(graph)
-        return Lowered(graph, tuple(self.fallbacks))
+        return Lowered(graph, tuple(self.fallbacks), self.symbols)
 
     def placeholder(self, node: torch.fx.Node) -> None:
-        fake = node.meta.get("val")
+        fake = self._described(node)
         position = len(self.inputs)
-        if not isinstance(fake, torch.Tensor):
+        if not is_tensor(fake):
             self.inputs.append(None)
             self.values[node] = fake
             return
@@ -100,6 +107,9 @@ class _Run:
         self.values[node] = self.builder.constant(value, layout_of(value))
 
     def call_function(self, node: torch.fx.Node) -> None:
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            self.values[node] = self._described(node)
+            return
         args = self._values_of(node.args)
         kwargs = self._values_of(node.kwargs)
         target: Any = node.target
@@ -107,7 +117,7 @@ class _Run:
             self.values[node] = target(*args, **kwargs)  # getitem
             return
         self.builder.origins = _origins(node)
-        result = node.meta["val"]
+        result = self._described(node)
         if target is aten.copy_.default:
             self._write_input(*args)
             return
@@ -142,6 +152,10 @@ class _Run:
 
     # -- parts ------------------------------------------------------------------------------------
 
+    def _described(self, node: torch.fx.Node) -> Any:
+        value = node.meta.get("val")
+        return value if self.symbols is None else self.symbols.describe(value)
+
     def _values_of(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             return self.values[value]
@@ -171,7 +185,7 @@ class _Run:
         target = call.target
         if target._schema.name.split("::")[1] not in LIBRARY:
             self.fallbacks.append((str(target), call.reason))
-        return self.builder.extern(target, args, kwargs, node.meta["val"], call.reason)
+        return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
 
     def _keep_if_shared(self, node: torch.fx.Node, value: Tensor) -> None:
         """Store what several nodes use, unless it is cheaper to compute it again."""

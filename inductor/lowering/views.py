@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import Layout
 from inductor.ir.index import constant, flatten, floordiv, mod
 from inductor.lowering.builder import contiguous, layout_of
@@ -51,11 +52,28 @@ def view(call: Call, x: Tensor, size: Sequence[int], *strides: Any) -> Any:
 
 def _is_view(old: Layout, new: Layout) -> bool:
     """Whether a row-major reshape of a tensor with layout `old` can have the layout `new`."""
-    try:
-        meta = torch.empty_strided(old.size, old.stride, dtype=old.dtype, device="meta")
-        return meta.view(new.size).stride() == new.stride
-    except RuntimeError:
-        return False
+    if 0 in old.size:
+        return True
+    axes = [axis for axis, extent in enumerate(old.size) if extent != 1]
+    runs: list[list[int]] = []  # elements and last stride of dimensions that are walked as one
+    for axis in axes:
+        extent, step = old.size[axis], old.stride[axis]
+        if runs and runs[-1][1] == extent * step:
+            runs[-1] = [runs[-1][0] * extent, step]
+        else:
+            runs.append([extent, step])
+    count, step = 1, 1
+    for extent, stride in zip(reversed(new.size), reversed(new.stride), strict=True):
+        if extent == 1:
+            continue
+        if count == 1:
+            if not runs:
+                return False
+            count, step = runs.pop()
+        if stride != step or not divides(extent, count):
+            return False
+        count, step = count // extent, step * extent
+    return count == 1 and not runs
 
 
 def _copied(call: Call, x: Tensor, reindex: Reindex) -> Tensor:
@@ -102,7 +120,7 @@ def expand(call: Call, x: Tensor, size: Sequence[int], implicit: bool = False) -
     for axis, extent in enumerate(new):
         old = 1 if axis < skip else x.size[axis - skip]
         grown *= extent if old != extent else 1
-    if x.view is None and grown >= 4 and x.root().cost >= 4 and x.root().reads:
+    if x.view is None and hint_of(grown) >= 4 and x.root().cost >= 4 and x.root().reads:
         x.realize()  # otherwise computed again for each copy
 
     def reindex(indices: Indices) -> Indices:

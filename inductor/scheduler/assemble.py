@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import ComputedBuffer, joined_origins
 from inductor.ir.index import Index, Var, constant, variable
 from inductor.scheduler.domain import (
@@ -97,7 +98,7 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
             stage = max(stage, stage_of[name] + (0 if same_loop else 1))
         stage_of[node.name] = stage
         parts.setdefault((stage, width), Part(width)).nodes.append(node)
-    return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -key[1]))]
+    return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]
 
 
 def _flat(body: LoopBody) -> Index:
@@ -119,7 +120,7 @@ def _outer_sizes(nodes: Sequence[ComputedBuffer], rows: int) -> tuple[int, ...]:
         body = node.body
         loops = body.ranges + body.reduction_ranges
         width = product(loops) // rows
-        steps.update(step // width for step in boundaries(loops) if step % width == 0)
+        steps.update(step // width for step in boundaries(loops) if divides(width, step))
     return sizes_between(sorted(steps), rows)
 
 
@@ -175,7 +176,7 @@ class _Assembler:
         steps = set()
         for node in part.nodes:
             loops = node.body.ranges + node.body.reduction_ranges
-            steps.update(step for step in boundaries(loops) if step < part.width)
+            steps.update(boundaries(loops))
         sizes = sizes_between(sorted(steps), part.width)
         prefix = "r" if part.reduces else "i"
         shape = LoopBody((), sizes, ()) if part.reduces else LoopBody(sizes, (), ())

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from inductor.ir.body import LoopBody, Op
+from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import ComputedBuffer
 from inductor.ir.index import Index, constant, floordiv, mod, variable
 
@@ -124,8 +125,8 @@ def boundaries(sizes: Sequence[int]) -> list[int]:
 def sizes_between(steps: Sequence[int], total: int) -> tuple[int, ...]:
     """Loop sizes for boundaries; those that would not divide one another are left out."""
     chain = [1]
-    for step in sorted(set(steps)):
-        if step > chain[-1] and step % chain[-1] == 0 and total % step == 0 and step != total:
+    for step in sorted(set(steps), key=hint_of):
+        if step not in (chain[-1], total) and divides(chain[-1], step) and divides(step, total):
             chain.append(step)
     chain.append(total)
     sizes = [outer // inner for inner, outer in zip(chain, chain[1:], strict=False)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from inductor.ir.extent import divides, hint_of, surely_less
 from inductor.ir.graph import ComputedBuffer, LoopGraph, Node
 from inductor.ir.index import Index, constant, floordiv
 from inductor.scheduler.dependencies import Dependencies, find_dependencies
@@ -138,7 +139,7 @@ class _Fuser:
             return
         first.rows = self._rows_of(first, second)
         first.members = sorted(first.members + second.members)
-        first.iterations = max(first.iterations, second.iterations)
+        first.iterations = max(first.iterations, second.iterations, key=hint_of)
         for member in second.members:
             self.group_of[member] = first
 
@@ -146,7 +147,7 @@ class _Fuser:
         if first.rows is not None or second.rows is not None:
             return first.rows if first.rows is not None else second.rows
         return None if first.iterations == second.iterations else min(
-            first.iterations, second.iterations
+            first.iterations, second.iterations, key=hint_of
         )
 
     def _refusal(self, first: Group, second: Group) -> str:
@@ -176,12 +177,12 @@ class _Fuser:
 
     def _row_refusal(self, first: Group, second: Group, rows: int) -> str:
         for member in first.members + second.members:
-            if self.facts[member].iterations % rows:
+            if not divides(rows, self.facts[member].iterations):
                 return f"{self.nodes[member].name} has no {rows} rows"
-        longest = max(first.iterations, second.iterations) // rows
+        longest = hint_of(max(first.iterations, second.iterations, key=hint_of) // rows)
         if first.rows is None and second.rows is None and longest < SHORTEST_ROW:
             return f"rows of {longest} elements are too short"
-        if rows < min(FEW_ROWS, self.threads) and longest > LONG_ROW:
+        if hint_of(rows) < min(FEW_ROWS, self.threads) and longest > LONG_ROW:
             # One loop nest is split over threads; a second one after it would not be.
             inside = set(first.members)
             for member in second.members:
@@ -207,17 +208,17 @@ class _Fuser:
         made, used = self.facts[producer], self.facts[reader]
         per_row = 1 if rows is None else made.node.layout.numel() // rows
         width = 1 if rows is None else used.iterations // rows
-        row = floordiv(used.flat, width) if width > 1 else used.flat
+        row = floordiv(used.flat, width)
         for op in used.node.body.loads():
             if op.buffer != name:
                 continue
             assert op.index is not None
             away = op.index - row * per_row
-            if per_row > 1 and made.rows is not None:
+            if per_row != 1 and made.rows is not None:
                 return False
             if per_row == 1 and away != constant(0):
                 return False
-            if away.low < 0 or away.high >= per_row:
+            if not (surely_less(-1, away.low) and surely_less(away.high, per_row)):
                 return False
         return True
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from inductor.ir.body import LoopBody, Op
+from inductor.ir.extent import Extent, hint_of, surely_less, up_to_multiple
 from inductor.ir.index import Index, Var, variable
 from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.domain import substituted
@@ -38,10 +39,13 @@ def split_stage(stage: LoopBody) -> list[LoopBody]:
     if not stage.ranges:
         return [stage]
     name, size = f"i{len(stage.ranges) - 1}", stage.ranges[-1]
-    cuts = sorted({cut for cut in _cuts(stage, name) if 0 < cut < size})
+    inside = {c for c in _cuts(stage, name) if surely_less(0, c) and surely_less(c, size)}
+    cuts = sorted(inside, key=hint_of)
     if not cuts or len(cuts) >= MOST_PIECES:
         return [stage]
     edges = [0, *cuts, size]
+    if not all(surely_less(start, end) for start, end in zip(edges, edges[1:], strict=False)):
+        return [stage]
     return [
         _part(stage, name, start, end) for start, end in zip(edges, edges[1:], strict=False)
     ]
@@ -58,10 +62,11 @@ def _cuts(stage: LoopBody, name: str) -> Iterator[int]:
         terms = left.index.terms
         if len(terms) != 1 or not isinstance(terms[0][0], Var) or terms[0][0].name != name:
             continue
-        factor, bound = terms[0][1], int(right.imm) - left.index.offset  # type: ignore[arg-type]
-        if factor <= 0:
+        assert isinstance(right.imm, (int, Extent))
+        factor, bound = terms[0][1], right.imm - left.index.offset
+        if not surely_less(0, factor):
             continue
-        at_least, above = -(-bound // factor), bound // factor + 1
+        at_least, above = up_to_multiple(bound, factor), bound // factor + 1
         if op.name in ("ge", "lt", "eq", "ne"):
             yield at_least
         if op.name in ("gt", "le", "eq", "ne"):
@@ -127,15 +132,15 @@ def _comparison(op: Op, kept: list[Op]) -> bool | None:
     if left.name == "index_expr" and left.index is not None:
         low, high = left.index.low, left.index.high
     elif left.name == "constant":
-        low = high = int(left.imm)  # type: ignore[arg-type]
+        low = high = left.imm  # type: ignore[assignment]
     else:
         return None
-    bound = int(right.imm)  # type: ignore[arg-type]
+    bound: int = right.imm  # type: ignore[assignment]
     always, never = {
-        "ge": (low >= bound, high < bound),
-        "lt": (high < bound, low >= bound),
-        "gt": (low > bound, high <= bound),
-        "le": (high <= bound, low > bound),
+        "ge": (surely_less(bound - 1, low), surely_less(high, bound)),
+        "lt": (surely_less(high, bound), surely_less(bound - 1, low)),
+        "gt": (surely_less(bound, low), surely_less(high - 1, bound)),
+        "le": (surely_less(high - 1, bound), surely_less(bound, low)),
     }[op.name]
     return True if always else False if never else None
 

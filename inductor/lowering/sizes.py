@@ -1,0 +1,166 @@
+"""From SymInts of the ATen graph to extents.
+
+In: the fakes in `meta["val"]` of a graph that holds for many sizes. Out: `Shaped` records with
+extents in their place, and where the value of each symbol is found among the inputs of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add, floordiv, mod, mul
+from typing import Any
+
+import torch
+
+from dynamo.aot.records import Unsupported
+from inductor.ir.extent import Extent, Sizes, surely_positive
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """What lowering asks of a fake tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def storage_offset(self) -> int:
+        return self.offset
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value of `meta["val"]` stands for a tensor."""
+    return isinstance(value, (torch.Tensor, Shaped))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a call finds a symbol: a number among the inputs, or the size of one of them."""
+
+    input: int
+    dim: int | None
+
+    def read(self, inputs: Sequence[Any]) -> int:
+        value = inputs[self.input]
+        return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
+
+
+def is_symbolic(module: torch.fx.GraphModule) -> bool:
+    """Whether sizes or numbers of the graph are symbols."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (
+            isinstance(value, torch.Tensor)
+            and any(isinstance(size, torch.SymInt) for size in value.shape)
+        ):
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class SymbolTable:
+    """The symbols of one graph: `sources` in the order of `sizes.symbols`."""
+
+    sizes: Sizes = field(default_factory=Sizes)
+    sources: list[Source] = field(default_factory=list)
+    _extents: dict[Any, Extent] = field(default_factory=dict)
+
+    def enter_inputs(self, module: torch.fx.GraphModule) -> None:
+        """Make a symbol for each that an input carries."""
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for number, node in enumerate(inputs):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self._enter(value, Source(number, None))
+            elif isinstance(value, torch.Tensor):
+                for dim, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt):
+                        self._enter(size, Source(number, dim))
+
+    def _enter(self, value: torch.SymInt, source: Source) -> None:
+        symbol = value.node.expr
+        if not symbol.is_Symbol or symbol in self._extents:
+            return
+        bounds = value.node.shape_env.var_to_range.get(symbol)
+        low = None if bounds is None or not bounds.lower.is_Integer else int(bounds.lower)
+        hint = value.node.hint
+        if hint is None:
+            raise Unsupported("a size that nobody knows before the call")
+        self._extents[symbol] = self.sizes.symbol(int(hint), low)
+        self.sources.append(source)
+
+    def extent(self, value: Any) -> int:
+        """The number behind an int or SymInt."""
+        if not isinstance(value, torch.SymInt):
+            return value  # type: ignore[no-any-return]
+        return self._translate(value.node.expr)
+
+    def _translate(self, expression: Any) -> int:
+        if expression.is_Integer:
+            return int(expression)
+        if expression.is_Symbol:
+            if expression not in self._extents:
+                raise Unsupported(f"no input has the size {expression}")
+            return self._extents[expression]
+        function = FUNCTIONS.get(type(expression).__name__)
+        if function is None:
+            raise Unsupported(f"a size that is {expression}")
+        return function(*map(self._translate, expression.args))
+
+    def describe(self, value: Any) -> Any:
+        """A value of `meta["val"]` with extents for SymInts."""
+        if isinstance(value, torch.Tensor):
+            return self._shaped(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self.describe(item) for item in value)
+        if isinstance(value, torch.SymInt):
+            return self.extent(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise Unsupported("a number that is computed from sizes")
+        return value
+
+    def _shaped(self, fake: torch.Tensor) -> Shaped:
+        size = tuple(map(self.extent, fake.shape))
+        for extent in size:
+            if type(extent) is Extent and not surely_positive(extent):
+                self._need_positive(extent)
+        return Shaped(
+            size, tuple(map(self.extent, fake.stride())), self.extent(fake.storage_offset()),
+            fake.dtype, fake.device,
+        )
+
+    def _need_positive(self, extent: Extent) -> None:
+        """Everything behind takes sizes that are not the constant 0 for positive."""
+        if extent.hint <= 0:
+            raise Unsupported(f"a size that may be 0: {extent}")
+        self.sizes.assume(f"{extent} > 0")
+
+
+def _power(base: int, exponent: int) -> int:
+    if type(exponent) is Extent or exponent < 0:
+        raise Unsupported("a power of sizes")
+    return reduce(mul, [base] * exponent, 1)
+
+
+# How sympy and torch.utils._sympy name what sizes are made of.
+FUNCTIONS: dict[str, Callable[..., int]] = {
+    "Add": lambda *parts: reduce(add, parts),
+    "Mul": lambda *parts: reduce(mul, parts),
+    "Pow": _power,
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "Mod": mod,
+    "PythonMod": mod,
+    "Max": lambda *parts: reduce(max, parts),
+    "Min": lambda *parts: reduce(min, parts),
+}

@@ -1,0 +1,44 @@
+"""Which reshapes of a strided tensor are views, against torch."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from inductor.ir.graph import Layout
+from inductor.lowering.views import _is_view
+
+
+def parts_of(total: int, numbers: random.Random) -> list[int]:
+    """Random sizes with this product."""
+    sizes = []
+    while total > 1:
+        part = numbers.choice([n for n in range(2, total + 1) if total % n == 0])
+        sizes.append(part)
+        total //= part
+    for _ in range(numbers.randrange(3)):
+        sizes.insert(numbers.randrange(len(sizes) + 1), 1)
+    return sizes
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_views_are_torchs(seed: int) -> None:
+    numbers = random.Random(seed)
+    total = numbers.choice([1, 2, 6, 12, 24])
+    dims = parts_of(total, numbers)
+    tensor = torch.empty([d + numbers.choice([0, 0, 1]) for d in dims])
+    tensor = tensor[tuple(slice(0, d) for d in dims)]
+    if dims:
+        tensor = tensor.permute(numbers.sample(range(len(dims)), len(dims)))
+    if dims and numbers.random() < 0.2:
+        tensor = tensor.unsqueeze(0).expand(2, *tensor.shape)
+    new = parts_of(tensor.numel(), numbers)
+    try:
+        stride, possible = tensor.view(new).stride(), True
+    except RuntimeError:
+        stride, possible = torch.empty(new).stride(), False
+    device = torch.device("cpu")
+    old = Layout(device, torch.float32, tuple(tensor.shape), tensor.stride())
+    assert _is_view(old, Layout(device, torch.float32, tuple(new), stride)) == possible
