@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
+from inductor.codegen.bind import Binder
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
@@ -34,10 +35,12 @@ from inductor.ir.graph import ExternKernel
 from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
+from inductor.lowering.sizes import has_symbols
 from inductor.runtime import _launch
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_by_sizes, is_symbolic
+from inductor.symbolic import ForAllSizes, Variant
 
 Compiled = Callable[..., Any]
 
@@ -144,8 +147,33 @@ def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compil
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     logs.log("aot_graphs").emit(lambda: str(module.code))
+    if has_symbols(module):
+        return ForAllSizes(module, functools.partial(_compile_variant, module))
+    lowered, schedule = _lower_and_schedule(module, None)
+    if lowered.graph.device.type != "cpu":
+        return _tensors_only(_for_gpu(lowered, schedule), lowered)
+    units, spec = _generate(lowered, schedule)
+    return _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+
+
+def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
+    """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
+    lowered, schedule = _lower_and_schedule(module, hints)
+    if lowered.graph.device.type != "cpu":
+        raise Unsupported("sizes that are known at a call only, on a GPU")
+    units, spec = _generate(lowered, schedule)
+    symbols = lowered.symbols
+    assert symbols is not None
+    tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
+    path = cpu.build(units, cpu.open_store())
+    return Variant(path, Binder(spec, symbols.sizes), tuple(symbols.sources), tensors)
+
+
+def _lower_and_schedule(
+    module: torch.fx.GraphModule, hints: Sequence[int] | None
+) -> tuple[Lowered, Schedule]:
     with timed("inductor.lowering"):
-        lowered = lower_graph(module)
+        lowered = lower_graph(module, hints)
     threads = torch.get_num_threads()
     if config.library_kernels == "measure":
         with timed("inductor.library_kernels"):
@@ -154,12 +182,12 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
     _report(lowered, schedule)
-    if lowered.graph.device.type != "cpu":
-        return _tensors_only(_for_gpu(lowered, schedule), lowered)
+    return lowered, schedule
+
+
+def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str, Any]]:
     cores = len(os.sched_getaffinity(0))
-    units, spec = cpu.generate("graph", lowered.graph, schedule, threads, cores)
-    launcher = cpu.load(units, spec, cpu.open_store())
-    return _tensors_only(launcher, lowered)
+    return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
 
 
 def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:

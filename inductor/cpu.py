@@ -75,13 +75,23 @@ def _print_kernels(
     return list(printed.values()), by_name
 
 
-def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
-    """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
+def build(units: list[str], store: Store) -> str:
+    """The path of the library, built or found."""
     toolchain = need_toolchain(store)
     log = logs.log("cache")
     with timed("inductor.build"):
         built: Built = build_library(units, toolchain, store, explain=log.enabled)
     metrics.count("libraries_reused" if built.reused else "libraries_built")
     log.emit(lambda: f"library {built.key.digest}: {'found' if built.reused else built.reason}")
+    return str(built.path)
+
+
+def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
+    """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
+    return launch(build(units, store), spec)
+
+
+def launch(path: str, spec: dict[str, Any]) -> Any:
+    """The callable of a library."""
     with timed("inductor.load"):
-        return _launch.Launcher(str(built.path), spec)
+        return _launch.Launcher(path, spec)

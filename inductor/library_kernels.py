@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from inductor.ir.extent import hint_of
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa
@@ -29,7 +30,10 @@ ADVANTAGE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """x [m, k] times the transpose of weight [n, k], plus bias [n] or nothing."""
+    """x [m, k] times the transpose of weight [n, k], plus bias [n] or nothing.
+
+    m, n, k: what they are at the compile, where they are known at a call only.
+    """
 
     m: int
     n: int
@@ -83,9 +87,10 @@ def _as_linear(node: ExternKernel, layouts: dict[str, Layout]) -> Linear | None:
         return None
     if isinstance(bias, ViewRef) and (bias.size != (n,) or bias.stride != (1,)):
         return None
+    turned = replace(weight, size=(n, k), stride=(k, 1))
+    m, n, k = map(hint_of, (m, n, k))
     if min(m, n, k) < 2:
         return None
-    turned = replace(weight, size=(n, k), stride=(k, 1))
     return Linear(m, n, k, x, turned, bias if isinstance(bias, ViewRef) else None)
 
 

@@ -26,6 +26,7 @@ NAMES = (
     "libraries_reused",
     "symbolic_graphs",  # captured for many sizes
     "sizes_compiled",  # of these: compiled for one set of sizes and numbers
+    "sizes_bound",  # launchers made for sizes that a library holds for
     "graphs_reused",  # whole graphs that came from the cache
 )
 

@@ -24,7 +24,8 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """text: of the function `run`; spec: for `Launcher`."""
+    """text: of the function `run`; spec: for `Launcher`, with extents where sizes are known at a
+    call (see `codegen/bind.py`)."""
 
     text: str
     spec: dict[str, Any]
@@ -74,6 +75,7 @@ class _Writer:
                 self.lines.append(f"  rt->drop(rt, {self.slot_of[dead]});")
         spec = {
             "name": name,
+            "lives": [(self.slot_of[x.name], x.first, x.last, x.bytes) for x in self.plan.lives],
             "arena_bytes": self.plan.arena_bytes,
             "release_gil": len(self.schedule.steps) > 4,
             "slots": self.slots,
@@ -83,7 +85,15 @@ class _Writer:
             "outputs": [self._output(output) for output in self.graph.outputs],
         }
         spec["views"] = list(self.views)
-        return Wrapper("\n".join([HEAD, *self.lines, "  return 0;", "}", ""]), spec)
+        return Wrapper("\n".join([HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]), spec)
+
+    def _sizes(self) -> list[str]:
+        """Sizes known at a call are read from the last slot."""
+        symbols = sorted({name for source in self.kernels.values() for name in source.symbols})
+        if not symbols:
+            return []
+        lines = [f"  const i64* sizes = (const i64*)d[{len(self.slots)}];"]
+        return lines + [f"  const i64 {name} = sizes[{int(name[1:])}];" for name in symbols]
 
     def _call_kernel(self, kernel: Kernel) -> None:
         source = self.kernels[kernel.name]
@@ -91,7 +101,7 @@ class _Writer:
             f"({kind.replace('__restrict__', '').strip()})d[{self.slot_of[buffer]}]"
             for buffer, kind in zip(source.parameters, source.types, strict=True)
         ]
-        call = f"{source.name}({', '.join(['rt', *arguments])})"
+        call = f"{source.name}({', '.join(['rt', *arguments, *source.symbols])})"
         self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
 
     def _call_extern(self, step: ExternKernel) -> None:

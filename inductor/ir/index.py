@@ -324,7 +324,7 @@ def print_cpp(index: Index) -> str:
             base: Index = atom.base  # type: ignore[attr-defined]
             divisor: int = atom.divisor  # type: ignore[attr-defined]
             sign = "/" if isinstance(atom, FloorDiv) else "%"
-            if base.low >= 0:
+            if surely_less(-1, base.low):
                 text = f"(({print_cpp(base)}) {sign} {divisor})"
             else:
                 name = "k_floordiv_index" if sign == "/" else "k_mod_index"

@@ -8,6 +8,7 @@ operator without one, or for which it declines, becomes a call into ATen.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from inductor.lowering import reductions as reductions
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
 from inductor.lowering.registry import LOWERINGS, Call
-from inductor.lowering.sizes import SymbolTable, is_symbolic, is_tensor
+from inductor.lowering.sizes import SymbolTable, has_symbols, is_tensor
 from inductor.lowering.tensor import Tensor
 
 aten = torch.ops.aten
@@ -49,13 +50,16 @@ LIBRARY = {
 }  # fmt: skip
 
 
-def lower_graph(module: torch.fx.GraphModule) -> Lowered:
-    """Lower every node of `module`; the tensors that it returns are the outputs of the result."""
-    return _Run(module).lower()
+def lower_graph(module: torch.fx.GraphModule, hints: Sequence[int] | None = None) -> Lowered:
+    """Lower every node of `module`; the tensors that it returns are the outputs of the result.
+
+    hints: values of the symbols, if the sizes of the graph are some; default: those of its capture.
+    """
+    return _Run(module, hints).lower()
 
 
 class _Run:
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, hints: Sequence[int] | None) -> None:
         self.module = module
         self.builder = Builder(_device_of(module))
         self.values: dict[torch.fx.Node, Any] = {}
@@ -63,9 +67,9 @@ class _Run:
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
         self.symbols: SymbolTable | None = None
-        if is_symbolic(module):
+        if has_symbols(module):
             self.symbols = SymbolTable()
-            self.symbols.enter_inputs(module)
+            self.symbols.enter_inputs(module, hints)
 
     def lower(self) -> Lowered:
         for node in self.module.graph.nodes:

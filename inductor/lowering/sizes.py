@@ -55,7 +55,7 @@ class Source:
         return value if self.dim is None else value.shape[self.dim]  # type: ignore[no-any-return]
 
 
-def is_symbolic(module: torch.fx.GraphModule) -> bool:
+def has_symbols(module: torch.fx.GraphModule) -> bool:
     """Whether sizes or numbers of the graph are symbols."""
     for node in module.graph.nodes:
         value = node.meta.get("val") if node.op == "placeholder" else None
@@ -75,8 +75,8 @@ class SymbolTable:
     sources: list[Source] = field(default_factory=list)
     _extents: dict[Any, Extent] = field(default_factory=dict)
 
-    def enter_inputs(self, module: torch.fx.GraphModule) -> None:
-        """Make a symbol for each that an input carries."""
+    def enter_inputs(self, module: torch.fx.GraphModule, hints: Sequence[int] | None) -> None:
+        """Make a symbol for each that an input carries; hints: their values, in order."""
         inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         for number, node in enumerate(inputs):
             value = node.meta.get("val")
@@ -86,6 +86,8 @@ class SymbolTable:
                 for dim, size in enumerate(value.shape):
                     if isinstance(size, torch.SymInt):
                         self._enter(size, Source(number, dim))
+        if hints is not None:
+            self.sizes.hints.update(zip(self.sizes.symbols, hints, strict=True))
 
     def _enter(self, value: torch.SymInt, source: Source) -> None:
         symbol = value.node.expr

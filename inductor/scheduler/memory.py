@@ -7,11 +7,12 @@ that were planned from their lifetimes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from inductor.ir.extent import Extent
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.schedule import Kernel, Schedule, Step
 
@@ -28,14 +29,27 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Life:
+    """A buffer in the arena: the first and the last step that touch it, and its size."""
+
+    name: str
+    first: int
+    last: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """places: of every buffer with memory. dead_after: extern results by the step that uses them
-    last. given: extern calls that write into a buffer of ours, with their `out` overload."""
+    last. given: extern calls that write into a buffer of ours, with their `out` overload.
+    lives: of the buffers in the arena. Where their sizes are known at a call, their places are too:
+    then the positions here are 0."""
 
     places: dict[str, Place]
     arena_bytes: int
     dead_after: dict[int, tuple[str, ...]]
     given: dict[str, torch._ops.OpOverload]
+    lives: tuple[Life, ...] = ()
 
 
 def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
@@ -50,7 +64,7 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
         if isinstance(step, ExternKernel) and (overload := out_overload(step)) is not None
     }
     first, last = _lifetimes(schedule, outputs)
-    waiting: list[tuple[str, int, int, int]] = []
+    lives: list[Life] = []
     dead: dict[int, list[str]] = {}
     for name, start in first.items():
         if name in places:
@@ -64,9 +78,15 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
         elif name in outputs:
             places[name] = Place("output", 0)
         else:
-            waiting.append((name, start, last[name], _bytes(layouts[name])))
-    arena = _pack(waiting, places)
-    return MemoryPlan(places, arena, {k: tuple(v) for k, v in dead.items()}, given)
+            lives.append(Life(name, start, last[name], _bytes(layouts[name])))
+    if any(type(life.bytes) is Extent for life in lives):
+        positions, total = [0] * len(lives), 0
+    else:
+        positions, total = pack_arena([(x.first, x.last, x.bytes) for x in lives])
+    for life, position in zip(lives, positions, strict=True):
+        places[life.name] = Place("arena", position)
+    dead_after = {k: tuple(v) for k, v in dead.items()}
+    return MemoryPlan(places, total, dead_after, given, tuple(lives))
 
 
 def _inputs(graph: LoopGraph) -> list[object]:
@@ -102,12 +122,14 @@ def _lifetimes(schedule: Schedule, outputs: set[str]) -> tuple[dict[str, int], d
     return first, last
 
 
-def _pack(waiting: list[tuple[str, int, int, int]], places: dict[str, Place]) -> int:
-    """Offsets for buffers (name, first step, last step, bytes): the largest first, each at the
-    lowest offset at which it meets no other that lives at the same time."""
+def pack_arena(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Offsets for buffers (first step, last step, bytes), and the size of the arena: the largest
+    first, each at the lowest offset at which it meets no other that lives at the same time."""
     placed: list[tuple[int, int, int, int]] = []  # begin, end, first, last
     total = 0
-    for name, first, last, size in sorted(waiting, key=lambda item: -item[3]):
+    positions = [0] * len(lives)
+    for number in sorted(range(len(lives)), key=lambda n: -lives[n][2]):
+        first, last, size = lives[number]
         size = (max(size, 1) + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         begin = 0
         for other_begin, other_end, other_first, other_last in sorted(placed):
@@ -117,9 +139,9 @@ def _pack(waiting: list[tuple[str, int, int, int]], places: dict[str, Place]) ->
                 break
             begin = max(begin, other_end)
         placed.append((begin, begin + size, first, last))
-        places[name] = Place("arena", begin)
+        positions[number] = begin
         total = max(total, begin + size)
-    return total
+    return positions, total
 
 
 # Calls whose `out` overload computes straight into the given memory.

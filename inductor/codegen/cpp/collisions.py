@@ -7,10 +7,9 @@ variables are: such a loop may be shared among threads and be vectorised.
 
 from __future__ import annotations
 
-from math import gcd
-
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables
 from inductor.ir.body import Op
+from inductor.ir.extent import common_factor, surely_less
 from inductor.ir.index import Index, Var
 
 
@@ -28,7 +27,7 @@ def store_collides(nest: Nest, op: Op) -> bool:
         return True
     if op.imm != "add":
         return False
-    missing = {loop.name for loop in nest.loops if loop.extent > 1} - names
+    missing = {loop.name for loop in nest.loops if loop.extent != 1} - names
     return bool(missing) or any(op.index.stride_of(name) is None for name in names)
 
 
@@ -55,16 +54,19 @@ def _tells(index: Index, loop: Loop) -> bool:
     """Whether index = high + step * loop + low with low < step, and `high` in steps of at least
     the range of the rest."""
     step = index.stride_of(loop.name)
-    if step is None or step <= 0 or loop.extent < 2:
+    if step is None or not surely_less(0, step) or loop.extent in (0, 1):
         return False
     span, unit = 0, 0
     for atom, factor in index.terms:
-        if not isinstance(atom, Var) or factor < 0:
+        if not isinstance(atom, Var) or not surely_less(-1, factor):
             return False
         if atom.name == loop.name:
             continue
-        if factor < step:
+        if surely_less(factor, step):
             span += factor * atom.high
+        elif surely_less(step - 1, factor):
+            unit = factor if unit == 0 else common_factor(unit, factor)
         else:
-            unit = gcd(unit, factor)
-    return span < step and (unit == 0 or step * (loop.extent - 1) + span < unit)
+            return False
+    last = step * (loop.extent - 1) + span
+    return surely_less(span, step) and (unit == 0 or surely_less(last, unit))

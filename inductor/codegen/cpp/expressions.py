@@ -12,6 +12,7 @@ import torch
 
 from inductor.codegen.cpp.types import HALF, UNSIGNED, literal, value_type
 from inductor.ir.body import IndirectVar, Op
+from inductor.ir.extent import Extent
 from inductor.ir.index import print_cpp
 from inductor.ir.scalar_ops import SCALAR_OPS
 
@@ -42,7 +43,7 @@ def spell(op: Op, operands: Sequence[str], source: torch.dtype | None = None) ->
 
 
 def spell_constant(op: Op) -> str:
-    assert isinstance(op.imm, bool | int | float)
+    assert isinstance(op.imm, bool | int | float | Extent)
     return literal(op.imm, op.dtype)
 
 

@@ -38,11 +38,13 @@ from inductor.codegen.cpp.shares import (
 from inductor.codegen.cpp.types import memory_type
 from inductor.codegen.cpp.work import count_threads, stage_work
 from inductor.ir.body import IndirectVar, LoopBody
+from inductor.ir.extent import Extent, surely_less
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp
 from inductor.scheduler.schedule import Kernel
 
 STACK_BYTES = 1 << 16
+SHORT_ROW_BYTES = 1 << 13
 SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "i16": 2, "u16": 2, "f16": 2}
 
 
@@ -50,13 +52,15 @@ SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "i16": 2, "
 class KernelSource:
     """Text of a function `static int name(Runtime* rt, parameters)`.
 
-    parameters: names of buffers in the order of the arguments; types: C++ type of each argument.
+    parameters: names of buffers in the order of the arguments; types: C++ type of each argument;
+    symbols: sizes known at a call, which are the last parameters.
     """
 
     name: str
     text: str
     parameters: tuple[str, ...]
     types: tuple[str, ...]
+    symbols: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,14 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A function over `items` units of work, shared among `threads`."""
+    """A function over `items` units of work, shared among `threads`; work: of all together."""
 
     name: str
     lines: tuple[str, ...]
     items: int
     align: int
     threads: int
+    work: int
     shared: tuple[Shared, ...] = ()
 
 
@@ -89,16 +94,24 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     declared = dict(zip(parameters, types, strict=True))
     known = declared | {x.name: f"{x.type}*" for x in printer.shared_memory()}
     if not (printer.folded or printer.by_row):
-        known |= {f"o{n}": "i64" for n, size in enumerate(kernel.outer) if size > 1}
+        known |= {f"o{n}": "i64" for n, size in enumerate(kernel.outer) if size != 1}
+    symbols = _symbols([*printer.caller([]), *(x for part in printer.parts for x in part.lines)])
+    known |= dict.fromkeys(symbols, "i64")
     lines: list[str] = []
     for part in printer.parts:
         used = _words(part.lines)
         arguments = [f"{kind} {name}" for name, kind in known.items() if name in used]
         head = ", ".join(["Runtime* rt", *arguments, "i64 begin", "i64 end"])
         lines += [f"static __attribute__((noipa)) void {part.name}({head}) {{", *part.lines, "}"]
+    declared |= dict.fromkeys(symbols, "i64")
     head = ", ".join(["Runtime* rt", *(f"{kind} {name}" for name, kind in declared.items())])
     lines += [f"static int {kernel.name}({head}) {{", *printer.caller(list(known)), "}"]
-    return KernelSource(kernel.name, "\n".join(lines) + "\n", parameters, types)
+    return KernelSource(kernel.name, "\n".join(lines) + "\n", parameters, types, symbols)
+
+
+def _symbols(lines: list[str]) -> tuple[str, ...]:
+    """The sizes (`k0`, `k1`, ..) that the lines use."""
+    return tuple(sorted(word for word in _words(tuple(lines)) if re.fullmatch(r"k\d+", word)))
 
 
 def _pointer(dtype: torch.dtype, written: bool) -> str:
@@ -119,12 +132,12 @@ class KernelPrinter:
         self.locals = {local.name: local for local in kernel.locals}
         self.folded = len(kernel.stages) == 1 and not kernel.locals
         rows = prod(kernel.outer)
-        few = rows < threads and count_threads(self._row_work(), threads) > 1
+        few = surely_less(rows, threads) and count_threads(self._row_work(), threads) > 1
         self.by_row = not self.folded and rows > 1 and not few
         self.parts: list[Part] = []
         if self.by_row:
             self._add_row_part()
-        elif rows > 0:
+        elif rows != 0:
             for stage in kernel.stages:
                 self._add_stage_parts(stage)
 
@@ -148,15 +161,15 @@ class KernelPrinter:
         writer = Writer()
         if self.kernel.may_fail():
             writer.line("rt->error_code = 0;")
-        heap = []
+        ends = []
         for memory in self.shared_memory():
-            heap += _declare(writer, memory)
+            ends += _declare(writer, memory)
         with self._rows(writer):
             for part in self.parts:
                 used = _words(part.lines)
                 self._call(writer, part, ["rt", *(name for name in known if name in used)])
-        for name in heap:
-            writer.line(f"__builtin_free({name});")
+        for line in ends:
+            writer.line(line)
         writer.line("return rt->error_code != 0;" if self.kernel.may_fail() else "return 0;")
         return writer.lines
 
@@ -164,7 +177,7 @@ class KernelPrinter:
     def _rows(self, writer: Writer) -> Iterator[None]:
         """The loop over few outer iterations whose stages are shared among threads."""
         rows = prod(self.kernel.outer)
-        if self.folded or self.by_row or rows < 2:
+        if self.folded or self.by_row or rows in (0, 1):
             yield
             return
         with writer.block(f"for (i64 p = 0; p < {rows}; ++p) {{"):
@@ -172,28 +185,41 @@ class KernelPrinter:
             yield
 
     def _call(self, writer: Writer, part: Part, names: list[str]) -> None:
-        if part.threads < 2 or part.items < 2:
-            writer.line(f"{part.name}({', '.join(names)}, 0, {part.items});")
-            return
-        writer.line(f"#pragma omp parallel num_threads({min(part.threads, part.items)})")
+        alone = f"{part.name}({', '.join(names)}, 0, {part.items});"
+        if part.threads < 2 or surely_less(part.items, 2):
+            writer.line(alone)
+        elif Extent in (type(part.work), type(part.items)):
+            with writer.block("{"):
+                count = f"k_threads({part.work}, {part.items}, {part.threads})"
+                writer.line(f"const i64 count = {count};")
+                writer.line(f"if (count < 2) {alone}")
+                with writer.block("else {"):
+                    self._call_shared(writer, part, names, "count")
+        else:
+            self._call_shared(writer, part, names, str(min(part.threads, part.items)))
+
+    def _call_shared(self, writer: Writer, part: Part, names: list[str], threads: str) -> None:
+        writer.line(f"#pragma omp parallel num_threads({threads})")
         with writer.block("{"):
             writer.line("const i64 t = omp_get_thread_num(), n = omp_get_num_threads();")
             shares = [f"k_share({part.items}, {part.align}, {x}, n)" for x in ("t", "t + 1")]
             writer.line(f"{part.name}({', '.join([*names, *shares])});")
 
-    def _add(self, writer: Writer, items: int, align: int, threads: int, *shared: Shared) -> None:
+    def _add(
+        self, writer: Writer, items: int, align: int, threads: int, work: int, *shared: Shared
+    ) -> None:
         name = f"{self.kernel.name}_part{len(self.parts)}"
-        self.parts.append(Part(name, tuple(writer.lines), items, align, threads, shared))
+        self.parts.append(Part(name, tuple(writer.lines), items, align, threads, work, shared))
 
     def _add_row_part(self) -> None:
         """All stages for a share of the outer iterations."""
         writer, outer = Writer(), self.kernel.outer
         items = prod(outer)
-        heap: list[str] = []
+        ends: list[str] = []
         for local in self.kernel.locals:
             if local.elements != 1:
                 memory = Shared(local.name, memory_type(local.dtype), local.elements)
-                heap += _declare(writer, memory)
+                ends += _declare(writer, memory)
         collides = False
         with writer.block("for (i64 p = begin; p < end; ++p) {"):
             decode(writer, [(f"o{n}", size, 1) for n, size in enumerate(outer)])
@@ -206,10 +232,10 @@ class KernelPrinter:
                 if not _is_empty(nest):
                     with writer.block("{"):
                         self._print_nest(writer, nest)
-        for name in heap:
-            writer.line(f"__builtin_free({name});")
-        threads = count_threads(items * self._row_work(), self.threads)
-        self._add(writer, items, 1, 1 if collides else threads)
+        for line in ends:
+            writer.line(line)
+        work = items * self._row_work()
+        self._add(writer, items, 1, 1 if collides else count_threads(work, self.threads), work)
 
     def _print_nest(self, writer: Writer, nest: Nest) -> None:
         """A stage inside of open outer loops."""
@@ -232,7 +258,7 @@ class KernelPrinter:
         if may_collide(nest) and (reduces(nest) or not apart_loops(nest)):
             threads = 1
         if reduces(nest) and wants_split(nest, plan_reduction(nest), threads):
-            self._add_split_parts(nest, threads)
+            self._add_split_parts(nest, threads, work)
             return
         writer = Writer()
         scope = Scope(nest, writer, self.memory)
@@ -242,9 +268,9 @@ class KernelPrinter:
         else:
             items, align = share_pointwise(scope, plan_levels(nest), threads)
         _close_errors(writer, nest)
-        self._add(writer, items, align, threads)
+        self._add(writer, items, align, threads, work)
 
-    def _add_split_parts(self, nest: Nest, threads: int) -> None:
+    def _add_split_parts(self, nest: Nest, threads: int, work: int) -> None:
         """A reduction over few or no plain loops: the r loops are shared, results merged."""
         plan = plan_reduction(nest)
         writer = Writer()
@@ -256,13 +282,13 @@ class KernelPrinter:
         names = {f"q_{v.name}": f"q{number}_{v.name}" for v in variables}
         shared = [Shared(names[f"q_{v.name}"], v.type, count) for v in variables]
         writer.lines[:] = [_renamed(line, names) for line in writer.lines]
-        self._add(writer, threads, 1, threads, *shared)
+        self._add(writer, threads, 1, threads, work, *shared)
         writer = Writer()
         _open_errors(writer, nest)
         items = share_merged(Scope(nest, writer, self.memory), plan, threads)
         _close_errors(writer, nest)
         writer.lines[:] = [_renamed(line, names) for line in writer.lines]
-        self._add(writer, items, 1, 1)
+        self._add(writer, items, 1, 1, 0)
 
 
 def prepare_nest(stage: LoopBody, outer: tuple[int, ...], fold_outer: bool) -> Nest:
@@ -280,16 +306,25 @@ def _renamed(line: str, names: Mapping[str, str]) -> str:
 
 
 def _declare(writer: Writer, memory: Shared) -> list[str]:
-    """The name comes back if it has to be freed."""
-    size = max(memory.elements, 1)
+    """Lines that free it come back."""
+    size = memory.elements
     width = SIZES.get(memory.type, 2)
+    name = memory.name
+    if type(size) is Extent:
+        small = SHORT_ROW_BYTES // width
+        writer.line(f"alignas(64) {memory.type} {name}_short[{small}];")
+        room = f"({size} * {width} + 63) / 64 * 64"
+        text = f"({memory.type}*)__builtin_aligned_alloc(64, {room})"
+        writer.line(f"{memory.type}* {name} = {size} <= {small} ? {name}_short : {text};")
+        return [f"if ({name} != {name}_short) __builtin_free({name});"]
+    size = max(size, 1)
     if size * width <= STACK_BYTES:
         writer.line(f"alignas(64) {memory.type} {memory.name}[{size}];")
         return []
     room = -(-size * width // 64) * 64
     text = f"({memory.type}*)__builtin_aligned_alloc(64, {room})"
-    writer.line(f"{memory.type}* {memory.name} = {text};")
-    return [memory.name]
+    writer.line(f"{memory.type}* {name} = {text};")
+    return [f"__builtin_free({name});"]
 
 
 def _is_empty(nest: Nest) -> bool:

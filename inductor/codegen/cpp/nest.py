@@ -8,9 +8,11 @@ depends on.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.ir.extent import divides, hint_of
 from inductor.ir.index import FloorDiv, Index, Mod, Var, variable
 
 SHORTEST_PIECE = 16
@@ -69,7 +71,8 @@ def split_loops(nest: Nest) -> Nest:
     """Split loops at the divisors of `loop // n` and `loop % n`, so that both become loops."""
     for loop in nest.loops:
         for divisor in _divisors(nest.ops, loop):
-            high = Loop(f"{loop.name}_{divisor}", loop.extent // divisor, loop.kind)
+            name = re.sub(r"\W+", "_", f"{loop.name}_{divisor}")
+            high = Loop(name, loop.extent // divisor, loop.kind)
             low = replace(loop, extent=divisor)
             whole = variable(high.name, high.extent) * divisor + variable(low.name, divisor)
             ops = tuple(_substituted(op, {loop.name: whole}) for op in nest.ops)
@@ -91,7 +94,7 @@ def _divisors(ops: tuple[Op, ...], loop: Loop) -> list[int]:
         for atom, _ in op.index.terms if op.index is not None else ():
             if isinstance(atom, FloorDiv | Mod) and atom.base == variable(loop.name, loop.extent):
                 found[atom.divisor] = None
-    return [n for n in found if n >= SHORTEST_PIECE and loop.extent % n == 0]
+    return [n for n in found if hint_of(n) >= SHORTEST_PIECE and divides(n, loop.extent)]
 
 
 def _count_divisions(ops: tuple[Op, ...]) -> int:
@@ -126,7 +129,7 @@ def _can_merge(ops: tuple[Op, ...], slow: Loop, fast: Loop) -> bool:
         low, high = op.index.stride_of(fast.name), op.index.stride_of(slow.name)
         if low is None or high is None or high != low * fast.extent:
             return False
-    return slow.extent > 0 and fast.extent > 0
+    return 0 not in (slow.extent, fast.extent)
 
 
 def _replace_pair(op: Op, slow: Loop, fast: Loop, merged: Loop) -> Op:

@@ -13,6 +13,7 @@ from math import prod
 from inductor.codegen.cpp.collisions import apart_loops, is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope, checked_ops, error_name
+from inductor.ir.extent import divides, hint_of, up_to_multiple
 
 BAD_STRIDE = 3
 TILE, BIG_TILE = 16, 64
@@ -50,7 +51,7 @@ def plain_level(loop: Loop) -> Level:
 
 
 def _big_level(loop: Loop, name: str) -> Level:
-    return Level(f"{name}_big", "0", str(loop.extent), -(-loop.extent // BIG_TILE), BIG_TILE)
+    return Level(f"{name}_big", "0", str(loop.extent), up_to_multiple(loop.extent, BIG_TILE), BIG_TILE)
 
 
 def _tile_level(loop: Loop, name: str) -> Level:
@@ -64,7 +65,7 @@ def _within_level(loop: Loop, name: str) -> Level:
 
 
 def _limit(end: str, extent: int, step: int) -> str:
-    return end if extent % step == 0 else f"({end} < {extent} ? {end} : {extent})"
+    return end if divides(step, extent) else f"({end} < {extent} ? {end} : {extent})"
 
 
 def order_loops(nest: Nest) -> tuple[Loop, ...]:
@@ -87,12 +88,12 @@ def find_crossing(nest: Nest, loops: Sequence[Loop]) -> Loop | None:
         if op.name != "load" or op.index is None:
             continue
         step = stride_in(op.index, inner.name, indirect)
-        if step is None or abs(step) < 2:
+        if step is None or abs(hint_of(step)) < 2:
             continue
         for other in others:
             along = stride_in(op.index, other.name, indirect)
-            large = inner.extent * other.extent >= TILED_ELEMENTS
-            if along in (1, -1) and large and min(inner.extent, other.extent) >= TILE // 2:
+            extents = hint_of(inner.extent), hint_of(other.extent)
+            if along in (1, -1) and prod(extents) >= TILED_ELEMENTS and min(extents) >= TILE // 2:
                 return other
     return None
 
@@ -104,7 +105,7 @@ def access_cost(nest: Nest, loop: Loop) -> int:
     for op in nest.ops:
         if op.name in ("load", "store") and op.index is not None:
             step = stride_in(op.index, loop.name, indirect)
-            if step is None or abs(step) > 1:
+            if step is None or abs(hint_of(step)) > 1:
                 cost += BAD_STRIDE * (2 if op.name == "store" else 1)
             elif step == 0 and op.name == "store":
                 cost += BAD_STRIDE
@@ -115,7 +116,7 @@ def shared_levels(levels: Sequence[Level], threads: int) -> int:
     """How many leading levels are enough to keep all threads busy."""
     count = min(1, len(levels))
     while count < len(levels) - 1 and levels[count].begin == "0":
-        if prod(level.extent for level in levels[:count]) >= 4 * threads:
+        if hint_of(prod(level.extent for level in levels[:count])) >= 4 * threads:
             break
         count += 1
     return count

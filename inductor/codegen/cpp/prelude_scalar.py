@@ -5,6 +5,8 @@ Each value is one piece of C++ text that defines the function of its name for al
 
 from __future__ import annotations
 
+from inductor.codegen.cpp.work import PARALLEL_WORK
+
 _FLOATS = ("f32", "f64")
 _SIGNED = (("i8", "u8"), ("i16", "u16"), ("i32", "u32"), ("i64", "u64"))
 _INTEGERS = ("i8", "i16", "i32", "i64", "u8")
@@ -243,6 +245,13 @@ K_INLINE i64 k_share(i64 total, i64 align, i64 thread, i64 threads) {
   return thread == threads ? total : end;
 }
 """,
+    "k_threads": """\
+K_INLINE i64 k_threads(i64 work, i64 items, i64 most) {
+  i64 worth = work < WORK ? 1 : 2 * work / WORK;
+  i64 count = worth < most ? worth : most;
+  return count < items ? count : items;
+}
+""".replace("WORK", str(PARALLEL_WORK)),
     "k_fail": """\
 static void k_fail(Runtime* rt, i64 value, i64 bound) {
   i64 none = 0;

@@ -18,6 +18,7 @@ from inductor.codegen.cpp.phases import Pass, Phases, split_phases
 from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
 from inductor.codegen.cpp.scope import Scope, checked_ops
 from inductor.codegen.cpp.types import value_type
+from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
@@ -38,7 +39,7 @@ class ReductionPlan:
 
     @property
     def blocks(self) -> int:
-        return 1 if self.tile is None else -(-self.tile.extent // self.block)
+        return 1 if self.tile is None else up_to_multiple(self.tile.extent, self.block)
 
 
 def plan_reduction(nest: Nest) -> ReductionPlan:
@@ -52,18 +53,19 @@ def plan_reduction(nest: Nest) -> ReductionPlan:
     if tile is None or _cost(nest, tile) >= _cost(nest, row):
         return ReductionPlan(outer, None, (*(r for r in inner if r is not row), row))
     rest = tuple(loop for loop in outer if loop is not tile)
-    return ReductionPlan(rest, tile, inner, min(BLOCK, tile.extent))
+    block = BLOCK if type(tile.extent) is Extent else min(BLOCK, tile.extent)
+    return ReductionPlan(rest, tile, inner, block)
 
 
 def _cost(nest: Nest, loop: Loop) -> int:
     """How dear it is to have this loop innermost, for what runs inside of the r loops."""
     inner = {loop.name for loop in nest.of_kind("r")}
     indirect = indirect_variables(nest)
-    cost = 2 if loop.extent < SHORT else 0
+    cost = 2 if hint_of(loop.extent) < SHORT else 0
     for op, depends in zip(nest.ops, nest.depends, strict=True):
         if op.name in ("load", "store") and op.index is not None and depends & inner:
             step = stride_in(op.index, loop.name, indirect)
-            cost += BAD_STRIDE if step is None or abs(step) > 1 else 0
+            cost += BAD_STRIDE if step is None or abs(hint_of(step)) > 1 else 0
     return cost
 
 
@@ -147,7 +149,7 @@ class ReductionPrinter:
         wide = [a for a in found if a.position not in self.flushed]
         for accumulator in found:
             self._declare(accumulator.variables, lanes=accumulator in wide)
-        if all(loop.extent for loop in self.plan.inner):
+        if all(loop.extent != 0 for loop in self.plan.inner):
             self._print_loops(list(self.plan.inner), one, found)
         for variable in (v for a in wide for v in a.variables if self.lanes):
             self.writer.line(f"const {variable.type} {variable.name} = {_fold(variable)};")
@@ -157,9 +159,13 @@ class ReductionPrinter:
         """The accumulators of a pass; sums over more than one chunk have a total."""
         count = prod(loop.extent for loop in self.plan.inner)
         found = [self._make(n) for n in one.reductions]
-        self.flushed = {a.position: a for a in found if a.chunked and count > self.chunk}
+        self.flushed = {a.position: a for a in found if a.chunked and not self._fits(count)}
         self.lanes = self._count_lanes(found)
         return [a.with_total() if a.position in self.flushed else a for a in found]
+
+    def _fits(self, count: int, parts: int = 1) -> bool:
+        """Whether so many iterations are at most a part of a chunk, for all sizes."""
+        return surely_less(count, self.chunk // parts + 1)
 
     def _count_lanes(self, found: Sequence[Accumulator]) -> int:
         """How many accumulators stand side by side in a row; 0: OpenMP makes them up.
@@ -202,7 +208,7 @@ class ReductionPrinter:
         """
         inside = inside or not self.flushed
         count = prod(loop.extent for loop in loops)
-        if not inside and count <= self.chunk:
+        if not inside and self._fits(count):
             self._print_chunk(loops, one, found)
             return
         if not loops:
@@ -211,7 +217,7 @@ class ReductionPrinter:
         loop, *rest = loops
         begin, end = self.share if loop is self.plan.inner[0] else ("0", str(loop.extent))
         within = count // loop.extent
-        if not inside and within <= self.chunk // 2:
+        if not inside and self._fits(within, 2):
             step, name = max(1, self.chunk // within), loop.name
             head = f"for (i64 {name}b = {begin}; {name}b < {end}; {name}b += {step}) {{"
             with self.writer.block(head):
@@ -339,9 +345,10 @@ class ReductionPrinter:
 
 def lanes_in(extent: int) -> int:
     """How many accumulators suit a loop that is walked in steps of them; 0: none."""
-    if extent < 2 * LANES or extent % LANES:
+    if surely_less(extent, 2 * LANES) or not divides(LANES, extent):
         return 0
-    return LANES if extent % (2 * LANES) or extent < 16 * LANES else 2 * LANES
+    wide = divides(2 * LANES, extent) and hint_of(extent) >= 16 * LANES
+    return 2 * LANES if wide else LANES
 
 
 def _fold(variable: Variable) -> str:

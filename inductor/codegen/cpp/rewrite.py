@@ -12,6 +12,7 @@ import torch
 
 from inductor.codegen.cpp.nest import Loop, Nest, find_dependences
 from inductor.ir.body import Op
+from inductor.ir.extent import surely_less
 from inductor.ir.index import Index
 
 LAST = torch.iinfo(torch.int64).max
@@ -60,7 +61,7 @@ def _is_increasing(index: Index, loops: tuple[Loop, ...]) -> bool:
     reach = 0  # how far the loops further in move the index
     for loop in reversed(loops):
         step = index.stride_of(loop.name)
-        if step is None or step <= reach:
+        if step is None or not surely_less(reach, step):
             return False
         reach += step * (loop.extent - 1)
     return True

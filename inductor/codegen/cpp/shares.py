@@ -18,6 +18,7 @@ from inductor.codegen.cpp.phases import split_phases
 from inductor.codegen.cpp.pointwise import Level, print_pointwise, shared_levels
 from inductor.codegen.cpp.reduction import ReductionPlan, ReductionPrinter, lanes_in
 from inductor.codegen.cpp.scope import Scope, Writer
+from inductor.ir.extent import divides, surely_less
 
 
 def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tuple[int, int]:
@@ -62,9 +63,9 @@ def count_items(plan: ReductionPlan) -> int:
 
 def wants_split(nest: Nest, plan: ReductionPlan, threads: int) -> bool:
     """Whether the r loops should be shared because there are too few other iterations."""
-    if threads < 2 or not plan.inner or count_items(plan) >= threads:
+    if threads < 2 or not plan.inner or not surely_less(count_items(plan), threads):
         return False
-    if plan.inner[0].extent < 4 * threads:
+    if surely_less(plan.inner[0].extent, 4 * threads):
         return False
     return len(split_phases(nest).passes) == 1 and not may_collide(nest)
 
@@ -153,6 +154,6 @@ def decode(writer: Writer, loops: Sequence[tuple[str, int, int]]) -> None:
 
 def _print_block_end(writer: Writer, tile: Loop, block: int) -> None:
     name, limit = tile.name, f"{tile.name}b + {block}"
-    if tile.extent % block:
+    if not divides(block, tile.extent):
         limit = f"({limit} < {tile.extent} ? {limit} : {tile.extent})"
     writer.line(f"const i64 {name}e = {limit};")

@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from inductor.ir.extent import Extent
+
 CPP_TYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
     torch.float64: "f64",
@@ -57,6 +59,9 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """
     if dtype is torch.bool:
         return "true" if value else "false"
+    if type(value) is Extent:
+        kind = CPP_TYPES[dtype]
+        return f"k_convert<{kind}>((f32){value})" if dtype in HALF else f"({kind}){value}"
     if not dtype.is_floating_point:
         return f"({CPP_TYPES[dtype]}){_integer(int(value))}"
     number = float(value)

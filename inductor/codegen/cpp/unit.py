@@ -48,7 +48,8 @@ def _share_out(kernels: Sequence[KernelSource], count: int) -> list[list[KernelS
 
 
 def _head(kernel: KernelSource) -> str:
-    return f"int {kernel.name}({', '.join(('Runtime*', *kernel.types))})"
+    sizes = ["i64"] * len(kernel.symbols)
+    return f"int {kernel.name}({', '.join(('Runtime*', *kernel.types, *sizes))})"
 
 
 def _declaration(kernel: KernelSource) -> str:

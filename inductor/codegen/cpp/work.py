@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from inductor.ir.body import LoopBody, Op
+from inductor.ir.extent import Extent, hint_of
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 PARALLEL_WORK = 1 << 17
@@ -18,7 +19,7 @@ MATH, INTEGER_DIVISION = 10, 20
 
 def stage_work(stage: LoopBody) -> int:
     """Work of a stage for one outer iteration."""
-    inner = prod(stage.ranges) * max(1, prod(stage.reduction_ranges))
+    inner = prod(stage.ranges) * max(1, prod(stage.reduction_ranges), key=hint_of)
     return inner * sum(weigh(op) for op in stage.ops)
 
 
@@ -35,7 +36,9 @@ def weigh(op: Op) -> int:
 
 
 def count_threads(work: int, threads: int) -> int:
-    """How many of the threads are worth it."""
+    """How many of the threads are worth it; all where the work is known at a call only."""
+    if type(work) is Extent:
+        return threads
     if work < PARALLEL_WORK:
         return 1
     return max(1, min(threads, 2 * work // max(PARALLEL_WORK, 1)))

@@ -1,0 +1,76 @@
+"""From a launcher's description with extents to one with numbers, for the sizes of a call.
+
+In: the `spec` of a wrapper, where sizes, strides, offsets and arguments may be extents, and the
+`Sizes` they are made of. Out: `Binder`, two Python functions that were generated once: whether all
+assumptions hold at some sizes, and the description for them, memory plan included.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor.ir.extent import Extent, Sizes
+from inductor.scheduler.memory import pack_arena
+
+FUNCTIONS = {"k_floordiv_index": operator.floordiv, "k_mod_index": operator.mod}
+
+
+class Binder:
+    """See the top of the file."""
+
+    def __init__(self, spec: dict[str, Any], sizes: Sizes) -> None:
+        arguments = ", ".join(sizes.symbols)
+        conditions = " and ".join(sizes.assumptions) or "True"
+        self.holds: Callable[..., bool] = _compiled(f"lambda {arguments}: {conditions}", {})
+        lives = spec["lives"]
+        rows = [life[1:] for life in lives]
+        self._lives = _compiled(f"lambda {arguments}: {_spell(rows, {})}", {})
+        place_of = {life[0]: f"p[{number}]" for number, life in enumerate(lives)}
+        constants: dict[str, Any] = {}
+        parts = []
+        for key, value in spec.items():
+            if key == "slots":
+                rows = [_spell_slot(row, place_of.get(n), constants) for n, row in enumerate(value)]
+                parts.append(f"'slots': [{', '.join(rows)}]")
+            elif key not in ("lives", "arena_bytes"):
+                parts.append(f"{key!r}: {_spell(value, constants)}")
+        text = f"lambda p, {arguments}: {{{', '.join(parts)}}}"
+        self._spec = _compiled(text, constants)
+
+    def bind(self, values: Sequence[int]) -> dict[str, Any]:
+        """The description at these values of the symbols."""
+        positions, total = pack_arena(self._lives(*values))
+        spec: dict[str, Any] = self._spec(positions, *values)
+        numbers = torch.tensor(values, dtype=torch.int64)
+        place = ("constant", len(spec["constants"]), torch.int64, (len(values),), (1,))
+        spec["slots"].append(place)
+        spec["constants"].append(numbers)
+        spec["arena_bytes"] = total
+        return spec
+
+
+def _compiled(text: str, constants: dict[str, Any]) -> Any:
+    return eval(text, {**FUNCTIONS, **constants})  # noqa: S307
+
+
+def _spell_slot(row: tuple[Any, ...], place: str | None, constants: dict[str, Any]) -> str:
+    kind, position, *rest = row
+    texts = [repr(kind), place or str(position), *(_spell(item, constants) for item in rest)]
+    return f"({', '.join(texts)})"
+
+
+def _spell(value: Any, constants: dict[str, Any]) -> str:
+    """Python text of a value; what has none gets a name in `constants`."""
+    if isinstance(value, (Extent, bool, int, str)) or value is None:
+        return str(value) if isinstance(value, Extent) else repr(value)
+    if type(value) is tuple:
+        return f"({''.join(f'{_spell(item, constants)}, ' for item in value)})"
+    if type(value) is list:
+        return f"[{', '.join(_spell(item, constants) for item in value)}]"
+    name = f"c{len(constants)}"
+    constants[name] = value
+    return name

@@ -1,0 +1,60 @@
+"""A program captured once with symbolic sizes, compiled once, and run at many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from dynamo.aot.decompositions import default_decompositions
+from inductor import metrics
+from inductor.compile_fx import compile_aten
+from inductor.lowering.registry import LOWERINGS
+
+SIZES = (2, 3, 7, 16, 17, 64, 129, 1000)
+
+
+def capture(program: Callable[..., Any], inputs: Sequence[Any]) -> torch.fx.GraphModule:
+    """The ATen graph of a program, with SymInts for the sizes of its inputs."""
+    known = default_decompositions()
+    table = {op: function for op, function in known.items() if op not in LOWERINGS}
+    flat = lambda *args: _as_tuple(program(*args))  # noqa: E731
+    module = make_fx(flat, table, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def check(
+    program: Callable[..., Any],
+    make_inputs: Callable[[int], Sequence[Any]],
+    sizes: Sequence[int] = SIZES,
+    first: int = 12,
+    builds: int = 1,
+) -> None:
+    """Compile at size `first`; compare with eager at all sizes; count the libraries."""
+    module = capture(program, make_inputs(first))
+    before = metrics.snapshot()
+    compiled = compile_aten(module, [])
+    for size in (first, *sizes):
+        inputs = make_inputs(size)
+        with torch.no_grad():
+            wanted = _as_tuple(program(*inputs))
+            found = compiled(*inputs)
+        assert len(found) == len(wanted)
+        for ours, eagers in zip(found, wanted, strict=True):
+            if not isinstance(eagers, torch.Tensor):
+                assert ours == eagers, f"size {size}"
+                continue
+            assert ours.shape == eagers.shape and ours.dtype == eagers.dtype, f"size {size}"
+            note = lambda text, size=size: f"size {size}: {text}"  # noqa: E731
+            torch.testing.assert_close(ours, eagers, equal_nan=True, msg=note)
+    after = metrics.snapshot()
+    libraries = [after[name] - before[name] for name in ("libraries_built", "libraries_reused")]
+    assert sum(libraries) == builds
