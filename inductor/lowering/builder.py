@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import LoopBody, Ops, Value, trace_body
+from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
     Argument,
     ComputedBuffer,
@@ -51,7 +52,12 @@ def contiguous(size: Sequence[int], dtype: torch.dtype, device: torch.device) ->
 def memory_order(layout: Layout) -> list[int]:
     """Axes from the outermost to the innermost in memory."""
     axes = range(len(layout.size))
-    return sorted(axes, key=lambda a: (-layout.stride[a] if layout.size[a] > 1 else -1 << 60, a))
+    first = -1 << 60
+    steps = [
+        first if size in (0, 1) else -hint_of(step)
+        for size, step in zip(layout.size, layout.stride, strict=True)
+    ]
+    return sorted(axes, key=lambda a: (steps[a], a))
 
 
 class Builder:
@@ -156,7 +162,7 @@ class Builder:
         kept = [a for a in range(len(source.size)) if a not in axes]
         order = _loop_order(layout, kept, len(source.size))
         ranges = tuple(source.size[a] for a in order)
-        inner = sorted(axes, key=lambda a: (-source.layout.stride[a], a))
+        inner = sorted(axes, key=lambda a: (-hint_of(source.layout.stride[a]), a))
         keepdim = len(layout.size) == len(source.size) and len(kept) != len(source.size)
         own = _own(layout)
         name = self.new_name()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,26 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
+def _exact(program: Callable[..., Any], inputs: Sequence[Any], at: int) -> torch.Tensor:
+    """A result in float64."""
+    wide = [
+        x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs
+    ]
+    return _as_tuple(program(*wide))[at]
+
+
+def _is_close(ours: torch.Tensor, eagers: torch.Tensor, exact: Callable[[], torch.Tensor]) -> bool:
+    """Equal but for rounding; where that shows, not much worse than eager."""
+    if not ours.is_floating_point():
+        return torch.equal(ours, eagers)
+    if torch.allclose(ours, eagers, 1.3e-6, 1e-6, equal_nan=True):
+        return True
+    true = exact()
+    eps = torch.finfo(ours.dtype).eps
+    worst = (eagers.double() - true).abs().max() + eps * true.abs().max()
+    return bool((ours.double() - true).abs().max() <= 3 * worst)
+
+
 def check(
     program: Callable[..., Any],
     make_inputs: Callable[[int], Sequence[Any]],
@@ -48,13 +69,13 @@ def check(
             wanted = _as_tuple(program(*inputs))
             found = compiled(*inputs)
         assert len(found) == len(wanted)
-        for ours, eagers in zip(found, wanted, strict=True):
+        for at, (ours, eagers) in enumerate(zip(found, wanted, strict=True)):
             if not isinstance(eagers, torch.Tensor):
                 assert ours == eagers, f"size {size}"
                 continue
             assert ours.shape == eagers.shape and ours.dtype == eagers.dtype, f"size {size}"
-            note = lambda text, size=size: f"size {size}: {text}"  # noqa: E731
-            torch.testing.assert_close(ours, eagers, equal_nan=True, msg=note)
+            exact = functools.partial(_exact, program, inputs, at)
+            assert _is_close(ours, eagers, exact), f"size {size}"
     after = metrics.snapshot()
     libraries = [after[name] - before[name] for name in ("libraries_built", "libraries_reused")]
     assert sum(libraries) == builds
