@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
-from inductor.ir.extent import Extent, Sizes, surely_positive
+from inductor.ir.extent import Extent, Sizes, surely_less, surely_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,13 @@ def _power(base: int, exponent: int) -> int:
     return reduce(mul, [base] * exponent, 1)
 
 
+def _greater(left: int, right: int) -> int:
+    """The greater one: proved where possible, also where they may be equal."""
+    if surely_less(right, left + 1):
+        return left
+    return right if surely_less(left, right + 1) else max(left, right)
+
+
 # How sympy and torch.utils._sympy name what sizes are made of.
 FUNCTIONS: dict[str, Callable[..., int]] = {
     "Add": lambda *parts: reduce(add, parts),
@@ -163,6 +170,6 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "CleanDiv": floordiv,
     "Mod": mod,
     "PythonMod": mod,
-    "Max": lambda *parts: reduce(max, parts),
-    "Min": lambda *parts: reduce(min, parts),
+    "Max": lambda *parts: reduce(_greater, parts),
+    "Min": lambda *parts: -reduce(_greater, [-part for part in parts]),
 }
