@@ -12,7 +12,7 @@ not overlap, and are called arg0.., const0.., buf0..: not as the variables here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -74,10 +74,12 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A function over `items` units of work, shared among `threads`; work: of all together."""
+    """A function over `items` units of work, shared among `threads`; work: of all together;
+    words: all names in the lines."""
 
     name: str
     lines: tuple[str, ...]
+    words: frozenset[str]
     items: int
     align: int
     threads: int
@@ -95,12 +97,11 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     known = declared | {x.name: f"{x.type}*" for x in printer.shared_memory()}
     if not (printer.folded or printer.by_row):
         known |= {f"o{n}": "i64" for n, size in enumerate(kernel.outer) if size != 1}
-    symbols = _symbols([*printer.caller([]), *(x for part in printer.parts for x in part.lines)])
+    symbols = printer.symbols()
     known |= dict.fromkeys(symbols, "i64")
     lines: list[str] = []
     for part in printer.parts:
-        used = _words(part.lines)
-        arguments = [f"{kind} {name}" for name, kind in known.items() if name in used]
+        arguments = [f"{kind} {name}" for name, kind in known.items() if name in part.words]
         head = ", ".join(["Runtime* rt", *arguments, "i64 begin", "i64 end"])
         lines += [f"static __attribute__((noipa)) void {part.name}({head}) {{", *part.lines, "}"]
     declared |= dict.fromkeys(symbols, "i64")
@@ -109,18 +110,17 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     return KernelSource(kernel.name, "\n".join(lines) + "\n", parameters, types, symbols)
 
 
-def _symbols(lines: list[str]) -> tuple[str, ...]:
-    """The sizes (`k0`, `k1`, ..) that the lines use."""
-    return tuple(sorted(word for word in _words(tuple(lines)) if re.fullmatch(r"k\d+", word)))
-
-
 def _pointer(dtype: torch.dtype, written: bool) -> str:
     kind = memory_type(dtype)
     return f"{kind}*" if written else f"const {kind}* __restrict__"
 
 
-def _words(lines: tuple[str, ...]) -> set[str]:
-    return {word for line in lines for word in re.findall(r"[A-Za-z_]\w*", line)}
+WORD = re.compile(r"[A-Za-z_]\w*")
+SYMBOL = re.compile(r"k\d+")
+
+
+def _words(lines: Iterable[str]) -> frozenset[str]:
+    return frozenset(WORD.findall("\n".join(lines)))
 
 
 class KernelPrinter:
@@ -156,6 +156,14 @@ class KernelPrinter:
         own = [Shared(x.name, memory_type(x.dtype), x.elements) for x in self.kernel.locals]
         return ([] if self.by_row else own) + [x for part in self.parts for x in part.shared]
 
+    def symbols(self) -> tuple[str, ...]:
+        """The sizes (`k0`, `k1`, ..) that the text uses."""
+        numbers = [*self.kernel.outer, *(x.elements for x in self.shared_memory())]
+        numbers += [number for part in self.parts for number in (part.items, part.work)]
+        words = _words([str(number) for number in numbers if type(number) is Extent])
+        words = words.union(*(part.words for part in self.parts))
+        return tuple(sorted(word for word in words if SYMBOL.fullmatch(word)))
+
     def caller(self, known: list[str]) -> list[str]:
         """The lines of the kernel's own function."""
         writer = Writer()
@@ -166,8 +174,7 @@ class KernelPrinter:
             ends += _declare(writer, memory)
         with self._rows(writer):
             for part in self.parts:
-                used = _words(part.lines)
-                self._call(writer, part, ["rt", *(name for name in known if name in used)])
+                self._call(writer, part, ["rt", *(name for name in known if name in part.words)])
         for line in ends:
             writer.line(line)
         writer.line("return rt->error_code != 0;" if self.kernel.may_fail() else "return 0;")
@@ -209,7 +216,8 @@ class KernelPrinter:
         self, writer: Writer, items: int, align: int, threads: int, work: int, *shared: Shared
     ) -> None:
         name = f"{self.kernel.name}_part{len(self.parts)}"
-        self.parts.append(Part(name, tuple(writer.lines), items, align, threads, work, shared))
+        lines = tuple(writer.lines)
+        self.parts.append(Part(name, lines, _words(lines), items, align, threads, work, shared))
 
     def _add_row_part(self) -> None:
         """All stages for a share of the outer iterations."""
