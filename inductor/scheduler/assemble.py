@@ -70,7 +70,7 @@ def _flat_kernel(
 ) -> Kernel:
     """Pointwise nodes over the same flat domain: the last loop inside, the others outside."""
     steps = {step for node in nodes for step in boundaries(node.body.ranges)}
-    sizes = sizes_between(sorted(steps), total)
+    sizes = sizes_between(list(steps), total)
     width = sizes[-1] if sizes else 1
     part = Part(width, list(nodes))
     return _Assembler(name, sizes[:-1], [part], needed).run()
@@ -121,7 +121,7 @@ def _outer_sizes(nodes: Sequence[ComputedBuffer], rows: int) -> tuple[int, ...]:
         loops = body.ranges + body.reduction_ranges
         width = product(loops) // rows
         steps.update(step // width for step in boundaries(loops) if divides(width, step))
-    return sizes_between(sorted(steps), rows)
+    return sizes_between(list(steps), rows)
 
 
 class _Assembler:
@@ -177,7 +177,7 @@ class _Assembler:
         for node in part.nodes:
             loops = node.body.ranges + node.body.reduction_ranges
             steps.update(boundaries(loops))
-        sizes = sizes_between(sorted(steps), part.width)
+        sizes = sizes_between(list(steps), part.width)
         prefix = "r" if part.reduces else "i"
         shape = LoopBody((), sizes, ()) if part.reduces else LoopBody(sizes, (), ())
         inner = flat_position(loop_names(prefix, sizes), sizes)
