@@ -29,18 +29,24 @@ def compile_inference(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     epilogue_in_graph: bool = False,
+    symbolic: bool = False,
 ) -> Callable[..., Any]:
     """Compiles a program whose outputs need no gradients.
 
     compiler: takes the ATen module and its inputs' fakes; what it returns takes tensors (all of the
         program's inputs, in order) and returns the tuple of the graph's outputs.
     decompositions: see `decompose`. epilogue_in_graph: mutated inputs end the graph as
-        `aten.copy_` nodes.
+        `aten.copy_` nodes. symbolic: one graph for all sizes that the placeholders'
+        `meta["example_value"]` leaves open, and for all values of ints among the inputs. The
+        compiler finds what it holds for in `module.meta["symbols"]` (a `SymbolTable`) and must
+        check its assumptions at run time.
     Errors: Unsupported, also where an output requires grad.
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
-    graph = capture_forward(gm, example_inputs, epilogue_in_graph=epilogue_in_graph)
+    graph = capture_forward(
+        gm, example_inputs, epilogue_in_graph=epilogue_in_graph, symbolic=symbolic
+    )
     if graph.needs_grad or graph.mutates_history:
         raise Unsupported("an output requires grad")
     module = decompose(graph.module, decompositions) if decompositions else graph.module
