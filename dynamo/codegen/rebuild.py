@@ -559,7 +559,10 @@ def generator(rebuilder: Rebuilder, var: generators.GeneratorVar) -> None:
         raise Break("escaping_generator", repr(var))
     args, kwargs = frame.arguments
     emitter = rebuilder.emitter
-    emitter.start_call(lambda: rebuilder.load(frame.function))
+    if var.maker is not None:
+        emitter.start_call_const(var.maker)
+    else:
+        emitter.start_call(lambda: rebuilder.load(frame.function))
     rebuilder.build("BUILD_TUPLE", args)
     emitter.emit("BUILD_MAP", 0)
     for name, value in kwargs.items():

@@ -17,12 +17,15 @@ from dynamo.symbolic.rules import (
     methods,
     modes,
     operators,
+    optimizers,
     standard_library,
+    standin_iterators,
     standins,
     table,
     tensors,
     torch_functions,
     transforms,
+    unknown_numbers,
 )
 from dynamo.symbolic.rules import (
     generators as generator_rules,
@@ -53,8 +56,8 @@ PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
     constant, containers, contexts, dicts, exceptions, folding, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
-    torch_functions, transforms, weakrefs,
+    modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators, standins, table, tensor, tensors,
+    torch_functions, transforms, unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
