@@ -71,6 +71,7 @@ RESTARTS = 100
 WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.__file__})
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
+OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
 SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
     register_parameter register_buffer register_module add_module""".split()
@@ -150,7 +151,9 @@ class Converter:
             return "the compiler's own code"
         if name.startswith("<frozen"):
             return "Python's import system"
-        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH):
+        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH) and not (
+            code.co_qualname == OPTIMIZER_STEP
+        ):
             return "torch's own code"
         if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
             return "torch's own code, which sets modules up"

@@ -71,7 +71,7 @@ def is_value_free(function: Any) -> bool:
     >>> is_value_free(torch.Tensor.add_), is_value_free(torch.zeros)
     (True, False)
     """
-    name = getattr(function, "__name__", "").strip("_")
+    name = getattr(function, "__name__", "").strip("_").removeprefix("foreach_")
     return name in VALUE_FREE or (name[:1] in ("r", "i") and name[1:] in VALUE_FREE)
 
 
