@@ -28,8 +28,7 @@ from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported
-from dynamo.aot.reference import Reference, metadata_of, run_reference
-from dynamo.aot.worlds import make_reference_world
+from dynamo.aot.reference import Reference, ReferenceWorld, metadata_of, run_reference
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake
 
@@ -41,16 +40,16 @@ def capture_forward(
     example_inputs: list[Any],
     *,
     epilogue_in_graph: bool = False,
-    symbolic: bool = False,
+    world: Any = None,
 ) -> AtenGraph:
     """The functional ATen graph of a program, under the present grad mode and autocast state.
 
-    symbolic: for all sizes that the placeholders' `meta["example_value"]` leaves open.
+    world: see `make_reference_world`; by default one of static sizes.
 
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
-    with refusals(symbolic), outside_inference_mode():
-        world = make_reference_world(gm, example_inputs, symbolic)
+    world = ReferenceWorld() if world is None else world
+    with refusals(world.is_symbolic), outside_inference_mode():
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         check_views(reference, plan)
@@ -190,6 +189,8 @@ class Session:
             for index, inside in self.insides.items():
                 value = self.value(self.inputs[index])
                 if value is not inside:
+                    if index in self.world.shared:
+                        raise Unsupported("a mutated input shares a storage with another input")
                     found.append((index, value))
         return found
 
@@ -234,7 +235,7 @@ def _finish(
     remove_dead_code(recorder.graph)
     module = make_module(recorder.graph, recorder.constants)
     graph = describe(reference, plan, module, leaving.mutations, epilogue_in_graph)
-    return with_symbols(graph, session.world.table())
+    return with_symbols(graph, session.world)
 
 
 def describe(
@@ -261,8 +262,9 @@ def describe(
     )
 
 
-def with_symbols(graph: AtenGraph, table: SymbolTable | None) -> AtenGraph:
-    """The graph with the symbols of its world."""
+def with_symbols(graph: AtenGraph, world: Any) -> AtenGraph:
+    """The graph with the symbols of its world, and what was assumed of them until now."""
+    table: SymbolTable | None = world.table()
     if table is None:
         return graph
     graph.module.meta["symbols"] = table

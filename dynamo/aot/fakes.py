@@ -7,6 +7,8 @@ assumption to its world.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -86,9 +88,43 @@ def hint_of(number: Any) -> int:
     return int(number.node.hint) if is_symbolic_number(number) else int(number)
 
 
+def bytes_of(fake: Any) -> int:
+    """What a storage for it takes, at the sizes at hand."""
+    facts = facts_of(fake)
+    if type(fake) is Fake:
+        return facts.nbytes
+    size, stride = (tuple(map(hint_of, part)) for part in (facts.size, facts.stride))
+    return storage_bytes(size, stride, hint_of(facts.offset), facts.dtype.itemsize)
+
+
+def elements_of(fake: Any) -> int:
+    """How many elements it has, at the sizes at hand."""
+    return fake.facts.numel() if type(fake) is Fake else math.prod(map(hint_of, fake.shape))
+
+
 def expression_of(number: Any) -> Any:
     """A number as a SymPy expression where it is symbolic; itself else."""
     return number.node.expr if is_symbolic_number(number) else number
+
+
+def symbols_shown(value: Any) -> list[tuple[Any, int | None]]:
+    """The symbols that a tensor has as a size, with the dimension; a number's own with None."""
+    given = enumerate(value.shape) if is_fake(value) else [(None, value)]
+    parts = [(dim, expression_of(part)) for dim, part in given if is_symbolic_number(part)]
+    return [(part, dim) for dim, part in parts if part.is_Symbol]
+
+
+def symbols_of(values: Iterable[Any]) -> set[Any]:
+    """All symbols in sizes, strides and offsets of fakes, also in lists, and in numbers."""
+    found: set[Any] = set()
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found |= symbols_of(value)
+        elif is_fake(value):
+            found |= symbols_of((*value.shape, *value.stride(), value.storage_offset()))
+        elif is_symbolic_number(value):
+            found |= expression_of(value).free_symbols
+    return found
 
 
 def is_static(facts: Facts) -> bool:

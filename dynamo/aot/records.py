@@ -114,11 +114,11 @@ Output = FreshOutput | InputOutput | ConstantOutput | PlainOutput | NumberOutput
 
 @dataclass(frozen=True, slots=True)
 class SymbolTable:
-    """What a graph with symbolic sizes holds for. The compiler finds it as `module.meta["symbols"]`.
+    """What a graph with symbolic sizes holds for; a compiler reads `module.meta["symbols"]`.
 
     symbols: SymPy symbol -> where its value is read among the graph's inputs. Sizes are at least 2.
     assumptions: SymPy booleans over these symbols, beyond these ranges. They must be checked before
-        the graph is used for other sizes than those it was captured for (see `symbols`).
+        the graph is used for other sizes (see `dynamo.aot.symbols`).
     """
 
     symbols: Mapping[Any, Place]

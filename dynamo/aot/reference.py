@@ -30,6 +30,9 @@ class ReferenceWorld(FakeWorld):
     stands for both.
     """
 
+    is_symbolic = False
+    shared: frozenset[int] = frozenset()  # inputs whose sharing of storages the fakes don't show
+
     def __init__(self) -> None:
         super().__init__()
         self.bernoulli: list[bool] = []
@@ -125,7 +128,10 @@ class _Collector(Observer):
 
 
 def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Reference:
-    """Runs the program once over fakes of a `ReferenceWorld` of either kind. Errors: Unsupported, and what eager raises."""
+    """Runs the program once over fakes of a `ReferenceWorld` of either kind.
+
+    Errors: Unsupported, and what eager raises.
+    """
     inputs = [world.input(index, example) for index, example in enumerate(examples)]
     facts = [_facts(item) for item in inputs]
     histories = [item.grad_fn if is_fake(item) else None for item in inputs]

@@ -106,7 +106,8 @@ class _Writer:
             name = self._name(value)
             tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
         mutated = [mutation.input for mutation in self.graph.mutations]
-        tensors = [index for index, fake in enumerate(self.graph.fakes) if isinstance(fake, torch.Tensor)]
+        fakes = enumerate(self.graph.fakes)
+        tensors = [index for index, fake in fakes if isinstance(fake, torch.Tensor)]
         for index in self.graph.mutates_history:
             tests.append(f"a{index}._is_view() or a{index}.retains_grad")
         if mutated and len(tensors) > 1:

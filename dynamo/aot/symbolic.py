@@ -11,6 +11,7 @@ Errors: Unsupported, for all that fails.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
@@ -56,13 +57,24 @@ class _Watcher(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def _sharing(examples: Sequence[Any]) -> frozenset[int]:
+    """Which inputs share a storage with another input, each fake having one of its own."""
+    tensors = {index: real for index, real in enumerate(examples) if isinstance(real, torch.Tensor)}
+    storages = {index: real.untyped_storage()._cdata for index, real in tensors.items()}
+    counts = Counter(storages.values())
+    return frozenset(index for index, storage in storages.items() if counts[storage] > 1)
+
+
 class SymbolicReferenceWorld:
     """See `ReferenceWorld`; places: where each symbol is read."""
+
+    is_symbolic = True
 
     def __init__(self, gm: fx.GraphModule, examples: Sequence[Any]) -> None:
         self.bernoulli: list[bool] = []
         self.cache = _FactsMaker()
         self.places: dict[Any, Place] = {}
+        self.shared = _sharing(examples)
         self._world = SymbolicWorld()
         self._watcher = _Watcher(self)
         nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]

@@ -118,7 +118,8 @@ def assumption_check(table: SymbolTable) -> Callable[..., bool]:
     names = names_of(table.symbols)
     lines = ["def check(*inputs):"]
     count = 1 + max((index for index, _ in table.symbols.values()), default=-1)
-    lines += [f"    {line}" for line in reads(table.symbols, [f"inputs[{n}]" for n in range(count)])]
+    inputs = [f"inputs[{number}]" for number in range(count)]
+    lines += [f"    {line}" for line in reads(table.symbols, inputs)]
     sizes = [names[symbol] for symbol, (_, dim) in table.symbols.items() if dim is not None]
     tests = [f"{name} >= 2" for name in sizes]
     tests += [text_of(assumption, names) for assumption in table.assumptions]
