@@ -64,6 +64,7 @@ from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnE
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.unknown import UnknownNumber
 
 RESTARTS = 100
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
@@ -264,6 +265,8 @@ class Converter:
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
+        for var in choose_outputs(exit, effects):
+            var.as_proxy()  # made now: unused inputs are about to go
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
@@ -377,9 +380,12 @@ recursion_room = RecursionRoom(20_000)
 
 
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
-    """Tensors made in the trace that the exit or an effect needs."""
+    """Tensors (and unknown numbers) made in the trace that the exit or an effect needs."""
     counts: Counter[Var] = needed(exit_roots(exit), effects)
-    return tuple(var for var in counts if isinstance(var, TensorVar) and not is_fetched(var))
+    return tuple(
+        var for var in counts
+        if isinstance(var, TensorVar | UnknownNumber) and not is_fetched(var)
+    )
 
 
 def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.unknown import UnknownNumber
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ class ObjectProtocol:
             return int(key.call_special(tx, "__index__").as_constant())
         if isinstance(key, TensorVar):
             raise Break("item", repr(key))
+        if isinstance(key, UnknownNumber):
+            raise Break("unknown_number", repr(key))
         return None
 
     # -- iteration ------------------------------------------------------------------------------
@@ -301,6 +305,8 @@ class ObjectProtocol:
         if name == "__doc__":
             consts = var.code.co_consts
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
+        if name == "__type_params__" and sys.version_info >= (3, 12):
+            return tx.trace.make_tuple([])
         if name == "__dict__":
             return DictVar.from_names({k: v for k, v in var.written.items() if v is not None})
         if not hasattr(types.FunctionType, name):

@@ -25,9 +25,11 @@ from dynamo.guards.shape_code import Fact, ShapeFacts
 from dynamo.guards.sources import Scope, Source
 from dynamo.shapes.fake import NotSymbolic, Unprintable
 from dynamo.symbolic.sizes import is_argument, make_fake
+from dynamo.symbolic.unknowns import Unknowns
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.numbers import LARGEST_INT, SymbolicNumber
+from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -97,6 +99,7 @@ class Symbols:
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
         self._hints_wanted = self._float_hints_wanted = False
+        self.unknowns = Unknowns(trace)
 
     # -- making -------------------------------------------------------------------------------
 
@@ -141,6 +144,8 @@ class Symbols:
 
     def wrap_symbolic(self, value: Any) -> Var:
         """The Var of a SymInt (SymBool, SymFloat) that an operation gave."""
+        if self.trace.world.unknowns(value):
+            return UnknownNumber(self.trace, value)
         if not isinstance(value, torch.SymInt):
             fixed = value if isinstance(value, int | float) else self._settle(value)
             self.keep_assumptions()
@@ -207,6 +212,8 @@ class Symbols:
         for name in error.symbols:
             if name in self.declared:
                 self.violate(self.declared[name], f"takes part in {error}, which can't be guarded")
+        if not all(name in self.facts for name in error.symbols):
+            raise Break("unknown_number_decides", str(error))
         if not error.symbols:
             raise NotSymbolic(str(error))
         facts = [self.facts[name] for name in error.symbols]
@@ -228,6 +235,12 @@ class Symbols:
         raise ConstraintViolation(
             f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
             "  Use maybe_mark_dynamic, or change the program so that the size does not matter."
+        )
+
+    def violate_unbacked(self, fact: Fact, what: str) -> NoReturn:
+        raise ConstraintViolation(
+            f"{self.place()}\n  {fact.text()} was declared unbacked, but whether {what} is needed "
+            "here.\n  Say what holds of it by torch._check before this line, or use mark_dynamic."
         )
 
     def finish(self, scope: Scope) -> None:
@@ -372,9 +385,13 @@ class Symbols:
         if not any(isinstance(arg, fx.Node) for arg in args):
             return function(*args)
         values = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args]
-        return self.trace.graph.operation("call_function", function, args, {}, function(*values))
+        on_symbols = any(isinstance(value, torch.SymInt) for value in values)
+        compute = SYMBOLIC_FUNCTIONS.get(function.__name__, function) if on_symbols else function
+        return self.trace.graph.operation("call_function", function, args, {}, compute(*values))
 
     def _input(self, name: str) -> fx.Node:
+        if name not in self.facts:
+            return self.unknowns.input(name)
         fact = self.facts[name]
         if fact.what != "value":
             tensor, method = self.tensors[fact.source].node, self.trace.graph.read_input
