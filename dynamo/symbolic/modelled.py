@@ -12,6 +12,7 @@ from dynamo.symbolic.rules import (
     containers,
     contexts,
     folding,
+    foreign,
     identity,
     inference,
     methods,
@@ -25,7 +26,6 @@ from dynamo.symbolic.rules import (
     tensors,
     torch_functions,
     transforms,
-    unknown_numbers,
 )
 from dynamo.symbolic.rules import (
     generators as generator_rules,
@@ -54,10 +54,10 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
-    constant, containers, contexts, dicts, exceptions, folding, functions,
+    constant, containers, contexts, dicts, exceptions, folding, foreign, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators, standins, table, tensor, tensors,
-    torch_functions, transforms, unknown_numbers, weakrefs,
+    modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators,
+    standins, table, tensor, tensors, torch_functions, transforms, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
