@@ -11,6 +11,7 @@ from dynamo.symbolic.rules import (
     conditional,
     containers,
     contexts,
+    exceptions as exception_rules,
     folding,
     foreign,
     identity,
@@ -54,7 +55,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
-    constant, containers, contexts, dicts, exceptions, folding, foreign, functions,
+    constant, containers, contexts, dicts, exception_rules, exceptions, folding, foreign, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators,
     standins, table, tensor, tensors, torch_functions, transforms, weakrefs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import operator
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -81,3 +82,42 @@ def has_plain_state(cls: type) -> bool:
                 for base in cls.__mro__ for part in vars(base).values())
     basis = base_of(cls)
     return not slots and bool(cls.__dictoffset__) and basis in (object, list, dict)
+
+
+@stands_in(operator.iconcat)
+def iconcat(a: Any, b: Any) -> Any:
+    a += b
+    return a
+
+
+@stands_in(operator.concat)
+def concat(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@stands_in(operator.countOf)
+def count_of(a: Iterable[Any], b: Any) -> int:
+    found = 0
+    for item in a:
+        if item is b or item == b:
+            found += 1
+    return found
+
+
+@stands_in(operator.indexOf)
+def index_of(a: Iterable[Any], b: Any) -> int:
+    position = 0
+    for item in a:
+        if item is b or item == b:
+            return position
+        position += 1
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+if hasattr(operator, "call"):
+
+    @stands_in(operator.call)
+    def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return obj(*args, **kwargs)
+
+

@@ -319,6 +319,9 @@ class InstanceDictVar(Var):
     def python_type(self) -> type:
         return dict
 
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        return isinstance(other, InstanceDictVar) and other.owner is self.owner
+
     def children(self) -> Iterable[Var]:
         return (self.owner,)
 
