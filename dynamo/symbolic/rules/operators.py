@@ -288,35 +288,6 @@ def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
     return left == right == "identity" and type(a) is type(b) and a.is_same(tx, b)
 
 
-# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row are unknown.
-FAMILIES: tuple[tuple[type, ...], ...] = (
-    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,), (slice,),
-    (dict, types.MappingProxyType), (set, frozenset, type({}.keys()), type({}.items())), (collections.deque,),
-    (type(None), type(...), type(NotImplemented)),
-)
-
-
-def equality_of(cls: type) -> Any:
-    """What instances may equal: "identity", a row of FAMILIES, or None where it is not known."""
-    if find_in_mro(cls, "__eq__") is object.__eq__:
-        return "identity"
-    return next((row for row in FAMILIES if issubclass(cls, row)), None)
-
-
-def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
-    """`a == b` where no rule compares the two: they are equal only when they are one object."""
-    if isinstance(a, MethodVar) and isinstance(b, MethodVar):
-        return a.function.is_same(tx, b.function) and a.receiver.is_same(tx, b.receiver)
-    if a is b:
-        return True
-    left, right = equality_of(a.python_type()), equality_of(b.python_type())
-    if isinstance(a, BuiltinVar) and isinstance(b, BuiltinVar):
-        return bool(a.value == b.value)
-    if left is None or right is None or (left == right and left != "identity"):
-        raise Break("operator_unknown", f"{a!r} == {b!r}")
-    return left == right == "identity" and type(a) is type(b) and a.is_same(tx, b)
-
-
 def comparison(name: str) -> Callable[..., Var]:
     """The rule of one comparison."""
     real = function_of(name)
