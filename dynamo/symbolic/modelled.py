@@ -27,6 +27,7 @@ from dynamo.symbolic.rules import (
     tensors,
     torch_functions,
     transforms,
+    unknown_numbers,
 )
 from dynamo.symbolic.rules import (
     generators as generator_rules,
@@ -58,7 +59,7 @@ PARTS = (
     constant, containers, contexts, dicts, exception_rules, exceptions, folding, foreign, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
     modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators,
-    standins, table, tensor, tensors, torch_functions, transforms, weakrefs,
+    standins, table, tensor, tensors, torch_functions, transforms, unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
