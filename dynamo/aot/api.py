@@ -21,7 +21,7 @@ from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.records import Compiler, Unsupported
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import LazyBackward, make_function
-from dynamo.aot.worlds import make_reference_world
+from dynamo.aot.worlds import capture_in_world
 
 
 def compile_inference(
@@ -46,8 +46,12 @@ def compile_inference(
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
-    world = open_world(gm, example_inputs, symbolic)
-    graph = capture_forward(gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world)
+    graph, world = capture_in_world(
+        lambda world: capture_forward(
+            gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world
+        ),
+        gm, example_inputs, symbolic,
+    )  # fmt: skip
     if graph.needs_grad or graph.mutates_history:
         raise Unsupported("an output requires grad")
     module = simplify(graph.module, decompositions, world)
@@ -56,12 +60,6 @@ def compile_inference(
     if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
         compiled = without_grad(compiled)
     return wrap_compiled(graph, compiled, gm.forward)
-
-
-def open_world(gm: fx.GraphModule, example_inputs: list[Any], symbolic: bool) -> Any:
-    """The world of one capture. Errors: Unsupported."""
-    with refusals(symbolic):
-        return make_reference_world(gm, example_inputs, symbolic)
 
 
 def simplify(
@@ -99,8 +97,9 @@ def compile_training(
         may have ints among its inputs.
     Errors: Unsupported.
     """
-    world = open_world(gm, example_inputs, symbolic)
-    joint = capture_joint(gm, example_inputs, world)
+    joint, world = capture_in_world(
+        lambda world: capture_joint(gm, example_inputs, world), gm, example_inputs, symbolic
+    )
     if joint is None:
         return compile_inference(
             gm, example_inputs, forward_compiler, decompositions=decompositions, symbolic=symbolic

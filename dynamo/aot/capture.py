@@ -44,7 +44,7 @@ def capture_forward(
 ) -> AtenGraph:
     """The functional ATen graph of a program, under the present grad mode and autocast state.
 
-    world: see `make_reference_world`; by default one of static sizes.
+    world: see `capture_in_world`; by default one of static sizes.
 
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
@@ -135,7 +135,9 @@ class Session:
             self.inputs.append(self._wrap_input(index, name, value))
         checker = _Checker(self.recorder, self.reference)
         try:
-            result = run_program(self.gm, self.inputs, self._wrap_leaf, checker)
+            result = run_program(
+                self.gm, self.inputs, self._wrap_leaf, checker, self.world.around
+            )
         except RuntimeError as error:  # the reference run passed: functionalization can't do it
             raise Unsupported(f"no functional form: {error}") from error
         self.recorder.stack_trace = None

@@ -140,15 +140,16 @@ def _differentiate(
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        results = _engine_run_backward(
-            tuple(sources.values()),
-            tuple(grads),
-            False,  # retain_graph
-            False,  # create_graph
-            tuple(session.leaves.values()),
-            allow_unreachable=True,
-            accumulate_grad=False,
-        )
+        with session.world.in_python():
+            results = _engine_run_backward(
+                tuple(sources.values()),
+                tuple(grads),
+                False,  # retain_graph
+                False,  # create_graph
+                tuple(session.leaves.values()),
+                allow_unreachable=True,
+                accumulate_grad=False,
+            )
     except RuntimeError as error:
         raise Unsupported(f"its backward fails: {error}") from error
     seen: set[fx.Node] = set()

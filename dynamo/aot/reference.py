@@ -7,6 +7,7 @@ every value, what the outputs share, and what a functional recording is checked 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ class ReferenceWorld(FakeWorld):
     """
 
     is_symbolic = False
+    around: Any = None  # see `run_program`
     shared: frozenset[int] = frozenset()  # inputs whose sharing of storages the fakes don't show
 
     def __init__(self) -> None:
@@ -45,6 +47,10 @@ class ReferenceWorld(FakeWorld):
         if example is None or isinstance(example, (int, float, bool, str)):
             return example
         raise Unsupported(f"an input is a {type(example).__name__}")
+
+    def in_python(self) -> AbstractContextManager[None]:
+        """Inside, operations that are made of others are taken apart as this world needs it."""
+        return nullcontext()
 
     def table(self) -> SymbolTable | None:
         """The symbols and what was assumed of them; None for static sizes."""
@@ -145,7 +151,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
 
     collector = _Collector()
     with world:
-        result = run_program(gm, inputs, leaf, collector)
+        result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
     if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):
         raise Unsupported("the metadata of an input changes")

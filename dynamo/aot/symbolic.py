@@ -11,8 +11,10 @@ Errors: Unsupported, for all that fails.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +32,18 @@ from dynamo.shapes.symbolic import SymbolicWorld
 
 aten = torch.ops.aten
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+
+
+# What torch's C++ calls where it wants plain ints.
+READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_offset.default))
+
+
+class NeedsPython(Unsupported):
+    """A call that fails as eager runs it: torch may have a version in Python that does not."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(f"{target} with symbolic sizes")
+        self.target = target
 
 
 class _FactsMaker:
@@ -54,7 +68,8 @@ class _Watcher(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         self.world.watch(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        with enable_python_dispatcher():
+            return func(*args, **(kwargs or {}))
 
 
 def _sharing(examples: Sequence[Any]) -> frozenset[int]:
@@ -66,11 +81,15 @@ def _sharing(examples: Sequence[Any]) -> frozenset[int]:
 
 
 class SymbolicReferenceWorld:
-    """See `ReferenceWorld`; places: where each symbol is read."""
+    """See `ReferenceWorld`. places: where each symbol is read. python_calls: what runs `in_python`.
+    """
 
     is_symbolic = True
 
-    def __init__(self, gm: fx.GraphModule, examples: Sequence[Any]) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, examples: Sequence[Any], python_calls: frozenset[Any]
+    ) -> None:
+        self.python_calls = python_calls
         self.bernoulli: list[bool] = []
         self.cache = _FactsMaker()
         self.places: dict[Any, Place] = {}
@@ -166,24 +185,41 @@ class SymbolicReferenceWorld:
     # -- running --------------------------------------------------------------------------------
 
     def __enter__(self) -> SymbolicReferenceWorld:
-        self._dispatcher = enable_python_dispatcher()
         self._world.mode.__enter__()
         self._watcher.__enter__()
-        self._dispatcher.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._dispatcher.__exit__(*error)
         self._watcher.__exit__(*error)
         self._world.mode.__exit__(*error)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One ATen call on fakes."""
+        if func in READS_NUMBERS:
+            raise Unsupported(f"{func} makes sizes constant")
         with self._world.mode, enable_python_dispatcher():
             return func(*args, **kwargs)
 
+    def in_python(self) -> AbstractContextManager[None]:
+        """Composite operations run in Python's versions, which keep sizes symbolic."""
+        return enable_python_dispatcher()  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def around(self, node: fx.Node) -> Iterator[None]:
+        """What a call of the program runs in: as eager runs it, unless that failed before."""
+        if node.target in self.python_calls:
+            with self.in_python():
+                yield
+            return
+        try:
+            yield
+        except Exception as error:
+            raise NeedsPython(node.target) from error
+
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes and checks an operation of the reference run; see `ReferenceWorld`."""
+        if func in READS_NUMBERS:
+            raise Unsupported(f"{func} makes sizes constant")
         if func._schema.is_mutable:
             check_write(func, args, kwargs)
         if func is aten.as_strided.default:
