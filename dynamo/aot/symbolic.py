@@ -57,6 +57,13 @@ class _FactsMaker:
             tuple(tensor.shape), tuple(tensor.stride()), 0, tensor.dtype, device)
 
 
+@contextlib.contextmanager
+def _outside_recording() -> Iterator[None]:
+    """Neither functionalized nor seen by the recorder."""
+    with torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE), _disable_current_modes():
+        yield
+
+
 class _Watcher(TorchDispatchMode):
     """Sees the operations of the reference run before the fakes do."""
 
@@ -177,8 +184,7 @@ class SymbolicReferenceWorld:
         """A new fake with these facts."""
         if facts.bits:
             raise Unsupported("lazy conjugation or negation")
-        outside = torch._C._ExcludeDispatchKeyGuard(FUNCTIONALIZE)
-        with outside, _disable_current_modes(), self._world.mode, torch.no_grad():
+        with _outside_recording(), self._world.mode, torch.no_grad():
             return torch.empty_strided(
                 facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
 
@@ -197,7 +203,7 @@ class SymbolicReferenceWorld:
         """One ATen call on fakes."""
         if func in READS_NUMBERS:
             raise Unsupported(f"{func} makes sizes constant")
-        with self._world.mode, enable_python_dispatcher():
+        with _outside_recording(), self._world.mode, enable_python_dispatcher():
             return func(*args, **kwargs)
 
     def in_python(self) -> AbstractContextManager[None]:
