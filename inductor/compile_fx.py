@@ -29,6 +29,7 @@ from inductor import cpu, cuda, metrics
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.graph import ExternKernel
 from inductor.library_kernels import choose_library_kernels
@@ -143,6 +144,8 @@ def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compil
 
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
+    with timed("inductor.passes"):
+        module = unfuse_biases(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     with timed("inductor.lowering"):
         lowered = lower_graph(module)

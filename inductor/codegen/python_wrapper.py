@@ -8,9 +8,11 @@ ATen for the rest, and frees every buffer after its last use. `prepare` (a metho
 
     def make(constants, prepare):
         launch0 = prepare(fused_add_relu_1a2b3c4d, ...)
+        new0 = Allocation((8, 8), (8, 1), torch.float32, device)
         def call(arg0, arg1):
-            buf0 = empty((8, 8), (8, 1), dtype=torch.float32, device=device)
-            launch0(arg0, buf0)
+            stream = current_stream(0)
+            buf0 = new0()
+            launch0(stream, arg0, buf0)
             del arg0
             ...
             return (buf0,)
@@ -39,9 +41,8 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.triton_launch import keep, view
+from inductor.runtime.triton_launch import Allocation, current_stream, keep, view
 
-empty = torch.empty_strided
 ops = torch.ops
 inf, nan = float("inf"), float("nan")
 '''
@@ -67,6 +68,7 @@ class _Writer:
         self.alive = {*self.inputs, *self.constants}
         self.targets: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
+        self.allocations: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
@@ -96,7 +98,13 @@ class _Writer:
             yield f"    {', '.join(self.constants)}, = constants"
         for prepared, name in self.launchers.items():
             yield f"    {name} = {prepared}"
+        for allocation, name in self.allocations.items():
+            yield f"    {name} = {allocation}"
         yield f"\n    def call({', '.join(self.inputs)}):"
+        if self.launchers:
+            device = self.graph.device
+            stream = f"current_stream({device.index or 0})" if device.type == "cuda" else "0"
+            yield f"        stream = {stream}"
         yield from ("        " + line for line in self.body)
         yield "\n    return call\n"
 
@@ -145,7 +153,7 @@ class _Writer:
             self._allocate(scratch.name, layout)
         for source in printed.sources:
             launcher = self._launcher(source)
-            self.body.append(f"{launcher}({', '.join(source.parameters)})")
+            self.body.append(f"{launcher}({', '.join(('stream', *source.parameters))})")
         if printed.scratch:
             names = [scratch.name for scratch in printed.scratch]
             self.body.append(f"del {', '.join(names)}")
@@ -156,9 +164,9 @@ class _Writer:
             layout = Layout(layout.device, layout.dtype, (layout.storage_elements(),), (1,))
         else:
             self.ours.add(name)
-        self.body.append(
-            f"{name} = empty({layout.size}, {layout.stride}, dtype={layout.dtype}, device=device)"
-        )
+        text = f"Allocation({layout.size}, {layout.stride}, {layout.dtype}, device)"
+        new = self.allocations.setdefault(text, f"new{len(self.allocations)}")
+        self.body.append(f"{name} = {new}()")
         self.alive.add(name)
 
     def _run_extern(self, step: ExternKernel) -> None:

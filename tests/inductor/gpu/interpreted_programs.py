@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda
+from inductor.compile_fx import _decompositions
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 
@@ -25,7 +28,9 @@ def interpreted(gm, example_inputs):
         positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
         return lambda *args: call(*(args[n] for n in positions))
 
-    return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)
+    return compile_inference(
+        gm, example_inputs, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
+    )
 
 
 texts: list[str] = []
@@ -119,3 +124,18 @@ def test_program(program, monkeypatch) -> None:
             torch.testing.assert_close(one, other, rtol=close, atol=2e-5, msg=texts[-1])
             assert one.stride() == other.stride()
     assert texts
+
+
+def test_batch_statistics(monkeypatch) -> None:
+    """Few rows of many columns: several launches, what comes once for each row among them."""
+    repair(monkeypatch)
+    texts.clear()
+    mine = torch.nn.BatchNorm1d(12, momentum=0.3)
+    other = copy.deepcopy(mine)
+    compiled = dynamo.compile(lambda x: mine(x).relu(), backend=interpreted)
+    for _ in range(2):
+        x = torch.randn(8, 12, 1100)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), other(x).relu())
+        torch.testing.assert_close(mine.state_dict(), other.state_dict())
+    assert texts[-1].count("(stream, ") == 6  # two reductions in two launches, count, the result
