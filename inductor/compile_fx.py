@@ -26,7 +26,6 @@ from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
-from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.fx_passes.bias import unfuse_biases
@@ -170,10 +169,7 @@ def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:
     why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
     if why:
         raise Unsupported(why)
-    try:
-        text = cuda.generate(graph, schedule)
-    except NotPrintable as refusal:
-        raise Unsupported(str(refusal)) from None
+    text = cuda.generate(graph, schedule)
     return cuda.load(text, graph, config.max_autotune)
 
 

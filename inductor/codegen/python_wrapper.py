@@ -1,12 +1,13 @@
 """A Python module that runs a whole schedule with Triton kernels.
 
 In: a loop graph, its schedule and its printed kernels. Out: the text of a module with one function,
-`make(constants, prepare)`, which gives the function that runs the schedule: tensors in (those of
-`graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
+`make(constants, prepare, slow)`, which gives the function that runs the schedule: tensors in (those
+of `graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
 ATen for the rest, and frees every buffer after its last use. `prepare` (a method of
-`runtime.triton_launch.Preparation`) makes a callable of each Triton function.
+`runtime.triton_launch.Preparation`) makes a callable of each Triton function, `slow` one of each
+kernel that Triton cannot do.
 
-    def make(constants, prepare):
+    def make(constants, prepare, slow):
         launch0 = prepare(fused_add_relu_1a2b3c4d, ...)
         new0 = Allocation((8, 8), (8, 1), torch.float32, device)
         def call(arg0, arg1):
@@ -51,7 +52,7 @@ inf, nan = float("inf"), float("nan")
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
 ) -> str:
-    """Text of the module; `kernels` by name of the schedule's kernels."""
+    """Text of the module; `kernels` by name, without those that Triton cannot do."""
     return _Writer(graph, schedule, kernels).write()
 
 
@@ -69,6 +70,7 @@ class _Writer:
         self.targets: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
         self.allocations: dict[str, str] = {}
+        self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
@@ -93,11 +95,13 @@ class _Writer:
             yield f"{name} = {text}"
         for text in dict.fromkeys(source.text for source in self._sources()):
             yield f"\n\n{text}"
-        yield "\n\ndef make(constants, prepare):"
+        yield "\n\ndef make(constants, prepare, slow):"
         if self.constants:
             yield f"    {', '.join(self.constants)}, = constants"
         for prepared, name in self.launchers.items():
             yield f"    {name} = {prepared}"
+        for name, text in self.slow.items():
+            yield f"    {name} = {text}"
         for allocation, name in self.allocations.items():
             yield f"    {name} = {allocation}"
         yield f"\n    def call({', '.join(self.inputs)}):"
@@ -110,7 +114,7 @@ class _Writer:
 
     def _sources(self) -> Iterator[TritonSource]:
         for step in self.steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, Kernel) and step.name in self.kernels:
                 yield from self.kernels[step.name].sources
 
     def _launcher(self, source: TritonSource) -> str:
@@ -143,10 +147,16 @@ class _Writer:
             self.alive.add(step.name)
 
     def _run_kernel(self, step: Kernel) -> None:
-        printed = self.kernels[step.name]
         for name in step.writes():
             if name not in self.alive:
                 self._allocate(name, self.layouts[name])
+        printed = self.kernels.get(step.name)
+        if printed is None:
+            names = tuple(dict.fromkeys((*step.reads(), *step.writes())))
+            slow = f"slow{len(self.slow)}"
+            self.slow[slow] = f"slow({step.nodes!r}, {names!r})"
+            self.body.append(f"{slow}({', '.join(names)})")
+            return
         for scratch in printed.scratch:
             self.dtypes[scratch.name] = scratch.dtype
             layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))

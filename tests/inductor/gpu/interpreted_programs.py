@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda
+from inductor.codegen.triton.launch import NotPrintable
+from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -124,6 +127,21 @@ def test_program(program, monkeypatch) -> None:
             torch.testing.assert_close(one, other, rtol=close, atol=2e-5, msg=texts[-1])
             assert one.stride() == other.stride()
     assert texts
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_refused_kernels_run_as_aten(program, monkeypatch) -> None:
+    """Every second kernel that Triton's printer refuses is interpreted, the others are not."""
+    count = itertools.count()
+
+    def print_some(kernel, layouts):
+        if next(count) % 2 == 0:
+            raise NotPrintable("a test")
+        return print_kernel(kernel, layouts)
+
+    monkeypatch.setattr(cuda, "print_kernel", print_some)
+    test_program(program, monkeypatch)
+    assert any("slow0(" in text for text in texts)
 
 
 def test_batch_statistics(monkeypatch) -> None:
