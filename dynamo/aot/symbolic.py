@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from dynamo.aot.fakes import SymbolicFacts, is_symbolic_number
 from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.aot.reference import BERNOULLI, check_write
+from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.symbolic import SymbolicWorld
@@ -75,8 +76,7 @@ class _Watcher(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         self.world.watch(func, args, kwargs or {})
-        with enable_python_dispatcher():
-            return func(*args, **(kwargs or {}))
+        return self.world.dispatch(func, args, kwargs or {})
 
 
 def _sharing(examples: Sequence[Any]) -> frozenset[int]:
@@ -103,6 +103,7 @@ class SymbolicReferenceWorld:
         self.shared = _sharing(examples)
         self._world = SymbolicWorld()
         self._watcher = _Watcher(self)
+        self._ops = RememberedOps(self._world.mode, self._run)
         nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
         shown = [node.meta.get("example_value") for node in nodes]
         self._symbols = self._name_sizes(shown, examples)
@@ -203,7 +204,11 @@ class SymbolicReferenceWorld:
         """One ATen call on fakes."""
         if func in READS_NUMBERS:
             raise Unsupported(f"{func} makes sizes constant")
-        with _outside_recording(), self._world.mode, enable_python_dispatcher():
+        with _outside_recording():
+            return self._ops(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._world.mode, enable_python_dispatcher():
             return func(*args, **kwargs)
 
     def in_python(self) -> AbstractContextManager[None]:
@@ -224,8 +229,6 @@ class SymbolicReferenceWorld:
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes and checks an operation of the reference run; see `ReferenceWorld`."""
-        if func in READS_NUMBERS:
-            raise Unsupported(f"{func} makes sizes constant")
         if func._schema.is_mutable:
             check_write(func, args, kwargs)
         if func is aten.as_strided.default:
