@@ -12,6 +12,7 @@ from dynamo.symbolic import machine
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.exceptions import stopped
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.lists import TupleVar
 
@@ -203,7 +204,7 @@ def resume_generator(
         result = frame.run()
     except ObservedException as error:
         if issubclass(error.value.python_type(), StopIteration):
-            tx.trace.raise_exception(RuntimeError, "generator raised StopIteration")
+            raise ObservedException(stopped(error.value)) from None
         raise
     finally:
         if frame.exception is tx.exception:

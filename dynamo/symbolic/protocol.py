@@ -28,7 +28,7 @@ from dynamo.guards.sources import (
 )
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
@@ -106,6 +106,18 @@ class ObjectProtocol:
     def is_or_equals(self, tx: SymbolicFrame, a: Var, b: Var) -> bool:
         """`a is b or a == b`, as containers compare their items."""
         return a is b or self.equals(tx, a, b)
+
+    def is_among(self, tx: SymbolicFrame, iterator: Var, item: Var) -> bool:
+        """`item in iterator`, which is advanced no further than to the item."""
+        while True:
+            try:
+                other = iterator.next_item(tx)
+            except ObservedException as error:
+                if issubclass(error.value.python_type(), StopIteration):
+                    return False
+                raise
+            if self.is_or_equals(tx, other, item):
+                return True
 
     def hash_of(self, var: Var) -> Any:
         return var.hash_key(self.frames[-1])  # type: ignore[attr-defined]
@@ -227,7 +239,7 @@ class ObjectProtocol:
             if issubclass(cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError):
                 raise Break("call_of_unknown_function", cls.__qualname__)
             return ExceptionVar(cls, list(args))
-        if not cls.__flags__ & (1 << 9):  # a static (C) type
+        if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type
             raise Break("call_of_unknown_function", cls.__qualname__)
         base = base_of(cls)
         if base is object:

@@ -10,7 +10,7 @@ from dynamo.symbolic.opcodes.table import breaks_with, opcode
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.exceptions import TracebackVar
+from dynamo.symbolic.variables.exceptions import TracebackVar, stopped
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -98,10 +98,9 @@ def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction)
 
 @opcode
 def STOPITERATION_ERROR(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
-    """A generator's StopIteration becomes a RuntimeError; `resume_generator` does it."""
-    exception = frame.stack[-1]
-    if issubclass(exception.python_type(), StopIteration):
-        raise Break("iteration_unknown", "StopIteration raised inside of a generator")
+    """A generator's StopIteration becomes a RuntimeError."""
+    if issubclass(frame.stack[-1].python_type(), StopIteration):
+        frame.push(stopped(frame.pop()))
 
 
 breaks_with("opcode_unknown", "CHECK_EG_MATCH PREP_RERAISE_STAR")

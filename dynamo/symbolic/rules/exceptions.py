@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
+TEXT_OF_ARGUMENTS = tuple(
+    vars(cls)["__str__"] for cls in (BaseException, KeyError, AttributeError, NameError)
+    if "__str__" in vars(cls)
+)
+
+
 @rule(BaseException.add_note, ExceptionVar)
 def add_note(tx: SymbolicFrame, exception: ExceptionVar, note: Var) -> Var:
     """`exception.add_note(text)`."""
@@ -66,7 +72,7 @@ def str_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
         return exception.call_method(tx, "__str__", [], {})
     if custom is KeyError.__str__ and len(args) == 1:
         return tx.trace.call(tx, repr, args[0])
-    if custom not in (BaseException.__str__, KeyError.__str__):
+    if custom not in TEXT_OF_ARGUMENTS:
         return None
     if not args:
         return ConstVar("")

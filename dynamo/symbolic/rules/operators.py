@@ -434,4 +434,4 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
     try:
         return a.contains(tx, item)
     except ObservedException:
-        return ConstVar(any(tx.trace.is_or_equals(tx, o, item) for o in a.unpack(tx)))
+        return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))

@@ -123,6 +123,14 @@ class ExceptionVar(Var):
         return ("identity", self)
 
 
+def stopped(stop: Var) -> ExceptionVar:
+    """What a StopIteration that leaves a generator's own code becomes."""
+    error = ExceptionVar(RuntimeError, [ConstVar("generator raised StopIteration")])
+    error.cause = error.context = stop
+    error.suppress_context = ConstVar(True)
+    return error
+
+
 class TracebackVar(Var):
     """The traceback of an exception: it exists, and can be passed on."""
 
