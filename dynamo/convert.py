@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -50,6 +50,7 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
@@ -171,6 +172,7 @@ class Converter:
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
             changed=changed if learns(options) else frozenset(),
             everything_dynamic=is_dynamic(options),
+            declared=declared_marks(frame, options),
         )
         log_code(frame, self.codes, compile_id)
         with timed("trace"):
@@ -228,6 +230,7 @@ class Converter:
                 logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
                 trace.symbols.check_declared(str(reason))
                 context.symbolic, context.static_sizes = False, True
+                context.static_because = str(reason)
                 context.forced.clear()
                 continue
             except RestartTrace as restart:
@@ -331,6 +334,16 @@ class Converter:
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
+
+
+def declared_marks(
+    frame: hook.FrameState, options: CompileOptions
+) -> Mapping[int, Mapping[int, Mark]]:
+    """What `dynamic=` says of the tensors that this frame gets."""
+    if options.dims is None:
+        return {}
+    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if _is_bound(cell)}
+    return options.dims.marks(frame.code, {**cells, **frame.locals})
 
 
 def learns(options: CompileOptions) -> bool:

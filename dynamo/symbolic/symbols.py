@@ -66,6 +66,9 @@ FLOAT_FREE = frozenset(
 OFFSET_READERS = frozenset("storage_offset as_strided as_strided_copy as_strided_scatter".split())
 
 
+ADVICE = "Use maybe_mark_dynamic, or change the program so that the size does not matter."
+
+
 def is_value_free(function: Any) -> bool:
     """True where the fake result is the same for all values of the numbers among the arguments.
 
@@ -82,7 +85,7 @@ class Symbols:
 
     facts: what each name stands for; values: what it is in this trace.
     tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size.
-    declared: sizes that the user declared dynamic.
+    declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
     """
 
     def __init__(self, trace: Trace, context: Any) -> None:
@@ -95,6 +98,7 @@ class Symbols:
         self.tensors: dict[Source, TensorVar] = {}
         self.ducks: dict[int, str] = {}
         self.declared: dict[str, Fact] = {}
+        self.dims: dict[str, str] = {}
         self._names: dict[Fact, str] = {}
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
@@ -202,8 +206,13 @@ class Symbols:
             logs.log("dynamic").emit(
                 lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
             self.assume(text)
+        if texts:
+            self.check_fixed()
+
+    def check_fixed(self) -> None:
+        """Errors: ConstraintViolation where the program has fixed a declared size."""
         for name, fact in self.declared.items():
-            value = world.fixed_value(name) if texts else None
+            value = self.trace.world.fixed_value(name)
             if value is not None:
                 self.violate(fact, f"is fixed to {value}")
 
@@ -231,11 +240,9 @@ class Symbols:
         for fact in self.declared.values():
             self.violate(fact, f"can't be ({reason})")
 
-    def violate(self, fact: Fact, what: str) -> NoReturn:
+    def violate(self, fact: Fact, what: str, advice: str = ADVICE) -> NoReturn:
         raise ConstraintViolation(
-            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
-            "  Use maybe_mark_dynamic, or change the program so that the size does not matter."
-        )
+            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n  {advice}")
 
     def violate_unbacked(self, fact: Fact, what: str) -> NoReturn:
         raise ConstraintViolation(

@@ -1,7 +1,7 @@
 """What one trace knows of numbers that only the running program knows.
 
-In: symbolic values of torch's, with the nodes that compute them. Out: Vars for them, graph nodes for
-expressions over them, and breaks: where a decision needs such a number, and where an operation
+In: symbolic values of torch's, with the nodes that compute them. Out: Vars for them, graph nodes
+for expressions over them, and breaks: where a decision needs such a number, and where an operation
 would be right only for some values of it that nobody has checked.
 """
 
@@ -19,7 +19,6 @@ from dynamo.base.errors import Break, RestartTrace
 from dynamo.shapes.fake import Undecided, Unprintable
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ RAISES = frozenset(
     cross_entropy nll_loss index_copy_ cat stack select""".split()
 )
 # The same for sizes that are at least 0; for these -1 has a meaning of its own.
-RAISES_BUT_NEGATIVE = frozenset("view reshape expand unflatten view_as reshape_as broadcast_to".split())
+RAISES_BUT_NEGATIVE = frozenset(("view", "reshape", "expand", "unflatten", "broadcast_to"))
 
 
 class Unknowns:
@@ -61,7 +60,7 @@ class Unknowns:
         return True
 
     def ask_for_shapes(self) -> None:
-        """A result's size depends on data: the trace begins again where that may stay in the graph."""
+        """A result's size depends on data: the trace begins again where the graph may have such."""
         context = self.trace.context
         if config.capture_dynamic_output_shape_ops and context is not None:
             if not self.trace.world.is_symbolic and not context.static_sizes:
@@ -132,7 +131,7 @@ class Unknowns:
         return answer
 
     def refuse(self, condition: Any) -> NoReturn:
-        """A decision that needs an unknown number: a break, or an error where the user forbade it."""
+        """A decision that needs an unknown number: a break, or an error where it was declared."""
         symbols, text = self.trace.symbols, self.words(condition.node.expr)
         for name in self.trace.world.names_in(condition.node.expr):
             if name in symbols.facts:
@@ -157,10 +156,10 @@ class Unknowns:
         for value in flat(args):
             if isinstance(value, torch.SymInt) and self.trace.world.unknowns(value):
                 if self.trace.world.known(value >= 0) is not True:
-                    self.unchecked([(value >= 0).node.expr])
+                    self.unchecked([(value >= 0).node.expr])  # type: ignore[attr-defined]
 
     def settle_indices(self, function: Any, args: list[Any]) -> list[Any]:
-        """`x[n]` on fakes: any integer index gives the same sizes; the operation checks the range."""
+        """`x[n]` on fakes: any index gives the same sizes; the operation checks the range."""
         name = getattr(function, "__name__", "").strip("_")
         if not self.trace.world.is_symbolic or name not in ("getitem", "setitem"):
             return args
@@ -212,7 +211,10 @@ class Unknowns:
             text = world.text_of(check)
         except Unprintable:
             return False
+        if not symbols.evaluate(text):
+            symbols.violate_unbacked(symbols.facts[world.names_in(check)[0]], self.words(check))
         symbols.assume(text)
+        symbols.check_fixed()
         return True
 
 

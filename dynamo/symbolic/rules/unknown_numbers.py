@@ -1,7 +1,7 @@
 """Reading a tensor's values into Python, and what the program says of the numbers (`torch._check`).
 
-With `config.capture_scalar_outputs` a read is a node of the graph whose result is an unknown number;
-without it, it ends the graph. A check of an unknown number is a node that raises when it runs.
+With `config.capture_scalar_outputs` a read is a node of the graph whose result is an unknown
+number; without it, it ends the graph. A check of such a number is a node that raises when it runs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MOST_READ = 64  # values of one `tolist()`
 CHECKS = [torch._check, torch._check_index, torch._check_value, torch._check_type,
           torch._check_not_implemented]
-SIZE_CHECKS = [torch._check_is_size, torch._constrain_as_size, torch.sym_constrain_range,
-               torch.sym_constrain_range_for_size]
+SIZE_CHECKS: list[Any] = [torch._check_is_size, torch._constrain_as_size, torch.sym_constrain_range,
+                          torch.sym_constrain_range_for_size]
 
 
 class Check:
@@ -73,7 +73,7 @@ def tolist(tx: SymbolicFrame, var: TensorVar) -> Var:
     if not var.fake.shape[0]:
         return ListVar([])
     rows = tx.trace.call(tx, torch.Tensor.unbind, var, ConstVar(0))
-    return ListVar([tolist(tx, row) for row in rows.unpack(tx)])  # type: ignore[arg-type]
+    return ListVar([tx.trace.call(tx, torch.Tensor.tolist, row) for row in rows.unpack(tx)])
 
 
 def read(tx: SymbolicFrame, var: TensorVar) -> Var:
@@ -115,7 +115,7 @@ def check_rule(function: Any) -> None:
 
 
 def text_of(tx: SymbolicFrame, message: Var) -> str | None:
-    """What `str(message())` gives; None for no message. A Break where an unknown number is in it."""
+    """What `str(message())` gives; None for no message. A Break where it has an unknown number."""
     if message.is_constant() and message.as_constant() is None:
         return None
     return str(tx.trace.call(tx, str, tx.call(message, [], {})).as_constant())
@@ -147,7 +147,7 @@ for _function in CHECKS:
 
 def size_check_rule(function: Any) -> None:
     """The row of a function that says that an int is a size, or lies in a range."""
-    learned = is_size if function is torch._check_is_size else function
+    learned: Any = is_size if function is torch._check_is_size else function
 
     @rule(function)
     def check(tx: SymbolicFrame, size: Var, *args: Var, **kwargs: Var) -> Var:
@@ -155,7 +155,8 @@ def size_check_rule(function: Any) -> None:
         keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
         if not is_unknown(size):
             value = size.as_constant()
-            return tx.trace.constant(tx.trace.run_real(lambda: function(value, *values, **keywords)))
+            tx.trace.run_real(lambda: function(value, *values, **keywords))
+            return ConstVar(None)
         if size.python_type() is not int or any(map(callable, values)):
             raise Break("call_of_unknown_function", f"{function.__name__}({size!r})")
         learn(tx, lambda fake: learned(fake, *values, **keywords), size)
