@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         disallow_in_graph,
         mark_dynamic,
         mark_static,
+        mark_unbacked,
         maybe_mark_dynamic,
         set_stance,
         skip,
         substitute_in_graph,
     )
     from dynamo.explanation import explain
+    from dynamo.shapes.marks import Dim
     from dynamo.whole_graph import export
 
 _HOMES = {
@@ -53,14 +55,16 @@ _HOMES = {
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
     "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
-    "mark_static maybe_mark_dynamic set_stance skip substitute_in_graph",
+    "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
     "dynamo.explanation": "explain",
+    "dynamo.shapes.marks": "Dim",
     "dynamo.whole_graph": "export",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("exc", "testing")
 
 __all__ = [
+    "Dim",
     "allow_in_graph",
     "assume_constant_result",
     "compile",
@@ -79,6 +83,7 @@ __all__ = [
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "maybe_mark_dynamic",
     "register_backend",
     "reset",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
 from dynamo.decide import skip
 from dynamo.options import CompileOptions, check_options
+from dynamo.shapes.marks import Dim
 
 F = TypeVar("F")
 
@@ -48,7 +50,7 @@ def compile(
     model: Any = None,
     *,
     fullgraph: bool = False,
-    dynamic: bool | None = None,
+    dynamic: bool | Mapping[str, Mapping[int, Dim]] | None = None,
     backend: str | Callable[..., Any] = "inductor",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
@@ -60,7 +62,9 @@ def compile(
 
     model: a function, method or nn.Module; left out, `compile` is a decorator with arguments.
     backend: a name (see `list_backends`) or a callable `(graph_module, example_inputs) -> callable`.
-    fullgraph: True raises at the first graph break. dynamic: None learns from the second size.
+    fullgraph: True raises at the first graph break. dynamic: None learns from the second size, True
+    takes all sizes as symbolic at once, False none; a dict says which sizes of which arguments
+    change, `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
     Returns a callable like `model`; a module gives an instance of its class that shares all state
     with it. Errors: TypeError, ValueError, InvalidBackend.
 
@@ -81,6 +85,8 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
         raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}")
     if disabled or config.disable:
         return model
+    if settings.dims is not None:
+        settings = replace(settings, dims=settings.dims.of(run(model)))
     policy = _regions.make(settings)
     if isinstance(model, torch.nn.Module):
         return _module_twin(model, policy)
@@ -117,6 +123,8 @@ def _uncompiled(cls: type, state: dict[str, Any], backend: str) -> Any:
 def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Module:
     """Like `nn.Module.compile`: the same object, its class and state_dict keys unchanged."""
     settings = compile(**arguments).keywords["settings"]
+    if settings.dims is not None:
+        settings = replace(settings, dims=settings.dims.of(module))
     policy = _regions.make(settings)
     call = hook.Compiled(policy.region, module._call_impl)
     call.__dict__["_policy"] = policy

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -50,6 +50,7 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
@@ -64,6 +65,7 @@ from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnE
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.unknown import UnknownNumber
 
 RESTARTS = 100
 # A checkpointed function runs again in backward, outside of any region: both runs must be alike.
@@ -71,6 +73,7 @@ RESTARTS = 100
 WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.__file__})
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
+OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
 SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
     register_parameter register_buffer register_module add_module""".split()
@@ -150,7 +153,9 @@ class Converter:
             return "the compiler's own code"
         if name.startswith("<frozen"):
             return "Python's import system"
-        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH):
+        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH) and not (
+            code.co_qualname == OPTIMIZER_STEP
+        ):
             return "torch's own code"
         if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
             return "torch's own code, which sets modules up"
@@ -167,6 +172,7 @@ class Converter:
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
             changed=changed if learns(options) else frozenset(),
             everything_dynamic=is_dynamic(options),
+            declared=declared_marks(frame, options),
         )
         log_code(frame, self.codes, compile_id)
         with timed("trace"):
@@ -224,6 +230,7 @@ class Converter:
                 logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
                 trace.symbols.check_declared(str(reason))
                 context.symbolic, context.static_sizes = False, True
+                context.static_because = str(reason)
                 context.forced.clear()
                 continue
             except RestartTrace as restart:
@@ -261,6 +268,8 @@ class Converter:
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
+        for var in choose_outputs(exit, effects):
+            var.as_proxy()  # made now: unused inputs are about to go
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
@@ -327,6 +336,16 @@ class Converter:
         return function
 
 
+def declared_marks(
+    frame: hook.FrameState, options: CompileOptions
+) -> Mapping[int, Mapping[int, Mark]]:
+    """What `dynamic=` says of the tensors that this frame gets."""
+    if options.dims is None:
+        return {}
+    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if _is_bound(cell)}
+    return options.dims.marks(frame.code, {**cells, **frame.locals})
+
+
 def learns(options: CompileOptions) -> bool:
     """True where what changes becomes symbolic."""
     return config.automatic_dynamic_shapes and options.dynamic is not False or is_dynamic(options)
@@ -374,9 +393,12 @@ recursion_room = RecursionRoom(20_000)
 
 
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
-    """Tensors made in the trace that the exit or an effect needs."""
+    """Tensors (and unknown numbers) made in the trace that the exit or an effect needs."""
     counts: Counter[Var] = needed(exit_roots(exit), effects)
-    return tuple(var for var in counts if isinstance(var, TensorVar) and not is_fetched(var))
+    return tuple(
+        var for var in counts
+        if isinstance(var, TensorVar | UnknownNumber) and not is_fetched(var)
+    )
 
 
 def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:

@@ -2,7 +2,8 @@
 
 Names and meaning are those of torch.compiler:
 `allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`, `assume_constant_result`, `skip`,
-`set_stance`, `mark_dynamic`, `maybe_mark_dynamic`, `mark_static`. The decisions hold for the process and for what is traced afterwards.
+`set_stance`, `mark_dynamic`, `maybe_mark_dynamic`, `mark_unbacked`, `mark_static`. The decisions
+hold for the process and for what is traced afterwards.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ def mark_dynamic(
     """Dimensions of this tensor are symbolic from the first compile on.
 
     index: a dimension or several; min, max: the sizes that the compiled code has to hold for. A
-    program that fixes such a size is an error that names the line. Sizes of 0 and 1 stay constants.
+    program that fixes such a size is a ConstraintViolation that names the line; so is a compile for
+    a size out of the range, or for 0 or 1, whose code would hold for no other size.
 
     >>> mark_dynamic(torch.ones(4, 3), 0, min=2, max=64)
     """
@@ -194,6 +196,17 @@ def mark_dynamic(
 def maybe_mark_dynamic(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...]) -> None:
     """Like `mark_dynamic`, but a program that fixes the size is compiled for that size."""
     _mark(tensor, index, Mark("maybe"))
+
+
+def mark_unbacked(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...]) -> None:
+    """Like `mark_dynamic` for all sizes, 0 and 1 too: no decision may look at the size.
+
+    A program that needs to know something of it is a ConstraintViolation that names the line;
+    `torch._check(x.size(0) > 3)` says what holds.
+
+    >>> mark_unbacked(torch.ones(1, 3), 0)
+    """
+    _mark(tensor, index, Mark("unbacked"))
 
 
 def mark_static(

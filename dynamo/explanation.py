@@ -93,9 +93,10 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
 
 def repeats(event: Event, earlier: list[Event]) -> bool:
     """True for a continuation that only runs the call at which the frames around it were cut."""
-    if not earlier or event.data["operations"] or not earlier[-1].data.get("break"):
+    breaks = [item.data.get("break") for item in (*earlier[-1:], event)]
+    if len(breaks) < 2 or event.data["operations"] or not all(breaks):
         return False
-    places = [item.data["break"]["stack"][-1].partition(" in ")[0] for item in (earlier[-1], event)]
+    places = [row["stack"][-1].partition(" in ")[0] for row in breaks]
     return event.data["frame"].startswith("__resume_") and places[0] == places[1]
 
 

@@ -5,17 +5,75 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
+import torch
+
 from dynamo.backends.registry import lookup_backend
+from dynamo.base.errors import ConstraintViolation
+from dynamo.shapes.marks import Dim, Mark
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass(frozen=True)
+class DeclaredDims:
+    """`dynamic={"x": {0: Dim("batch")}}`: dimensions of tensors among a function's arguments.
+
+    code: of the frame that gets the arguments; signature: what names them, without the first
+    `skipped` (self).
+    """
+
+    dims: Mapping[str, Mapping[int, Dim]]
+    code: CodeType | None = None
+    signature: inspect.Signature | None = None
+    skipped: int = 0
+
+    def of(self, model: Any) -> DeclaredDims:
+        """The same for a function or module. Errors: ValueError for a name that is no parameter."""
+        module = isinstance(model, torch.nn.Module)
+        signature = inspect.signature(model.forward if module else model)
+        code = getattr(torch.nn.Module._call_impl if module else model, "__code__", None)
+        skipped = int(module or inspect.ismethod(model))
+        for name in self.dims:
+            if name not in signature.parameters:
+                raise ValueError(
+                    f"dynamic= names {name!r}, which is no parameter; "
+                    f"there are {', '.join(signature.parameters)}")
+        return DeclaredDims(self.dims, code, signature, skipped)
+
+    def marks(self, code: CodeType, values: Mapping[str, Any]) -> dict[int, Mapping[int, Mark]]:
+        """The marks of the tensors in a frame of this code, by their identities."""
+        if code is not self.code or self.signature is None:
+            return {}
+        names, rest, others = inspect.getargs(code)
+        args = [values[name] for name in names[: code.co_argcount]]
+        kwargs = {name: values[name] for name in names[code.co_argcount :]}
+        args += values[rest] if rest is not None else ()
+        kwargs.update(values[others] if others is not None else {})
+        found: dict[int, Mapping[int, Mark]] = {}
+        given = self.signature.bind(*args[self.skipped :], **kwargs).arguments
+        for name, axes in self.dims.items():
+            value = given.get(name)
+            if value is None:
+                continue
+            rank = value.dim() if isinstance(value, torch.Tensor) else 0
+            if not all(-rank <= axis < rank for axis in axes):
+                raise ConstraintViolation(
+                    f"dynamic= declares dimensions {list(axes)} of {name!r}, which is here "
+                    f"a {type(value).__name__} of {rank} dimensions.\n"
+                    "  Call it with a tensor of that many dimensions, or declare others.")
+            found[id(value)] = {axis % rank: dim.mark() for axis, dim in axes.items()}
+        return found
+
+
+@dataclass(frozen=True)
 class CompileOptions:
-    """backend: the callable; dynamic: None learns from the second size."""
+    """backend: the callable; dynamic: None learns from the second size.
+
+    dims: what `dynamic=` said of dimensions.
+    """
 
     backend: Callable[..., Any]
     backend_name: str
@@ -25,6 +83,7 @@ class CompileOptions:
     dynamic: bool | None = None
     name: str | None = None
     recompile_limit: int | None = None
+    dims: DeclaredDims | None = None
 
     def compile_graph(self, module: Any, example_inputs: list[Any]) -> Callable[..., Any]:
         """Runs the backend on a captured graph."""
@@ -48,8 +107,12 @@ def check_options(
         raise TypeError(f"options= takes a dict, not {options!r}")
     if not isinstance(fullgraph, bool):
         raise TypeError(f"fullgraph= takes True or False, not {fullgraph!r}")
+    dims = DeclaredDims(check_dims(dynamic)) if isinstance(dynamic, Mapping) else None
+    dynamic = dynamic if dims is None else None
     if dynamic not in (None, True, False):
-        raise TypeError(f"dynamic= takes None, True or False, not {dynamic!r}")
+        raise TypeError(
+            "dynamic= takes None, True, False or a dict like {'x': {0: Dim('batch')}}, not "
+            f"{dynamic!r}")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"recompile_limit= takes a positive int, not {limit!r}")
     compiler = lookup_backend(backend)
@@ -62,4 +125,16 @@ def check_options(
             raise ValueError(f"the backend {backend!r} takes no {wanted}=")
     label = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     return CompileOptions(compiler, label, mode, MappingProxyType(dict(options or {})), fullgraph,
-                          dynamic, name, limit)
+                          dynamic, name, limit, dims)
+
+
+def check_dims(dims: Mapping[Any, Any]) -> Mapping[str, Mapping[int, Dim]]:
+    """A frozen copy of `dynamic={"x": {0: Dim("batch")}}`. Errors: TypeError."""
+    for name, axes in dims.items():
+        right = isinstance(name, str) and isinstance(axes, Mapping) and all(
+            isinstance(axis, int) and isinstance(dim, Dim) for axis, dim in axes.items())
+        if not right:
+            raise TypeError(
+                "dynamic= takes names of parameters with dimensions, {'x': {0: Dim('batch')}}, "
+                f"not {name!r}: {axes!r}")
+    return MappingProxyType({name: MappingProxyType(dict(axes)) for name, axes in dims.items()})

@@ -27,9 +27,9 @@ from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder
-from inductor.codegen.triton.launch import NotPrintable
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.graph import ExternKernel
 from inductor.library_kernels import choose_library_kernels
@@ -146,6 +146,8 @@ def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compil
 
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
+    with timed("inductor.passes"):
+        module = unfuse_biases(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if has_symbols(module):
         return ForAllSizes(module, functools.partial(_compile_variant, module))
@@ -195,10 +197,7 @@ def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:
     why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
     if why:
         raise Unsupported(why)
-    try:
-        text = cuda.generate(graph, schedule)
-    except NotPrintable as refusal:
-        raise Unsupported(str(refusal)) from None
+    text = cuda.generate(graph, schedule)
     return cuda.load(text, graph, config.max_autotune)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +20,9 @@ from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
-from inductor.codegen.triton.print_kernel import print_kernel
-from inductor.ir.graph import LoopGraph
+from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
+from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
+from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -35,12 +38,15 @@ def available() -> str:
 
 
 def generate(graph: LoopGraph, schedule: Schedule) -> str:
-    """The Python module of a schedule. Errors: NotPrintable for what Triton cannot do."""
+    """The Python module of a schedule; what Triton cannot do runs as ATen operators (`Slow`)."""
     layouts = graph.layouts()
-    if torch.are_deterministic_algorithms_enabled() and any(map(_adds, schedule.kernels())):
-        raise NotPrintable("atomic additions are in no fixed order")
+    kernels: dict[str, TritonKernel] = {}
     with timed("inductor.codegen"):
-        kernels = {kernel.name: print_kernel(kernel, layouts) for kernel in schedule.kernels()}
+        for kernel in schedule.kernels():
+            try:
+                kernels[kernel.name] = _print(kernel, layouts)
+            except NotPrintable as refusal:
+                _report_slow(kernel, str(refusal))
         text = print_python_wrapper(graph, schedule, kernels)
     logs.log("output_code").emit(text)
     logs.log("kernel_code").emit(
@@ -48,6 +54,18 @@ def generate(graph: LoopGraph, schedule: Schedule) -> str:
     )
     logs.log("schedule").emit(lambda: str(schedule))
     return text
+
+
+def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
+    if torch.are_deterministic_algorithms_enabled() and _adds(kernel):
+        raise NotPrintable("atomic additions are in no fixed order")
+    return print_kernel(kernel, layouts)
+
+
+def _report_slow(kernel: Kernel, reason: str) -> None:
+    metrics.count("slow_kernels")
+    for log in ("inductor", "perf_hints"):
+        logs.log(log).emit(f"{kernel.name} ({', '.join(kernel.nodes)}) runs as ATen: {reason}")
 
 
 def _adds(kernel: Kernel) -> bool:
@@ -69,12 +87,30 @@ def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
     with timed("inductor.load"):
         module = _import(path)
         preparation = Preparation(graph.device, measure)
-        call = module.make([c.value.detach() for c in graph.constants], preparation.prepare)
+        constants = [constant.value.detach() for constant in graph.constants]
+        call = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
     with timed("inductor.build"):
         preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
     if graph.device.type == "cuda" and torch.cuda.device_count() > 1:
         return on_device(call, graph.device.index or 0)
     return call  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A kernel without Triton: its nodes are interpreted, operation by operation, with ATen."""
+
+    nodes: tuple[ComputedBuffer, ...]
+    parameters: tuple[str, ...]
+
+    @staticmethod
+    def of(graph: LoopGraph, names: tuple[str, ...], parameters: tuple[str, ...]) -> Slow:
+        """The nodes of these names; it is called with tensors for `parameters`."""
+        nodes = (n for n in graph.nodes if isinstance(n, ComputedBuffer) and n.name in names)
+        return Slow(tuple(nodes), parameters)
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        interpret_nodes(self.nodes, dict(zip(self.parameters, tensors, strict=True)))
 
 
 def _import(path: Path) -> ModuleType:

@@ -2,7 +2,8 @@
 
 In: a loop graph whose products are ATen's. Out: the same graph where some are calls of another
 library function with the same result. ATen's products of float32 go through MKL, which is slow on
-some processors; oneDNN, in the same torch, is not. What was measured is kept in the cache folder.
+some processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as
+[k, n] is turned by a kernel first. What was measured is kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 import torch
 
+from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
-from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
+from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, Node, ViewRef
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa
 
@@ -32,7 +34,8 @@ ADVANTAGE = 0.9
 class Linear:
     """x [m, k] times the transpose of weight [n, k], plus bias [n] or nothing.
 
-    m, n, k: what they are at the compile, where they are known at a call only.
+    m, n, k: what they are at the compile, where they are known at a call only; columns: the weight
+    lies in memory as [k, n].
     """
 
     m: int
@@ -41,11 +44,12 @@ class Linear:
     x: ViewRef
     weight: ViewRef
     bias: ViewRef | None
+    columns: bool
 
-    def shape_class(self) -> tuple[int, int, int, bool]:
+    def shape_class(self) -> tuple[int, int, int, bool, bool]:
         """Sizes, each rounded up to a power of two: products of one class behave alike."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
-        return m, n, k, self.bias is not None
+        return m, n, k, self.bias is not None, self.columns
 
 
 def choose_library_kernels(graph: LoopGraph, store: Store, threads: int) -> LoopGraph:
@@ -54,16 +58,35 @@ def choose_library_kernels(graph: LoopGraph, store: Store, threads: int) -> Loop
         return graph
     layouts = graph.layouts()
     chooser = _Chooser(store, threads)
-    nodes = []
+    nodes: list[Node] = []
     for node in graph.nodes:
         linear = _as_linear(node, layouts) if isinstance(node, ExternKernel) else None
-        if linear is not None and chooser.prefers_onednn(linear):
-            assert isinstance(node, ExternKernel)
-            args = (linear.x, linear.weight, linear.bias, "none", (), "")
-            node = replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)
-        nodes.append(node)
+        if linear is None or not chooser.prefers_onednn(linear):
+            nodes.append(node)
+            continue
+        assert isinstance(node, ExternKernel)
+        weight = linear.weight
+        if linear.columns:
+            turned = _turned(weight, f"{node.name}_weight", graph.device)
+            nodes.append(turned)
+            stride = (weight.size[1], 1)
+            weight = replace(weight, buffer=turned.name, stride=stride, offset=0)
+        args = (linear.x, weight, linear.bias, "none", (), "")
+        nodes.append(replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args))
     chooser.save()
     return replace(graph, nodes=tuple(nodes))
+
+
+def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
+    """A contiguous copy of a matrix."""
+    rows, columns = weight.stride
+
+    def copy(ops: Any, i: Any, r: Any) -> None:
+        value = ops.load(weight.buffer, i[0] * rows + i[1] * columns + weight.offset, weight.dtype)
+        ops.store(name, i[0] * weight.size[1] + i[1], value)
+
+    layout = Layout(device, weight.dtype, weight.size, (weight.size[1], 1))
+    return ComputedBuffer(name, layout, trace_body(weight.size, (), copy), "pointwise")
 
 
 def _onednn_products() -> bool:
@@ -71,7 +94,7 @@ def _onednn_products() -> bool:
 
 
 def _as_linear(node: ExternKernel, layouts: dict[str, Layout]) -> Linear | None:
-    """The product as a linear layer, if it is one of float32 with a weight stored as [n, k]."""
+    """The product as a linear layer, if it is one of float32 with a dense weight."""
     if node.layout is None or node.layout.dtype is not torch.float32 or node.kwargs:
         return None
     if node.target is aten.mm.default:
@@ -83,15 +106,18 @@ def _as_linear(node: ExternKernel, layouts: dict[str, Layout]) -> Linear | None:
     if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
         return None
     (m, k), n = x.size, weight.size[1]
-    if x.stride != (k, 1) or weight.stride != (1, k) or node.layout.stride != (n, 1):
+    if x.stride != (k, 1) or weight.stride not in ((1, k), (n, 1)):
+        return None
+    if node.layout.stride != (n, 1):
         return None
     if isinstance(bias, ViewRef) and (bias.size != (n,) or bias.stride != (1,)):
         return None
-    turned = replace(weight, size=(n, k), stride=(k, 1))
+    columns = weight.stride == (n, 1)
+    turned = replace(weight, size=(n, k), stride=weight.stride[::-1])
     m, n, k = map(hint_of, (m, n, k))
     if min(m, n, k) < 2:
         return None
-    return Linear(m, n, k, x, turned, bias if isinstance(bias, ViewRef) else None)
+    return Linear(m, n, k, x, turned, bias if isinstance(bias, ViewRef) else None, columns)
 
 
 class _Chooser:
@@ -127,7 +153,8 @@ def _onednn_is_faster(linear: Linear) -> bool:
     x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
     out = torch.empty(m, n)
     bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
-    turned = weight.t()
+    columns = weight.t().contiguous() if linear.columns else None
+    turned = weight.t() if columns is None else columns
 
     def by_aten() -> None:
         if bias is None:
@@ -136,6 +163,8 @@ def _onednn_is_faster(linear: Linear) -> bool:
             torch.addmm(bias, x, turned, out=out)
 
     def by_onednn() -> None:
+        if columns is not None:
+            weight.copy_(columns.t())  # our kernel is faster than this
         torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
     with torch.no_grad():

@@ -18,6 +18,7 @@ _lock = threading.Lock()
 NAMES = (
     "graphs",  # compiled
     "kernels",  # generated loops nests
+    "slow_kernels",  # of these: not by Triton but as ATen operators
     "nodes",  # buffers computed by kernels
     "fused_nodes",  # buffers that share a kernel with another
     "extern_calls",  # calls into ATen or another library

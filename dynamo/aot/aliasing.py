@@ -11,11 +11,20 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.fakes import (
+    expression_of,
+    facts_of,
+    fills_storage,
+    is_fake,
+    is_symbolic_number,
+    storage_key,
+)
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.records import (
     ConstantOutput,
     FreshOutput,
     InputOutput,
+    NumberOutput,
     Output,
     PlainOutput,
     Unsupported,
@@ -46,19 +55,21 @@ class _Planner:
         self.bases: dict[int, tuple[Output, Fake]] = {}
         self.values: list[tuple[int, bool]] = []
         for index, fake in enumerate(reference.inputs):
-            if type(fake) is Fake:
+            if is_fake(fake):
                 self.objects.setdefault(id(fake), InputOutput(index))
-                self.bases.setdefault(fake.storage_key, (InputOutput(index), fake))
+                self.bases.setdefault(storage_key(fake), (InputOutput(index), fake))
         for fake, real in reference.constants:
             self.objects[id(fake)] = ConstantOutput(real)
-            self.bases[fake.storage_key] = (ConstantOutput(real), fake)
-        different = {id(out): out for out in reference.outputs if type(out) is Fake}
-        self.sharing = Counter(fake.storage_key for fake in different.values())
+            self.bases[storage_key(fake)] = (ConstantOutput(real), fake)
+        different = {id(out): out for out in reference.outputs if is_fake(out)}
+        self.sharing = Counter(storage_key(fake) for fake in different.values())
 
     def plan(self, position: int, out: Any) -> Output:
-        if type(out) is not Fake:
+        if not is_fake(out):
             if isinstance(out, torch.Tensor):
                 raise Unsupported("an output is a tensor from outside of the graph")
+            if is_symbolic_number(out):
+                return NumberOutput(expression_of(out))
             return PlainOutput(out)
         known = self.objects.get(id(out))
         if known is not None:
@@ -67,15 +78,15 @@ class _Planner:
         record: Output
         if base is not None:
             record = _view(out, *base)
-        elif self.sharing[out.storage_key] == 1 or _owns_storage(out):
+        elif self.sharing[storage_key(out)] == 1 or _owns_storage(out):
             record = self._fresh(position, False)
-            self.bases[out.storage_key] = (record, out)
+            self.bases[storage_key(out)] = (record, out)
         else:
             hidden = self._fresh(position, True)
             root = out._base
-            if type(root) is not Fake or not _owns_storage(root):
+            if not is_fake(root) or not _owns_storage(root):
                 raise Unsupported("outputs share a storage that none of them is a view of")
-            self.bases[out.storage_key] = (hidden, root)
+            self.bases[storage_key(out)] = (hidden, root)
             record = _view(out, hidden, root)
         self.objects[id(out)] = record
         return record
@@ -83,9 +94,9 @@ class _Planner:
     def _base_of(self, out: Fake) -> tuple[Output, Fake] | None:
         """What `out` is made from at run time: the very base where several inputs share memory."""
         root = out._base
-        if type(root) is Fake and isinstance(self.objects.get(id(root)), InputOutput):
+        if is_fake(root) and isinstance(self.objects.get(id(root)), InputOutput):
             return self.objects[id(root)], root
-        return self.bases.get(out.storage_key)
+        return self.bases.get(storage_key(out))
 
     def _fresh(self, position: int, is_base: bool) -> FreshOutput:
         self.values.append((position, is_base))
@@ -93,19 +104,20 @@ class _Planner:
 
 
 def _owns_storage(fake: Fake) -> bool:
-    return not fake._is_view() and fake.facts.offset == 0 and fake.token.nbytes == fake.facts.nbytes
+    return not fake._is_view() and facts_of(fake).offset == 0 and fills_storage(fake)
 
 
 def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
-    facts = out.facts
-    if facts.dtype != base.facts.dtype or facts.bits != base.facts.bits:
+    facts, whole = facts_of(out), facts_of(base)
+    if facts.dtype != whole.dtype or facts.bits != whole.bits:
         raise Unsupported("an output views its base as another dtype")
     if not out._is_view():
         detach = "after"
     else:
         detach = "" if out._base is base else "before"
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
-    return ViewOutput(record, facts.size, facts.stride, facts.offset, detach)
+    size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
+    return ViewOutput(record, size, stride, expression_of(facts.offset), detach)
 
 
 def plan_outputs(reference: Reference) -> OutputPlan:
@@ -114,7 +126,7 @@ def plan_outputs(reference: Reference) -> OutputPlan:
     outputs: list[Output | None] = [None] * len(reference.outputs)
     order = sorted(
         range(len(outputs)),
-        key=lambda at: type(reference.outputs[at]) is Fake
+        key=lambda at: is_fake(reference.outputs[at])
         and not _owns_storage(reference.outputs[at]),
     )
     for position in order:
@@ -137,15 +149,15 @@ def check_mutations(reference: Reference, mutated: list[int]) -> None:
     """Raises Unsupported where a mutated input shares memory with another one, or with itself."""
     groups: dict[int, list[tuple[int, Facts]]] = {}
     for index, fake in enumerate(reference.inputs):
-        if type(fake) is Fake:
-            groups.setdefault(fake.storage_key, []).append((index, fake.facts))
+        if is_fake(fake):
+            groups.setdefault(storage_key(fake), []).append((index, facts_of(fake)))
     for index in mutated:
         fake = reference.inputs[index]
-        if overlaps_itself(fake.facts):
+        if overlaps_itself(facts_of(fake)):
             raise Unsupported("a mutated input names elements twice")
-        for other, facts in groups[fake.storage_key]:
-            if other != index and overlap(fake.facts, facts):
+        for other, facts in groups[storage_key(fake)]:
+            if other != index and overlap(facts_of(fake), facts):
                 raise Unsupported("a mutated input shares memory with another input")
     for fake, _ in reference.constants:
-        if any(reference.inputs[index].storage_key == fake.storage_key for index in mutated):
+        if any(storage_key(reference.inputs[index]) == storage_key(fake) for index in mutated):
             raise Unsupported("a mutated input shares memory with a constant")

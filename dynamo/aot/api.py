@@ -7,12 +7,13 @@ with the program's inputs and outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from dynamo.aot.capture import capture_forward, describe
+from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.decompose import decompose
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
@@ -20,6 +21,7 @@ from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.records import Compiler, Unsupported
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import LazyBackward, make_function
+from dynamo.aot.worlds import capture_in_world
 
 
 def compile_inference(
@@ -29,25 +31,47 @@ def compile_inference(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     epilogue_in_graph: bool = False,
+    symbolic: bool = False,
 ) -> Callable[..., Any]:
     """Compiles a program whose outputs need no gradients.
 
     compiler: takes the ATen module and its inputs' fakes; what it returns takes tensors (all of the
         program's inputs, in order) and returns the tuple of the graph's outputs.
     decompositions: see `decompose`. epilogue_in_graph: mutated inputs end the graph as
-        `aten.copy_` nodes.
+        `aten.copy_` nodes. symbolic: one graph for all sizes that the placeholders'
+        `meta["example_value"]` leaves open, and for all values of ints among the inputs. The
+        compiler finds what it holds for in `module.meta["symbols"]` (a `SymbolTable`) and must
+        check its assumptions at run time.
     Errors: Unsupported, also where an output requires grad.
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
-    graph = capture_forward(gm, example_inputs, epilogue_in_graph=epilogue_in_graph)
+    graph, world = capture_in_world(
+        lambda world: capture_forward(
+            gm, example_inputs, epilogue_in_graph=epilogue_in_graph, world=world
+        ),
+        gm, example_inputs, symbolic,
+    )  # fmt: skip
     if graph.needs_grad or graph.mutates_history:
         raise Unsupported("an output requires grad")
-    module = decompose(graph.module, decompositions) if decompositions else graph.module
-    compiled = compiler(module, graph.fakes)
+    module = simplify(graph.module, decompositions, world)
+    graph = with_symbols(replace(graph, module=module), world)
+    compiled = compiler(graph.module, graph.fakes)
     if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
         compiled = without_grad(compiled)
     return wrap_compiled(graph, compiled, gm.forward)
+
+
+def simplify(
+    module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]] | None, world: Any
+) -> fx.GraphModule:
+    """The module decomposed. Errors: Unsupported."""
+    if not decompositions:
+        return module
+    if not world.is_symbolic:
+        return decompose(module, decompositions)
+    with refusals(symbolic=True):
+        return decompose(module, decompositions, world)
 
 
 def _requires_grad(example: Any) -> bool:
@@ -62,23 +86,28 @@ def compile_training(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     partition: Cutter = min_cut,
+    symbolic: bool = False,
 ) -> Callable[..., Any]:
     """Compiles a program and its backward; for inference only where no output needs a gradient.
 
     forward_compiler, backward_compiler: as for `compile_inference`. What the first returns gives
         the values of the program, then what backward needs; the second is called at the first
         backward and gives gradients (None where there is none).
-    partition: which values are saved for backward.
+    partition: which values are saved for backward. symbolic: as for `compile_inference`; backward
+        may have ints among its inputs.
     Errors: Unsupported.
     """
-    joint = capture_joint(gm, example_inputs)
+    joint, world = capture_in_world(
+        lambda world: capture_joint(gm, example_inputs, world), gm, example_inputs, symbolic
+    )
     if joint is None:
         return compile_inference(
-            gm, example_inputs, forward_compiler, decompositions=decompositions
+            gm, example_inputs, forward_compiler, decompositions=decompositions, symbolic=symbolic
         )
-    module = decompose(joint.module, decompositions) if decompositions else joint.module
-    halves = partition_joint(joint, module, partition)
+    module = simplify(joint.module, decompositions, world)
+    halves = partition_joint(joint, module, partition, world.table())
     graph = describe(joint.reference, joint.plan, halves.forward, joint.mutations, False)
+    graph = with_symbols(graph, world)
     forward = forward_compiler(halves.forward, graph.fakes)
     function = make_function(joint, halves, forward, LazyBackward(halves, backward_compiler))
     return wrap_compiled(graph, function, gm.forward)

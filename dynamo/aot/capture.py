@@ -15,34 +15,41 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
+from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AtenGraph, Mutation, Unsupported
+from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld, metadata_of, run_reference
 from dynamo.base.errors import Signal
-from dynamo.shapes.fake import Fake, FakeWorld
+from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
 
 
 def capture_forward(
-    gm: fx.GraphModule, example_inputs: list[Any], *, epilogue_in_graph: bool = False
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    epilogue_in_graph: bool = False,
+    world: Any = None,
 ) -> AtenGraph:
     """The functional ATen graph of a program, under the present grad mode and autocast state.
 
+    world: see `capture_in_world`; by default one of static sizes.
+
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
-    with refusals(), outside_inference_mode():
-        world = ReferenceWorld()
+    world = ReferenceWorld() if world is None else world
+    with refusals(world.is_symbolic), outside_inference_mode():
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         check_views(reference, plan)
@@ -63,14 +70,18 @@ def outside_inference_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Signals of the stages below become Unsupported."""
+def refusals(symbolic: bool = False) -> Iterator[None]:
+    """Signals of the stages below become Unsupported; all errors where sizes are symbolic."""
     try:
         yield
     except Unsupported:
         raise
     except Signal as signal:
         raise Unsupported(f"{type(signal).__name__}: {signal}") from signal
+    except Exception as error:
+        if not symbolic:
+            raise
+        raise Unsupported(f"with symbolic sizes, {type(error).__name__}: {error}") from error
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -93,7 +104,7 @@ class Session:
     `grad_fn` of inputs that are no leaves.
     """
 
-    def __init__(self, world: FakeWorld, gm: fx.GraphModule, reference: Reference) -> None:
+    def __init__(self, world: Any, gm: fx.GraphModule, reference: Reference) -> None:
         self.gm = gm
         self.reference = reference
         self.world = world
@@ -124,7 +135,9 @@ class Session:
             self.inputs.append(self._wrap_input(index, name, value))
         checker = _Checker(self.recorder, self.reference)
         try:
-            result = run_program(self.gm, self.inputs, self._wrap_leaf, checker)
+            result = run_program(
+                self.gm, self.inputs, self._wrap_leaf, checker, self.world.around
+            )
         except RuntimeError as error:  # the reference run passed: functionalization can't do it
             raise Unsupported(f"no functional form: {error}") from error
         self.recorder.stack_trace = None
@@ -133,10 +146,10 @@ class Session:
         return torch.utils._pytree.tree_leaves(result)
 
     def _wrap_input(self, index: int, name: str, value: Any) -> Any:
-        if type(value) is not Fake:
+        if not is_fake(value):
             self.recorder.placeholder(name, value)
             return value
-        inside = self.world.make(value.facts)
+        inside = self.world.make(facts_of(value))
         self.recorder.placeholder(name, inside)
         self.insides[index] = inside
         wrapper = torch._to_functional_tensor(inside)  # type: ignore[attr-defined]
@@ -178,6 +191,8 @@ class Session:
             for index, inside in self.insides.items():
                 value = self.value(self.inputs[index])
                 if value is not inside:
+                    if index in self.world.shared:
+                        raise Unsupported("a mutated input shares a storage with another input")
                     found.append((index, value))
         return found
 
@@ -221,7 +236,8 @@ def _finish(
     recorder.graph.output(tuple(leaving.values))
     remove_dead_code(recorder.graph)
     module = make_module(recorder.graph, recorder.constants)
-    return describe(reference, plan, module, leaving.mutations, epilogue_in_graph)
+    graph = describe(reference, plan, module, leaving.mutations, epilogue_in_graph)
+    return with_symbols(graph, session.world)
 
 
 def describe(
@@ -240,12 +256,21 @@ def describe(
         numbers=tuple(
             (index, value)
             for index, value in enumerate(reference.inputs)
-            if type(value) is not Fake
+            if not is_fake(value) and not is_symbolic_number(value)
         ),
         needs_grad=tuple(at for at, _ in plan.values if needs_grad(reference, at)),
         mutates_history=tuple(m.input for m in mutations if reference.histories[m.input]),
         epilogue_in_graph=epilogue_in_graph,
     )
+
+
+def with_symbols(graph: AtenGraph, world: Any) -> AtenGraph:
+    """The graph with the symbols of its world, and what was assumed of them until now."""
+    table: SymbolTable | None = world.table()
+    if table is None:
+        return graph
+    graph.module.meta["symbols"] = table
+    return replace(graph, symbols=table.symbols, assumptions=table.assumptions)
 
 
 def needs_grad(reference: Reference, position: int) -> bool:
@@ -287,12 +312,12 @@ def _own_value(session: Session, wrapper: torch.Tensor, is_base: bool, expected:
     recorder = session.recorder
     value = session.value(wrapper)
     node = recorder.node_of(value)
-    facts = expected.facts
+    facts = facts_of(expected)
     if is_base:
         node = recorder.base_of(value)
-        facts = expected._base.facts  # type: ignore[union-attr]
-    found: Fake = node.meta["val"]
-    if (found.facts.size, found.facts.stride, found.facts.dtype) != (
+        facts = facts_of(expected._base)
+    found = facts_of(node.meta["val"])
+    if (found.size, found.stride, found.dtype) != (
         facts.size,
         facts.stride,
         facts.dtype,

@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
+from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import Unsupported
 from dynamo.base.errors import Signal
@@ -29,12 +31,15 @@ from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
 Table = Mapping[Any, Callable[..., Any]]
 
 
-def decompose(module: fx.GraphModule, table: Table) -> fx.GraphModule:
-    """The module with the table's operations replaced; the module itself where it holds none."""
+def decompose(module: fx.GraphModule, table: Table, world: Any = None) -> fx.GraphModule:
+    """The module with the table's operations replaced; the module itself where it holds none.
+
+    world: the module's fakes' own, where their sizes are symbolic.
+    """
     targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
     if targets.isdisjoint(table.keys()):
         return module
-    return _Rewriter(module, table).rewrite()
+    return _Rewriter(module, table, world).rewrite()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,11 @@ class _Template:
 class _Rewriter:
     """One pass over one graph."""
 
-    def __init__(self, module: fx.GraphModule, table: Table) -> None:
+    def __init__(self, module: fx.GraphModule, table: Table, world: Any) -> None:
         self.module = module
         self.table = table
+        self.world = world
+        self._numbers: NumberNodes | None = None
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {
             str(node.target): getattr(module, str(node.target))
@@ -90,10 +97,12 @@ class _Rewriter:
     # -- replacing one node ----------------------------------------------------------------------
 
     def _inline(self, node: fx.Node) -> bool:
+        if self.world is not None:
+            return self._inline_symbolic(node)
         arguments: list[fx.Node] = []
         key = (_used(node), _key((node.target, node.args, node.kwargs), arguments))
         if key not in self._templates:
-            self._templates[key] = self._record(node)
+            self._templates[key] = self._record_static(node, arguments)
         template = self._templates[key]
         if template is None:
             return False
@@ -123,6 +132,36 @@ class _Rewriter:
             copy.meta["stack_trace"] = stack
         return copy
 
+    def _inline_symbolic(self, node: fx.Node) -> bool:
+        """Records the decomposition over the very fakes of the graph: a template with symbols has
+        no key, and what it assumes belongs to the graph's world."""
+        arguments: list[fx.Node] = []
+        _collect(node.args, arguments)
+        _collect(node.kwargs, arguments)
+        given = [self.env[argument] for argument in arguments]
+        template = self._record(node, self.world, [argument.meta["val"] for argument in given])
+        if template is None:
+            return False
+        env: dict[fx.Node, Any] = dict(zip(template.inputs, given, strict=True))
+        for inner in template.nodes:
+            env[inner] = self._copy_symbolic(inner, env, node.meta.get("stack_trace"))
+        self.env[node] = _map_nodes(template.result, env)
+        _carry_marks(node, self.env[node])
+        return True
+
+    def _copy_symbolic(self, inner: fx.Node, env: dict[fx.Node, Any], stack: str | None) -> Any:
+        value = inner.meta["val"]
+        if inner.op == "get_attr":
+            return self._constant(inner.meta["constant"], value)
+        if is_symbolic_number(value):
+            if self._numbers is None:
+                self._numbers = NumberNodes(self.graph, self.world.places)
+            return self._numbers.node(value)
+        copy = self.graph.node_copy(inner, env.__getitem__)
+        if stack is not None:
+            copy.meta["stack_trace"] = stack
+        return copy
+
     def _constant(self, tensor: torch.Tensor, value: Fake) -> fx.Node:
         node = self._shared.get(id(tensor))
         if node is None:
@@ -136,24 +175,19 @@ class _Rewriter:
 
     # -- recording a template ---------------------------------------------------------------------
 
-    def _record(self, node: fx.Node) -> _Template | None:
-        """Records a decomposition; None where that fails or the outcome is not the operation's."""
+    def _record_static(self, node: fx.Node, arguments: list[fx.Node]) -> _Template | None:
+        """Records over stand-ins for the arguments, so that the template fits equal facts."""
         world = _world_of(node)
-        if world is None:
+        values = [given.meta["val"] for given in arguments]
+        if world is None or any(type(value) is not Fake for value in values):
             return None
+        return self._record(node, world, [world.make(value.facts) for value in values])
+
+    def _record(self, node: fx.Node, world: Any, values: list[Any]) -> _Template | None:
+        """Records a decomposition; None where that fails or the outcome is not the operation's."""
         recorder = TemplateRecorder(world, self.table)
-        inputs: list[fx.Node] = []
-
-        def stand_in(given: fx.Node) -> Fake:
-            fake = world.make(given.meta["val"].facts)
-            inputs.append(recorder.placeholder(f"a{len(inputs)}", fake))
-            return fake
-
-        arguments: list[fx.Node] = []
-        _key((node.args, node.kwargs), arguments)
-        if any(type(given.meta["val"]) is not Fake for given in arguments):
-            return None
-        fakes = iter([stand_in(given) for given in arguments])
+        inputs = [recorder.placeholder(f"a{at}", fake) for at, fake in enumerate(values)]
+        fakes = iter(values)
         args = _replace_nodes(node.args, fakes)
         kwargs = _replace_nodes(node.kwargs, fakes)
         try:
@@ -163,6 +197,10 @@ class _Rewriter:
                 return None
             nodes = _fakes_to_nodes(result, recorder)
         except (Signal, NotImplementedError):
+            return None
+        except Exception:
+            if self.world is None:
+                raise
             return None
         for inner in recorder.graph.nodes:
             if inner.op == "get_attr":
@@ -174,13 +212,19 @@ class _Rewriter:
 class TemplateRecorder(Recorder):
     """Records a decomposition, and in it the decompositions of what it calls."""
 
-    def __init__(self, world: FakeWorld, table: Table) -> None:
+    def __init__(self, world: Any, table: Table) -> None:
         super().__init__(world)
         self.table = table
 
+    def number(self, value: Any) -> fx.Node:
+        """Stands for a symbolic number; the graph that gets the template makes its node."""
+        stub = self.graph.create_node("call_function", torch.sym_int)
+        stub.meta["val"] = value
+        return stub
+
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         simpler = self.table.get(func)
-        if func.namespace != "aten":
+        if func.namespace not in ("aten", "prim"):  # prim.device: asked of fakes with symbols
             raise Unsupported(f"{func} in a decomposition")
         if simpler is None:
             return super().call(func, args, kwargs)
@@ -216,10 +260,23 @@ def _key(value: Any, nodes: list[fx.Node]) -> Any:
     return (type(value), repr(value) if type(value) is float else value)  # 0.0 is not -0.0
 
 
+def _collect(value: Any, nodes: list[fx.Node]) -> None:
+    """The nodes of tensors among arguments, in the order of `_key`."""
+    if isinstance(value, fx.Node):
+        if not is_symbolic_number(value.meta["val"]):
+            nodes.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, nodes)
+    elif isinstance(value, dict):
+        _collect(list(value.values()), nodes)
+
+
 def _replace_nodes(value: Any, fakes: Any) -> Any:
     """Arguments with the next fake in place of each node, in the order of `_key`."""
     if isinstance(value, fx.Node):
-        return next(fakes)
+        known = value.meta["val"]
+        return known if is_symbolic_number(known) else next(fakes)
     if isinstance(value, tuple):
         return tuple([_replace_nodes(item, fakes) for item in value])
     if isinstance(value, list):
@@ -236,7 +293,7 @@ def _map_nodes(value: Any, env: dict[fx.Node, fx.Node]) -> Any:
 
 
 def _fakes_to_nodes(result: Any, recorder: Recorder) -> Any:
-    if type(result) is Fake:
+    if is_fake(result):
         return recorder.node_of(result)
     if result is None:
         return None
@@ -245,17 +302,17 @@ def _fakes_to_nodes(result: Any, recorder: Recorder) -> Any:
 
 def _used(node: fx.Node) -> frozenset[Any] | None:
     """Which items of a node's result are read; None for all."""
-    if type(node.meta["val"]) is Fake or any(u.target is not operator.getitem for u in node.users):
+    if is_fake(node.meta["val"]) or any(u.target is not operator.getitem for u in node.users):
         return None
     return frozenset(user.args[1] for user in node.users if user.users)
 
 
 def _agree(result: Any, expected: Any, used: frozenset[Any] | None = None) -> bool:
     """True where a decomposition gives the operation's sizes, strides and dtypes."""
-    if type(expected) is Fake:
-        if type(result) is not Fake:
+    if is_fake(expected):
+        if not is_fake(result):
             return False
-        mine, theirs = result.facts, expected.facts
+        mine, theirs = facts_of(result), facts_of(expected)
         return (mine.size, mine.stride, mine.dtype, mine.device, mine.bits) == (
             theirs.size,
             theirs.stride,

@@ -18,11 +18,11 @@ from torch.autograd.graph import _engine_run_backward
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
 from dynamo.aot.capture import Leaving, Session, leave, outside_inference_mode, refusals
+from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.records import Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld, run_reference
-from dynamo.shapes.facts import contiguous_stride
-from dynamo.shapes.fake import Fake
+from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
 SAVED = "eager_saves"
@@ -30,12 +30,16 @@ SAVED = "eager_saves"
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
-    """What the gradient of an output of the graph looks like when it comes in."""
+    """What the gradient of an output of the graph looks like when it comes in: dense.
+
+    order: its dimensions from the longest stride to the shortest. form: size and stride where they
+    are static.
+    """
 
     output: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
     dtype: torch.dtype
+    order: tuple[int, ...]
+    form: tuple[tuple[int, ...], tuple[int, ...]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,12 @@ class JointGraph:
     gradients: tuple[int, ...]
 
 
-def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph | None:
+def capture_joint(
+    gm: fx.GraphModule, example_inputs: list[Any], world: Any = None
+) -> JointGraph | None:
     """The joint graph; None where no output needs a gradient. Errors: as `capture_forward`."""
-    with refusals(), outside_inference_mode():
-        world = ReferenceWorld()
+    world = ReferenceWorld() if world is None else world
+    with refusals(world.is_symbolic), outside_inference_mode():
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         check_views(reference, plan)
@@ -85,10 +91,10 @@ def capture_joint(gm: fx.GraphModule, example_inputs: list[Any]) -> JointGraph |
 
 
 def _check_mutated(examples: list[Any], session: Session, mutated: list[int]) -> None:
-    storages = [fake.storage_key for fake in session.reference.inputs if type(fake) is Fake]
+    storages = [storage_key(fake) for fake in session.reference.inputs if is_fake(fake)]
     for index in mutated:
         # one storage often means one version counter, which the late write would bump for all
-        if storages.count(session.reference.inputs[index].storage_key) > 1:
+        if storages.count(storage_key(session.reference.inputs[index])) > 1:
             raise Unsupported("a mutated input shares a storage with another input")
     for index, changed in enumerate(session.reference.histories):
         if changed != (index in session.insides and session.gets_history(index)):
@@ -121,27 +127,29 @@ def _differentiate(
     tangents = []
     grads = []
     for index, wrapper in sources.items():
-        tangent = _tangent(index, leaving.values[index].meta["val"])
+        facts = facts_of(leaving.values[index].meta["val"])
+        order, stride = _dense_form(facts)
         fake = session.world.make(
-            session.world.cache.facts(
-                tangent.size, tangent.stride, 0, tangent.dtype, wrapper.device
-            )
+            session.world.cache.facts(facts.size, stride, 0, facts.dtype, wrapper.device)
         )
+        form = (facts.size, stride) if is_static(facts) else None
+        tangent = Tangent(index, facts.dtype, order, form)
         recorder.placeholder(f"tangent_{index}", fake)
         tangents.append(tangent)
         grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
     wanted = list(session.leaves)
     try:
         # as torch.autograd.grad, whose checks of shapes import SymPy
-        results = _engine_run_backward(
-            tuple(sources.values()),
-            tuple(grads),
-            False,  # retain_graph
-            False,  # create_graph
-            tuple(session.leaves.values()),
-            allow_unreachable=True,
-            accumulate_grad=False,
-        )
+        with session.world.in_python():
+            results = _engine_run_backward(
+                tuple(sources.values()),
+                tuple(grads),
+                False,  # retain_graph
+                False,  # create_graph
+                tuple(session.leaves.values()),
+                allow_unreachable=True,
+                accumulate_grad=False,
+            )
     except RuntimeError as error:
         raise Unsupported(f"its backward fails: {error}") from error
     seen: set[fx.Node] = set()
@@ -160,15 +168,19 @@ def _differentiate(
     )
 
 
-def _tangent(index: int, value: Fake) -> Tangent:
-    """Gradients come with the output's strides where these are dense, else contiguous."""
-    facts = value.facts
-    stride = facts.stride
-    order = sorted(range(len(stride)), key=lambda axis: -stride[axis])
-    dense = contiguous_stride(tuple(facts.size[axis] for axis in order))
-    if tuple(stride[axis] for axis in order) != dense:
-        stride = contiguous_stride(facts.size)
-    return Tangent(index, facts.size, stride, facts.dtype)
+def _dense_form(facts: Facts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Order and strides of a gradient: the output's where these are dense, else contiguous."""
+    axes = tuple(range(len(facts.stride)))
+    order = tuple(sorted(axes, key=lambda axis: -facts.stride[axis]))
+    if dense_stride(facts.size, order) == facts.stride:
+        return order, facts.stride
+    return axes, contiguous_stride(facts.size)
+
+
+def dense_stride(size: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides without gaps, longest first in this order of the dimensions."""
+    dense = contiguous_stride(tuple([size[axis] for axis in order]))
+    return tuple([dense[order.index(axis)] for axis in range(len(size))])
 
 
 def _gradient(session: Session, grad: torch.Tensor, seen: set[fx.Node]) -> fx.Node:
@@ -199,10 +211,11 @@ def _mark_saved(graph: fx.Graph, forward: set[fx.Node]) -> None:
 def viewed(node: fx.Node) -> fx.Node | None:
     """The node that this one is a view of; None where it is none."""
     value = node.meta.get("val")
-    if node.op != "call_function" or type(value) is not Fake:
+    if node.op != "call_function" or not is_fake(value):
         return None
+    key = storage_key(value)
     for given in node.all_input_nodes:
         other = given.meta["val"]
-        if type(other) is Fake and other.token is value.token:
+        if is_fake(other) and storage_key(other) == key:
             return given
     return None

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.fakes import bytes_of, elements_of, is_fake
 from dynamo.aot.flow import FlowNetwork
 from dynamo.aot.graphs import is_effect
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.partition import Halves
 from dynamo.aot.records import Unsupported
-from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
 
@@ -98,7 +98,7 @@ class _Network:
     def _price(self, node: fx.Node) -> int | None:
         """Hundredths of bytes; None for what must not be saved."""
         value = node.meta["val"]
-        if type(value) is not Fake:
+        if not is_fake(value):
             return None
         bound = node in self.inputs or node in self.outputs
         if bound:
@@ -106,13 +106,13 @@ class _Network:
         base = viewed(node)
         if base is None:
             price = _BYTE if self._is_in_memory(node) else _BYTE_OF_NEW
-            return max(value.facts.nbytes, 1) * price
+            return max(bytes_of(value), 1) * price
         root = node
         while base is not None:
             root, base = base, viewed(base)
         if root in self.inputs:
             return None
-        return max(value.facts.numel() * value.facts.dtype.itemsize, 1) * _BYTE_OF_VIEW
+        return max(elements_of(value) * value.dtype.itemsize, 1) * _BYTE_OF_VIEW
 
     def _is_in_memory(self, node: fx.Node) -> bool:
         """True where forward writes the value anyway."""

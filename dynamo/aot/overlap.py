@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from dynamo.aot.fakes import is_static
 from dynamo.shapes.facts import Facts
 
 _EXACT_ELEMENTS = 1 << 20
@@ -37,6 +38,8 @@ def overlap(one: Facts, other: Facts) -> bool:
         return False
     if other.nbytes <= one.offset * one.dtype.itemsize:
         return False
+    if not (is_static(one) and is_static(other)):
+        return True
     elements = max(one.nbytes, other.nbytes) // one.dtype.itemsize
     if elements > _EXACT_ELEMENTS:
         return True

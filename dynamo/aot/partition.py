@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import fx
 
+from dynamo.aot.fakes import is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, remove_dead_code
 from dynamo.aot.joint import JointGraph
-from dynamo.aot.records import Unsupported
+from dynamo.aot.numbers import NumberNodes
+from dynamo.aot.records import Place, SymbolTable, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,14 @@ class Partition:
     forward: the program's inputs -> (values..., extra saved values...).
     backward: (saved..., tangents...) -> gradients.
     saved: ("input", i) or ("output", i) of forward, in the order of backward's placeholders.
+    sizes: where numbers that backward needs are read from forward's inputs; their placeholders
+        follow those of saved. Empty for static sizes.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     saved: tuple[tuple[str, int], ...]
+    sizes: tuple[Place, ...] = ()
 
 
 Cutter = Callable[["Halves"], list[fx.Node]]
@@ -49,7 +55,7 @@ class Halves:
     inputs, tangents: placeholders. values, gradients: what the output node gives. outputs: those of
     the values that the program returns (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
-    compute them.
+    compute them. Symbolic numbers are in neither: each half computes its own.
     """
 
     module: fx.GraphModule
@@ -62,8 +68,13 @@ class Halves:
     available: list[fx.Node]
 
 
-def partition_joint(joint: JointGraph, module: fx.GraphModule, cut: Cutter) -> Partition:
-    """Cuts `module` (the joint module, perhaps decomposed). `cut` says which values to save."""
+def partition_joint(
+    joint: JointGraph, module: fx.GraphModule, cut: Cutter, table: SymbolTable | None = None
+) -> Partition:
+    """Cuts `module` (the joint module, perhaps decomposed). `cut` says which values to save.
+
+    table: the symbols of the joint module, where its sizes are symbolic.
+    """
     halves = _sort_out(joint, module)
     saved = cut(halves)
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
@@ -72,11 +83,13 @@ def partition_joint(joint: JointGraph, module: fx.GraphModule, cut: Cutter) -> P
     extra = [node for node in saved if node not in known]
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
-    return Partition(
-        forward=_extract(module, halves.inputs, [*halves.values, *extra], effects=True),
-        backward=_extract(module, [*saved, *halves.tangents], halves.gradients, effects=False),
-        saved=tuple(known[node] for node in saved),
-    )
+    forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
+    origins = tuple(known[node] for node in saved)
+    if table is not None:
+        backward, sizes = _extract_backward(halves, saved, table)
+        return Partition(forward, backward, origins, sizes)
+    backward = _extract(module, [*saved, *halves.tangents], halves.gradients, effects=False)
+    return Partition(forward, backward, origins)
 
 
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
@@ -88,6 +101,8 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
     for node in module.graph.nodes:
         if node.op == "output":
             results = node.args[0]
+        elif is_symbolic_number(node.meta["val"]):
+            continue
         elif node in backward or not backward.isdisjoint(node.all_input_nodes):
             backward.add(node)
         else:
@@ -130,7 +145,14 @@ def _extract(
     for node in module.graph.nodes:
         if node in needed and node not in env:
             env[node] = graph.node_copy(node, env.__getitem__)
-    graph.output(tuple([None if node is None else env[node] for node in outputs]))
+    return finish_half(module, graph, [None if node is None else env[node] for node in outputs])
+
+
+def finish_half(
+    module: fx.GraphModule, graph: fx.Graph, outputs: list[fx.Node | None]
+) -> fx.GraphModule:
+    """The module of a half of the joint module."""
+    graph.output(tuple(outputs))
     constants = {
         str(node.target): getattr(module, str(node.target))
         for node in graph.nodes
@@ -138,6 +160,67 @@ def _extract(
     }
     remove_dead_code(graph)
     return make_module(graph, constants)
+
+
+def _extract_backward(
+    halves: Halves, saved: list[fx.Node], table: SymbolTable
+) -> tuple[fx.GraphModule, tuple[Place, ...]]:
+    """Backward with symbolic sizes: it reads symbols from the sizes of its own inputs; the others
+    become inputs. Gives where forward finds these, too."""
+    needed = _needed(halves, saved)
+    symbols = symbols_of([node.meta["val"] for node in (*saved, *halves.tangents, *needed)])
+    graph = fx.Graph()
+    env: dict[fx.Node, Any] = {}
+    places: dict[Any, Place] = {}
+
+    def add_input(name: str, value: Any) -> fx.Node:
+        index = len(graph.nodes)
+        node = graph.placeholder(name)
+        node.meta["val"] = value
+        for symbol, dim in symbols_shown(value):
+            places.setdefault(symbol, (index, dim))
+        return node
+
+    for node in saved:
+        env[node] = add_input(node.name, node.meta["val"])
+    shown = {symbol for node in halves.tangents for symbol, _ in symbols_shown(node.meta["val"])}
+    sizes = []
+    for symbol in sorted(symbols - places.keys() - shown, key=str):
+        index, dim = table.symbols[symbol]
+        given = halves.inputs[index].meta["val"]
+        add_input(f"size_{len(sizes)}", given if dim is None else given.shape[dim])
+        sizes.append((index, dim))
+    for node in halves.tangents:
+        env[node] = add_input(node.name, node.meta["val"])
+    numbers = NumberNodes(graph, places)
+
+    def copied(node: fx.Node) -> Any:
+        value = node.meta["val"]
+        return numbers.node(value) if is_symbolic_number(value) else env[node]
+
+    for node in needed:
+        env[node] = graph.node_copy(node, copied)
+    outputs = [None if node is None else env[node] for node in halves.gradients]
+    module = finish_half(halves.module, graph, outputs)
+    known = tuple(a for a in table.assumptions if a.free_symbols <= places.keys())
+    module.meta["symbols"] = SymbolTable(MappingProxyType(places), known)
+    return module, tuple(sizes)
+
+
+def _needed(halves: Halves, saved: list[fx.Node]) -> list[fx.Node]:
+    """The nodes that backward computes, in order, numbers aside."""
+    stop = {*saved, *halves.tangents}
+    found: set[fx.Node] = set()
+    work = [node for node in halves.gradients if node is not None]
+    while work:
+        node = work.pop()
+        if node in found or node in stop or is_symbolic_number(node.meta["val"]):
+            continue
+        if node.op == "placeholder":
+            raise Unsupported("a half of the graph needs an input of the other")
+        found.add(node)
+        work.extend(node.all_input_nodes)
+    return [node for node in halves.module.graph.nodes if node in found]
 
 
 def _dependents(module: fx.GraphModule, inputs: set[fx.Node]) -> set[fx.Node]:

@@ -17,6 +17,8 @@ from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
+Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
+NOTHING = contextlib.nullcontext()
 
 
 class Observer:
@@ -29,8 +31,11 @@ class Observer:
         """`node` has run."""
 
 
-def run_program(gm: fx.GraphModule, inputs: list[Any], leaf: Leaf, observer: Observer) -> Any:
-    """Runs the program; `leaf` stands in for each tensor attribute of the module.
+def run_program(
+    gm: fx.GraphModule, inputs: list[Any], leaf: Leaf, observer: Observer, around: Around = None
+) -> Any:
+    """Runs the program; `leaf` stands in for each tensor attribute of the module, `around` gives
+    what each call of the program runs in.
 
     Modes that the program sets (grad, autocast) are as before afterwards.
     """
@@ -50,7 +55,8 @@ def run_program(gm: fx.GraphModule, inputs: list[Any], leaf: Leaf, observer: Obs
                 return args[0]
             kwargs = map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
             observer.before(node, args, kwargs)
-            env[node] = value = _run_node(gm, node, args, kwargs, leaf)
+            with NOTHING if around is None else around(node):
+                env[node] = value = _run_node(gm, node, args, kwargs, leaf)
             observer.after(node, value)
     raise AssertionError("a graph without an output node")
 

@@ -15,9 +15,11 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
+from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
 from dynamo.aot.records import Unsupported
-from dynamo.shapes.fake import Fake, FakeWorld
+from dynamo.shapes.fake import Fake
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 NODE = "aot_node"
@@ -32,7 +34,7 @@ class Recorder(TorchDispatchMode):
     inside. bernoulli: whether each draw to come is in place.
     """
 
-    def __init__(self, world: FakeWorld, bernoulli: Iterable[bool] = ()) -> None:
+    def __init__(self, world: Any, bernoulli: Iterable[bool] = ()) -> None:
         super().__init__()
         self.bernoulli = iter(bernoulli)
         self.world = world
@@ -40,6 +42,7 @@ class Recorder(TorchDispatchMode):
         self.constants: dict[str, torch.Tensor] = {}
         self.stack_trace: str | None = None
         self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
+        self.numbers: NumberNodes | None = None
         self._constant_nodes: dict[Any, fx.Node] = {}
         self._makers: dict[int, fx.Node] = {}
         self._last_leaf: fx.Node = self.graph._root
@@ -88,7 +91,7 @@ class Recorder(TorchDispatchMode):
 
     def _argument(self, arg: Any) -> Any:
         kind = type(arg)
-        if kind is Fake:
+        if is_fake(arg):
             return self.node_of(arg)
         if kind is list or kind is tuple or kind is torch.Size:
             return [self._argument(item) for item in arg]
@@ -96,7 +99,7 @@ class Recorder(TorchDispatchMode):
             return self.constant(arg)
         if isinstance(arg, torch.Generator):
             raise Unsupported("an operation takes a generator of its own")
-        return arg
+        return self.number(arg) if is_symbolic_number(arg) else arg
 
     def node_of(self, fake: Fake) -> fx.Node:
         """The node whose value this fake is."""
@@ -108,14 +111,14 @@ class Recorder(TorchDispatchMode):
     def bind(self, result: Any, node: fx.Node) -> None:
         """Makes `node` the source of these fakes, with `getitem` nodes for the items of several."""
         node.meta["val"] = result
-        if type(result) is Fake:
+        if is_fake(result):
             if NODE in result.__dict__:
                 raise Unsupported(f"{node.target} gives back its argument")
             result.__dict__[NODE] = node
-            self._makers.setdefault(result.storage_key, node)
+            self._makers.setdefault(storage_key(result), node)
             return
         for index, item in enumerate(result):
-            if type(item) is Fake:
+            if is_fake(item):
                 self.bind(item, self._item(node, index))
             elif isinstance(item, (list, tuple)) and _holds_fake(item):
                 self.bind(item, self._item(node, index))
@@ -132,7 +135,7 @@ class Recorder(TorchDispatchMode):
         """A new input; a Fake becomes its value."""
         node = self._last_leaf = self.graph.create_node("placeholder", name, (), {}, name)
         node.meta["val"] = value
-        if type(value) is Fake:
+        if is_fake(value):
             value.__dict__[NODE] = node
         return node
 
@@ -160,20 +163,26 @@ class Recorder(TorchDispatchMode):
             self._constant_nodes[key] = node
         return node
 
+    def number(self, value: Any) -> Any:
+        """The node of a symbolic number; an int where it is one."""
+        if self.numbers is None:
+            self.numbers = NumberNodes(self.graph, self.world.places)
+        return self.numbers.node(value)
+
     def alias(self, result: Fake, node: fx.Node) -> None:
         """One more fake of a node's value."""
         result.__dict__[NODE] = node
 
     def base_of(self, fake: Fake) -> fx.Node:
         """The node that made the storage which this fake is a view of."""
-        maker = self._makers.get(fake.storage_key)
+        maker = self._makers.get(storage_key(fake))
         if maker is None:
             raise Unsupported("outputs share a storage that comes from outside of the graph")
         return maker
 
     def call_on_node(self, func: Any, node: fx.Node) -> Any:
         """Records `func(value of node)`, functionalization aside."""
-        fake = self.world.make(node.meta["val"].facts)
+        fake = self.world.make(facts_of(node.meta["val"]))
         self.alias(fake, node)
         return self.call(func, (fake,), {})
 
@@ -196,7 +205,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _holds_fake(result: Any) -> bool:
-    if type(result) is Fake:
+    if is_fake(result):
         return True
     return isinstance(result, (list, tuple)) and any(_holds_fake(item) for item in result)
 

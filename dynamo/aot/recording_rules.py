@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.fakes import facts_of, is_fake
 from dynamo.aot.records import Unsupported
 from dynamo.shapes.facts import contiguous_stride
-from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -21,7 +21,7 @@ Rule = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 def _lift(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor(3)` of the program is a constant of the graph."""
     source = args[0]
-    if type(source) is Fake:
+    if is_fake(source):
         return source
     result = recorder.world.dispatch(func, args, kwargs)
     recorder.alias(result, recorder.literal(source))
@@ -30,7 +30,7 @@ def _lift(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _same_value(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`detach` and `alias` are the value itself."""
-    if type(args[0]) is not Fake:
+    if not is_fake(args[0]):
         return NotImplemented
     result = recorder.world.dispatch(func, args, kwargs)
     recorder.alias(result, recorder.node_of(args[0]))
@@ -66,12 +66,14 @@ def _cudnn_backward(
 def _bernoulli(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """In place it draws in the order of memory; functional, in the order of a contiguous tensor."""
     in_place = next(recorder.bernoulli, False)
-    size, stride = args[0].facts.size, args[0].facts.stride
+    facts = facts_of(args[0])
+    size, stride = facts.size, facts.stride
     if stride == contiguous_stride(size):
         return NotImplemented
     order = sorted(range(len(size)), key=lambda axis: -stride[axis])
     ordered = recorder.call(aten.permute.default, (args[0], order), {})
-    if not in_place or ordered.facts.stride != contiguous_stride(ordered.facts.size):
+    dense = contiguous_stride(tuple([size[axis] for axis in order]))
+    if not in_place or tuple(ordered.stride()) != dense:
         raise Unsupported(f"{func} over strides {stride}")
     drawn = recorder.call(func, (ordered, *args[1:]), kwargs)
     back = [order.index(axis) for axis in range(len(size))]

@@ -33,8 +33,8 @@ outputs that view an input as another dtype, results that depend on data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ from torch import fx
 from dynamo.base.errors import Signal
 
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+Place = tuple[int, int | None]
+"""Where a symbol's value is read: (input number, dimension), or None for a number's value."""
 
 
 class Unsupported(Signal):
@@ -88,18 +90,39 @@ class PlainOutput:
 class ViewOutput:
     """A view of an input, of an output of the graph or of a constant.
 
+    size, stride, offset: ints, or SymPy expressions over the graph's symbols.
     detach: "" for a view of base, "before" for a view of `base.detach()`, "after" for a tensor that
     shares the storage but is no view.
     """
 
     base: FreshOutput | InputOutput | ConstantOutput
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
     detach: str
 
 
-Output = FreshOutput | InputOutput | ConstantOutput | PlainOutput | ViewOutput
+@dataclass(frozen=True, slots=True)
+class NumberOutput:
+    """A number, as a SymPy expression over the graph's symbols."""
+
+    expression: Any
+
+
+Output = FreshOutput | InputOutput | ConstantOutput | PlainOutput | NumberOutput | ViewOutput
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolTable:
+    """What a graph with symbolic sizes holds for; a compiler reads `module.meta["symbols"]`.
+
+    symbols: SymPy symbol -> where its value is read among the graph's inputs. Sizes are at least 2.
+    assumptions: SymPy booleans over these symbols, beyond these ranges. They must be checked before
+        the graph is used for other sizes (see `dynamo.aot.symbols`).
+    """
+
+    symbols: Mapping[Any, Place]
+    assumptions: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +152,10 @@ class AtenGraph:
     outputs: the program's outputs, flat. form: how they nest.
     mutations: see the module's docstring.
     numbers: (input, value) of the inputs that are no tensors.
+    symbols: where the symbols of sizes are read; empty for static sizes. Then nodes' values are
+        torch FakeTensors and SymInts, number placeholders have a SymInt, and sizes among the
+        arguments are nodes: `aten.sym_size.int` of placeholders and arithmetic. assumptions: see
+        `SymbolTable`.
     needs_grad: flat positions of program outputs that the graph computes and that require grad.
     mutates_history: mutated inputs whose new value has a gradient.
     """
@@ -141,6 +168,8 @@ class AtenGraph:
     needs_grad: tuple[int, ...]
     mutates_history: tuple[int, ...]
     epilogue_in_graph: bool
+    symbols: Mapping[Any, Place] = field(default_factory=dict)
+    assumptions: tuple[Any, ...] = ()
 
     @property
     def fakes(self) -> list[Any]:

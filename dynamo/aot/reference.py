@@ -6,6 +6,8 @@ every value, what the outputs share, and what a functional recording is checked 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +15,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
-from dynamo.aot.records import OutputForm, Unsupported
+from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 
@@ -28,20 +31,41 @@ class ReferenceWorld(FakeWorld):
     stands for both.
     """
 
+    is_symbolic = False
+    around: Any = None  # see `run_program`
+    shared: frozenset[int] = frozenset()  # inputs whose sharing of storages the fakes don't show
+
     def __init__(self) -> None:
         super().__init__()
         self.bernoulli: list[bool] = []
+        self.places: Mapping[Any, Place] = {}  # static sizes have no symbols
+
+    def input(self, index: int, example: Any) -> Any:
+        """What stands for the index-th input: a Fake, or the number itself."""
+        if isinstance(example, torch.Tensor):
+            return self.from_real(example)
+        if example is None or isinstance(example, (int, float, bool, str)):
+            return example
+        raise Unsupported(f"an input is a {type(example).__name__}")
+
+    def in_python(self) -> AbstractContextManager[None]:
+        """Inside, operations that are made of others are taken apart as this world needs it."""
+        return nullcontext()
+
+    def table(self) -> SymbolTable | None:
+        """The symbols and what was assumed of them; None for static sizes."""
+        return None
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:
-            _check_write(func, args, kwargs)
-        in_place = _BERNOULLI.get(func)
+            check_write(func, args, kwargs)
+        in_place = BERNOULLI.get(func)
         if in_place is not None:
             self.bernoulli.append(in_place)
         return super().dispatch(func, args, kwargs)
 
 
-def _check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises Unsupported where elements that are written are also read, or written twice."""
     written: list[Fake] = []
     read: list[Fake] = []
@@ -49,18 +73,20 @@ def _check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         value = args[at] if at < len(args) else kwargs.get(argument.name)
         writes = argument.alias_info is not None and argument.alias_info.is_write
         for item in value if isinstance(value, (list, tuple)) else (value,):
-            if type(item) is Fake:
+            if is_fake(item):
                 (written if writes else read).append(item)
     for number, target in enumerate(written):
-        if overlaps_itself(target.facts):
+        if overlaps_itself(facts_of(target)):
             raise Unsupported(f"{func} writes elements twice")
         for other in (*written[:number], *read):
-            same = other is target or (other.facts is target.facts and number == 0)
-            if other.token is target.token and not same and overlap(target.facts, other.facts):
+            if other is target or storage_key(other) != storage_key(target):
+                continue
+            mine, theirs = facts_of(target), facts_of(other)
+            if not (theirs is mine and number == 0) and overlap(mine, theirs):
                 raise Unsupported(f"{func} reads what it writes")
 
 
-_BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
+BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +133,15 @@ class _Collector(Observer):
         self.metadata[node] = (self._arguments, metadata_of(value))
 
 
-def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]) -> Reference:
-    """Runs the program once over fakes. Errors: Unsupported, and what eager raises."""
-    inputs = [_input(world, example) for example in examples]
-    facts: list[Facts | None] = [_facts(item) for item in inputs]
-    histories = [item.grad_fn if type(item) is Fake else None for item in inputs]
-    grads = tuple(type(item) is Fake and item.requires_grad for item in inputs)
+def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Reference:
+    """Runs the program once over fakes of a `ReferenceWorld` of either kind.
+
+    Errors: Unsupported, and what eager raises.
+    """
+    inputs = [world.input(index, example) for index, example in enumerate(examples)]
+    facts = [_facts(item) for item in inputs]
+    histories = [item.grad_fn if is_fake(item) else None for item in inputs]
+    grads = tuple(is_fake(item) and item.requires_grad for item in inputs)
     constants: dict[int, tuple[Fake, torch.Tensor]] = {}
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -122,9 +151,9 @@ def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]
 
     collector = _Collector()
     with world:
-        result = run_program(gm, inputs, leaf, collector)
+        result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
-    if [_facts(item) for item in inputs] != facts:
+    if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):
         raise Unsupported("the metadata of an input changes")
     if any(fake._version for fake, _ in constants.values()):
         raise Unsupported("a tensor attribute of the graph is mutated")
@@ -138,22 +167,22 @@ def run_reference(world: ReferenceWorld, gm: fx.GraphModule, examples: list[Any]
         bernoulli=draws,
         grads=grads,
         histories=tuple(
-            type(item) is Fake and item.grad_fn is not history
+            is_fake(item) and item.grad_fn is not history
             for item, history in zip(inputs, histories, strict=True)
         ),
     )
 
 
-def _input(world: FakeWorld, example: Any) -> Any:
-    if isinstance(example, torch.Tensor):
-        return world.from_real(example)
-    if example is None or isinstance(example, (int, float, bool, str)):
-        return example
-    raise Unsupported(f"an input is a {type(example).__name__}")
-
-
 def _facts(value: Any) -> Facts | None:
-    return value.facts if type(value) is Fake else None
+    return facts_of(value) if is_fake(value) else None
+
+
+def _changed(before: Facts | None, after: Facts | None) -> bool:
+    if before is None or after is None or before is after:
+        return before is not after
+    return (before.size, before.stride, before.offset, before.bits) != (
+        after.size, after.stride, after.offset, after.bits,
+    )  # fmt: skip
 
 
 def _flatten(result: Any) -> tuple[list[Any], OutputForm]:

@@ -24,10 +24,12 @@ from dynamo.aot.records import (
     ConstantOutput,
     FreshOutput,
     InputOutput,
+    NumberOutput,
     Output,
     PlainOutput,
     ViewOutput,
 )
+from dynamo.aot.symbols import names_of, reads, text_of
 
 Callee = Callable[..., Any]
 
@@ -61,6 +63,7 @@ class _Writer:
             "share_memory": share_memory,
         }
         self._numbers = count()
+        self._symbols = names_of(graph.symbols)
 
     def lines(self) -> list[str]:
         graph = self.graph
@@ -71,6 +74,7 @@ class _Writer:
         given = ", ".join(inputs)
         if refusal:
             lines += [f"    if {refusal}:", f"        return original({given})"]
+        lines += [f"    {line}" for line in self._sizes(inputs)]
         call = f"compiled({given})"
         if results:
             call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
@@ -85,6 +89,11 @@ class _Writer:
         lines.append(f"    return {self._result()}")
         return lines
 
+    def _sizes(self, inputs: list[str]) -> list[str]:
+        """Reads the symbols where an output needs them; mutations don't change sizes."""
+        wanted = any(isinstance(out, (ViewOutput, NumberOutput)) for out in self.graph.outputs)
+        return reads(self.graph.symbols, inputs) if wanted else []
+
     def _result_count(self) -> int:
         bases = [o.base if isinstance(o, ViewOutput) else o for o in self.graph.outputs]
         indices = [base.index for base in bases if isinstance(base, FreshOutput)]
@@ -97,7 +106,8 @@ class _Writer:
             name = self._name(value)
             tests.append(f"type(a{index}) is not type({name}) or a{index} != {name}")
         mutated = [mutation.input for mutation in self.graph.mutations]
-        tensors = [index for index, fake in enumerate(self.graph.fakes) if hasattr(fake, "facts")]
+        fakes = enumerate(self.graph.fakes)
+        tensors = [index for index, fake in fakes if isinstance(fake, torch.Tensor)]
         for index in self.graph.mutates_history:
             tests.append(f"a{index}._is_view() or a{index}.retains_grad")
         if mutated and len(tensors) > 1:
@@ -131,6 +141,8 @@ class _Writer:
             return self._name(output.value)
         if isinstance(output, PlainOutput):
             return self._name(output.value)
+        if isinstance(output, NumberOutput):
+            return text_of(output.expression, self._symbols)
         known = seen.get(id(output))
         if known is not None:
             return known
@@ -144,7 +156,14 @@ class _Writer:
     def _view(self, output: ViewOutput) -> str:
         base = self._output(output.base, {})
         text = f"{base}.detach()" if output.detach == "before" else base
-        text += f".as_strided({output.size}, {output.stride}, {output.offset})"
+        size, stride = (
+            f"({''.join(f'{text_of(extent, self._symbols)}, ' for extent in part)})"
+            for part in (output.size, output.stride)
+        )
+        offset = text_of(output.offset, self._symbols)
+        if self.graph.symbols and isinstance(output.base, InputOutput):
+            offset += f" + {base}.storage_offset()"
+        text += f".as_strided({size}, {stride}, {offset})"
         return f"{text}.detach()" if output.detach == "after" else text
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.joint import JointGraph, Tangent
+from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.partition import Partition
-from dynamo.aot.records import Compiler, Unsupported
+from dynamo.aot.records import Compiler, Place, Unsupported
 
 _TWICE = (
     b"a compiled backward can't be differentiated again (create_graph=True, double backward): "
@@ -56,6 +56,7 @@ def make_function(
     inputs = tuple(at for kind, at in partition.saved if kind == "input")
     outputs = tuple(at for kind, at in partition.saved if kind == "output")
     order = _restore_order(partition)
+    sizes = partition.sizes
     with_gradient = {tangent.output for tangent in joint.tangents}
     without_gradient = tuple(at for at in range(values) if at not in with_gradient)
     tangents = joint.tangents
@@ -74,6 +75,8 @@ def make_function(
         def forward(ctx: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
             ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
+            if sizes:
+                ctx.sizes = [_read(args, place) for place in sizes]
             ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
             if not dirty:
                 return results[:values]
@@ -87,6 +90,8 @@ def make_function(
         def backward(ctx: Any, *grads: Any) -> Any:
             kept = ctx.saved_tensors
             given = [kept[at] for at in order]
+            if sizes:
+                given += ctx.sizes
             given += [_fit(grads[tangent.output], tangent) for tangent in tangents]
             with torch.no_grad():
                 found = backward(*given)
@@ -99,6 +104,11 @@ def make_function(
 
     apply: Callable[..., Any] = CompiledFunction.apply
     return apply
+
+
+def _read(inputs: tuple[Any, ...], place: Place) -> int:
+    index, dim = place
+    return inputs[index] if dim is None else inputs[index].shape[dim]  # type: ignore[no-any-return]
 
 
 def _restore_order(partition: Partition) -> tuple[int, ...]:
@@ -114,11 +124,10 @@ def _restore_order(partition: Partition) -> tuple[int, ...]:
 
 def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:
     """The gradient as the backward graph expects it."""
-    if grad.stride() == tangent.stride and not grad.is_conj() and not grad.is_neg():
+    size, stride = tangent.form or (grad.shape, dense_stride(grad.shape, tangent.order))
+    if grad.stride() == stride and not grad.is_conj() and not grad.is_neg():
         return grad
-    fitted = torch.empty_strided(
-        tangent.size, tangent.stride, dtype=tangent.dtype, device=grad.device
-    )
+    fitted = torch.empty_strided(size, stride, dtype=tangent.dtype, device=grad.device)
     return fitted.copy_(grad)
 
 

@@ -32,7 +32,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("item", "a tensor's value is read into Python",
      "Keep it a tensor, or set config.capture_scalar_outputs."),
     ("dynamic_output_shape", "the size of the result depends on the values in a tensor",
-     "Use a masked operation of fixed size."),
+     "Use a masked operation of fixed size, or set config.capture_dynamic_output_shape_ops."),
     ("call_of_unknown_function", "a function that is not modelled is called", EAGER),
     ("call_of_unknown_value", "a value that is not known to be a function is called", EAGER),
     ("call_disabled", "a function is called that was excluded from compiling", EAGER),
@@ -76,6 +76,11 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("inline_too_deep", "calls are nested too deeply", "Raise config.inline_depth."),
     ("rebuild_unknown", "a value that is alive here can't be rebuilt", REPORT),
     ("inner_break", "a break inside of something that can't be resumed", EAGER),
+    ("unknown_number", "a tensor's value is used in Python in a way that no graph can hold", EAGER),
+    ("unknown_number_decides", "a decision needs a number that only the running program knows",
+     "Say what holds of it by torch._check, or use torch.where or torch.cond."),
+    ("unknown_number_unchecked", "an operation is right only where a number that only the running "
+     "program knows fulfils a condition", "Say so before: torch._check(condition)."),
 )
 
 REASONS = {

@@ -146,9 +146,18 @@ config = Config(
         Knob("specialize_int", False, "Integer inputs stay constants for ever."),
         Knob("specialize_float", False, "Float inputs stay constants for ever."),
         Knob(
-            "capture_scalar_outputs", False, "`item()` gives an unknown number instead of a break."
+            "capture_scalar_outputs",
+            False,
+            "`item()` gives an unknown number instead of a break.",
+            ("DYNAMO_CAPTURE_SCALAR_OUTPUTS", "TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS"),
         ),
-        Knob("capture_dynamic_output_shape_ops", False, "`nonzero()` stays in the graph."),
+        Knob(
+            "capture_dynamic_output_shape_ops",
+            False,
+            "`nonzero()`, `x[mask]` and the like stay in the graph.",
+            ("DYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
+             "TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS"),
+        ),
         Knob(
             "guard_nn_modules_using_dict_tags",
             True,

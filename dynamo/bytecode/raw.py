@@ -336,12 +336,29 @@ def _write_exception_table(raw: RawCode, starts: dict[int, int], length: int) ->
         end = starts[id(entry.last)] + _size(entry.last) + caches(entry.last.name)
         rows.append((start, end, entry))
     content = bytearray()
-    for start, end, entry in sorted(rows, key=lambda row: row[0]):
+    for start, end, entry in _flattened(rows):
         content += _big_varint(start, 128)
         content += _big_varint(end - start)
         content += _big_varint(starts[id(entry.handler)])
         content += _big_varint(entry.depth << 1 | int(entry.lasti))
     return bytes(content)
+
+
+def _flattened(rows: list[tuple[int, int, Protected]]) -> Iterator[tuple[int, int, Protected]]:
+    """The regions in order, cut so that each place has one handler: that of the innermost region."""
+    rows = sorted(rows, key=lambda row: row[0])
+    if all(one[1] <= following[0] for one, following in zip(rows, rows[1:], strict=False)):
+        yield from rows
+        return
+    places = sorted({place for start, end, _ in rows for place in (start, end)})
+    begin, current = 0, None
+    for place in places:
+        around = [row for row in rows if row[0] <= place < row[1]]
+        entry = min(around, key=lambda row: row[1] - row[0])[2] if around else None
+        if entry is not current:
+            if current is not None:
+                yield begin, place, current
+            begin, current = place, entry
 
 
 def is_generator_like(code: CodeType) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import types
 from collections.abc import Callable
 from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, advance, is_fetched, store_method
 from dynamo.symbolic import trace_result as tr
+from dynamo.symbolic.variables.attributes import is_data_descriptor
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import ObjectVar
 
 
@@ -35,10 +39,13 @@ def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
             rebuilder.load(effect.target)
             emitter.delete_attr(effect.name)
         return
+    hidden = is_hidden(effect.target.python_type(), effect.name)
     if effect.value is None:
-        rebuilder.call_const(object.__delattr__, effect.target, effect.name)
+        delete = delete_hidden if hidden else delete_attribute
+        rebuilder.call_const(delete, effect.target, effect.name)
     else:
-        rebuilder.call_const(raw_store(effect.target), effect.target, effect.name, effect.value)
+        store = store_hidden if hidden else raw_store(effect.target)
+        rebuilder.call_const(store, effect.target, effect.name, effect.value)
     _drop(rebuilder)
 
 
@@ -46,6 +53,27 @@ def raw_store(target: Any) -> Any:
     """The built-in `__setattr__` below all overrides."""
     kind = target.python_type()
     return BaseException.__setattr__ if issubclass(kind, BaseException) else object.__setattr__
+
+
+def is_hidden(cls: type, name: str) -> bool:
+    """True where a descriptor of the class stands before the entry of the instance dict."""
+    raw = find_in_mro(cls, name)
+    builtin = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return raw is not None and not isinstance(raw, builtin) and is_data_descriptor(raw)
+
+
+def store_hidden(target: Any, name: str, value: Any) -> None:
+    object.__getattribute__(target, "__dict__")[name] = value
+
+
+def delete_hidden(target: Any, name: str) -> None:
+    object.__getattribute__(target, "__dict__").pop(name, None)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """Deletes an attribute, which may have been made in the trace, too."""
+    with contextlib.suppress(AttributeError):
+        object.__delattr__(target, name)
 
 
 def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:
@@ -125,11 +153,17 @@ CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
 
 def store_global(rebuilder: Rebuilder, effect: tr.StoreGlobalEffect) -> None:
     emitter = rebuilder.emitter
-    if effect.value is not None:
-        rebuilder.load(effect.value)
+    if effect.value is None:  # the name may have been made in the trace, too
+        emitter.start_call_const(dict.pop)
+        for part in (effect.module_globals, effect.name, None):
+            emitter.load_const(part)
+        emitter.call(3)
+        _drop(rebuilder)
+        return
+    rebuilder.load(effect.value)
     emitter.load_const(effect.module_globals)
     emitter.load_const(effect.name)
-    emitter.emit("STORE_SUBSCR" if effect.value is not None else "DELETE_SUBSCR")
+    emitter.emit("STORE_SUBSCR")
 
 
 def store_cell(rebuilder: Rebuilder, effect: tr.StoreCellEffect) -> None:

@@ -16,7 +16,7 @@ IN_PLACE_OPERATORS = frozenset(
 # Parts of names of operations that draw random numbers, change their arguments, or check something.
 NOTICED = (
     "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
-    "batch_norm", "instance_norm", "rrelu", "assert", "check", "print", "set_", "seed", "sample",
+    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed", "sample",
     "backward", "record_hook",
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ NOTICED = (
 def is_noticed(node: fx.Node) -> bool:
     """True where leaving the node out could be noticed."""
     target: Any = node.target
-    if node.op in ("placeholder", "output", "call_module"):
+    if node.op in ("placeholder", "output", "call_module") or node.meta.get("checks"):
         return True
     if isinstance(target, torch._ops.OpOverload):
         return bool(target._schema.is_mutable)

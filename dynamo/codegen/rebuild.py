@@ -383,8 +383,8 @@ def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
 def method(rebuilder: Rebuilder, var: functions.MethodVar) -> None:
     value = getattr(var.function, "value", None)
     if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType):
-        # Not `receiver.name`: a subclass may hide the method.
-        rebuilder.call_const(value.__get__, var.receiver)
+        # Not `receiver.name`: a subclass may hide the method. CPython crashes without the class.
+        rebuilder.call_const(value.__get__, var.receiver, value.__objclass__)
     else:
         rebuilder.call_const(types.MethodType, var.function, var.receiver)
 
@@ -451,7 +451,7 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     else:
         rebuilder.call_const(var.cls.__new__, var.cls, *var.args)
     rebuilder.keep(var)
-    for name, value in (("__cause__", var.cause), ("__context__", var.context)):
+    for name, value in (("__cause__", var.cause), ("__context__", var.context), *var.named.items()):
         if not (value.is_constant() and value.as_constant() is None):
             rebuilder.load(value)
             rebuilder.load(var)
@@ -559,7 +559,10 @@ def generator(rebuilder: Rebuilder, var: generators.GeneratorVar) -> None:
         raise Break("escaping_generator", repr(var))
     args, kwargs = frame.arguments
     emitter = rebuilder.emitter
-    emitter.start_call(lambda: rebuilder.load(frame.function))
+    if var.maker is not None:
+        emitter.start_call_const(var.maker)
+    else:
+        emitter.start_call(lambda: rebuilder.load(frame.function))
     rebuilder.build("BUILD_TUPLE", args)
     emitter.emit("BUILD_MAP", 0)
     for name, value in kwargs.items():

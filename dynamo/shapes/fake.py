@@ -60,6 +60,18 @@ class NotSymbolic(Signal):
     """An operation failed with symbolic sizes; static ones may work, or fail as eager does."""
 
 
+class Undecided(Signal):
+    """An operation needs to know of numbers what only the running program knows.
+
+    expression: of SymPy; names: of the symbols in it.
+    """
+
+    def __init__(self, expression: Any, names: Sequence[str]) -> None:
+        super().__init__(str(expression))
+        self.expression = expression
+        self.names = tuple(names)
+
+
 class Unprintable(Signal):
     """An assumption that is no expression of the guards' language; symbols: names in it."""
 

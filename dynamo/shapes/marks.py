@@ -1,6 +1,7 @@
-"""What a user said about dimensions of a tensor: dynamic, maybe dynamic, or static.
+"""What a user said about dimensions of a tensor: dynamic, maybe dynamic, unbacked, or static.
 
-Kept as an attribute of the tensor object itself, so that it lives as long as the tensor does.
+Kept as an attribute of the tensor object itself, so that it lives as long as the tensor does; or
+given by name to `dynamo.compile(f, dynamic={"x": {0: Dim("batch")}})`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,38 @@ NONE: Mapping[int, Mark] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """kind: "dynamic" (fixing it is an error), "maybe" or "static". low, high: the range."""
+    """kind: "dynamic" (fixing it is an error), "maybe", "unbacked" (no decision may look at it) or
+    "static". low, high: the range. name: dimensions of one name have one size.
+    """
 
     kind: str
     low: int | None = None
     high: int | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A size that changes: a name, and the range that the compiled code has to hold for.
+
+    Dimensions with equal names have equal sizes in each call.
+
+    >>> Dim("batch", min=2, max=64)
+    Dim(name='batch', min=2, max=64)
+    """
+
+    name: str
+    min: int | None = None
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"Dim takes a name, not {self.name!r}")
+        if self.max is not None and self.max < max(self.min or 0, 2):
+            raise ValueError(f"no size is in the range of {self}; sizes 0 and 1 are constants")
+
+    def mark(self) -> Mark:
+        return Mark("dynamic", self.min, self.max, self.name)
 
 
 def set_mark(tensor: Any, axis: int, mark: Mark) -> None:

@@ -5,7 +5,8 @@ and the list of what torch's kernels assumed of them (`assumptions`), as Python 
 symbols' names. Importing this module costs seconds, so that only traces that need symbols do.
 
 Exceptions: `DataDependent` and `NoFakeKernel` as for `FakeWorld`; `NotSymbolic` where an operation
-failed that may work with static sizes; `Unprintable` for assumptions that no guard can express.
+failed that may work with static sizes; `Unprintable` for assumptions that no guard can express;
+`Undecided` where an operation needs a number that is known only when the program runs.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
     ShapeEnv,
+    free_unbacked_symbols,
+    statically_known_true,
 )
 from torch.utils._sympy import functions as fn
 
+from dynamo.base.config import config
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import (
     DataDependent,
     NoFakeKernel,
     NotSymbolic,
+    Undecided,
     Unprintable,
     give_history,
 )
@@ -60,13 +65,16 @@ class SymbolicWorld:
     is_symbolic = True
 
     def __init__(self) -> None:
-        self.env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        self.env = ShapeEnv(
+            allow_scalar_outputs=config.capture_scalar_outputs,
+            allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.mode.cache_enabled = False  # a hit would not repeat what the kernel assumed
         self.symbols: dict[str, Any] = {}
         self._names: dict[sympy.Symbol, str] = {}
         self._from_real: dict[int, tuple[torch.Tensor, Any]] = {}
         self._read = 0
+        self._checked: set[str] = set()
 
     # -- symbols --------------------------------------------------------------------------------
 
@@ -94,6 +102,10 @@ class SymbolicWorld:
         """The expression of a SymInt. Errors: Unprintable."""
         return self._print(value.node.expr)
 
+    def text_of(self, expression: Any) -> str:
+        """A SymPy expression in words of the guards. Errors: Unprintable."""
+        return self._print(expression)
+
     def assumptions(self) -> list[str]:
         """What was assumed since the last call, as expressions. Errors: Unprintable."""
         guards, self._read = self.env.guards[self._read:], len(self.env.guards)
@@ -114,6 +126,67 @@ class SymbolicWorld:
         if expression in (sympy.true, sympy.false):
             return str(bool(expression))
         return WORDS[type(expression)](*map(self._words, expression.args))
+
+    # -- numbers that are known only when the program runs ------------------------------------------
+
+    def unbacked_size(self, name: str) -> Any:
+        """A size of an input that no decision may look at."""
+        value = self.env.create_unbacked_symint(source=Place(name))
+        self.name_unknown(value, name)
+        self.symbols[name] = value
+        self.run(torch._check, value >= 0)
+        self.new_checks()
+        return value
+
+    def unknowns(self, value: Any) -> list[Any]:
+        """The symbols in a number or tensor whose values only the running program knows."""
+        return sorted(free_unbacked_symbols(value), key=str)
+
+    def lone_unknown(self, value: Any) -> Any:
+        """The symbol that a SymInt consists of, if it is such a one without a name so far."""
+        symbol = value.node.expr if isinstance(value, torch.SymInt) else None
+        is_new = isinstance(symbol, sympy.Symbol) and symbol not in self._names
+        return symbol if is_new and free_unbacked_symbols(value) else None
+
+    def name_unknown(self, value: Any, name: str) -> None:
+        """From now on the symbol has this name."""
+        self._names[value.node.expr] = name
+        self.symbols[name] = value
+
+    def names_in(self, expression: Any) -> list[str]:
+        """The names of the symbols in a SymPy expression; "" for a symbol that has none."""
+        return sorted(self._names.get(symbol, "") for symbol in expression.free_symbols)
+
+    def known(self, condition: Any) -> bool | None:
+        """What follows from the checks so far; None where either may be."""
+        if not isinstance(condition, torch.SymBool):
+            return bool(condition)
+        if statically_known_true(condition):
+            return True
+        return False if statically_known_true(torch.sym_not(condition)) else None
+
+    def new_checks(self) -> list[Any]:
+        """What operations since the last call need of unknown numbers, as SymPy expressions.
+
+        Ranges of numbers that the operation itself has made are left out: they hold.
+        """
+        found = []
+        for checks in self.env.deferred_runtime_asserts.values():
+            for check in checks:
+                if str(check.expr) in self._checked:
+                    continue
+                self._checked.add(str(check.expr))
+                if not self._is_range_of_new(check.expr):
+                    found.append(check.expr)
+        return found
+
+    def _is_range_of_new(self, check: Any) -> bool:
+        return not isinstance(check, sympy.Eq | sympy.Ne) and not any(
+            symbol in self._names for symbol in free_unbacked_symbols(check))
+
+    def spell(self, check: Any) -> str:
+        """An expression over the names that are known; other symbols stay."""
+        return str(check.xreplace({s: sympy.Symbol(name) for s, name in self._names.items()}))
 
     # -- fakes ----------------------------------------------------------------------------------
 
@@ -168,7 +241,7 @@ class SymbolicWorld:
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependent(error.func) from error
         except GuardOnDataDependentSymNode as error:
-            raise DataDependent(function) from error
+            raise Undecided(error.cond, self.names_in(error.cond)) from error
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
             raise NotSymbolic(f"{function}: {error}") from error
         except Signal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -10,6 +11,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.guards.shape_code import Fact
+from dynamo.shapes.marks import Mark
 from dynamo.symbolic.variables.base import Var
 
 
@@ -44,7 +46,8 @@ class CompileContext:
     changed: numbers and sizes that had several values so far; they become symbolic.
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
-        can't be. fixed: facts that an attempt could not keep symbolic.
+        can't be, because of static_because. fixed: facts that an attempt could not keep symbolic.
+    declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     """
 
     codes: CodeCache
@@ -59,4 +62,6 @@ class CompileContext:
     everything_dynamic: bool = False
     symbolic: bool = False
     static_sizes: bool = False
+    static_because: str = ""
     fixed: frozenset[Fact] = frozenset()
+    declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)

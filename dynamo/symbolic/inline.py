@@ -12,6 +12,7 @@ from dynamo.symbolic import machine
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.exceptions import stopped
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.lists import TupleVar
 
@@ -23,7 +24,7 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 # Python functions that are traced in place of C functions.
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", "rules", name)
-    for name in ("standins.py", "autograd_functions.py")
+    for name in ("standins.py", "standin_iterators.py", "autograd_functions.py")
 )
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
@@ -203,7 +204,7 @@ def resume_generator(
         result = frame.run()
     except ObservedException as error:
         if issubclass(error.value.python_type(), StopIteration):
-            tx.trace.raise_exception(RuntimeError, "generator raised StopIteration")
+            raise ObservedException(stopped(error.value)) from None
         raise
     finally:
         if frame.exception is tx.exception:

@@ -22,6 +22,7 @@ from dynamo.symbolic.variables import compiled as compiled  # registers wrappers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -134,10 +135,16 @@ class SymbolicFrame:
 
     def _set_context(self, value: Var) -> None:
         handled = self.exception
-        context = getattr(value, "context", None)
-        if handled is not None and handled is not value and context is not None:
-            if context.is_constant():
-                value.context = handled  # type: ignore[attr-defined]
+        if handled is None or handled is value or not isinstance(value, ExceptionVar):
+            return
+        link: Var = handled
+        seen: set[Var] = set()
+        while isinstance(link, ExceptionVar) and link not in seen:
+            seen.add(link)
+            if link.context is value:  # no cycles
+                link.context = ConstVar(None)
+            link = link.context
+        value.context = handled
 
     # -- stack and names -------------------------------------------------------------------
 

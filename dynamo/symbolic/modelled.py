@@ -11,18 +11,23 @@ from dynamo.symbolic.rules import (
     conditional,
     containers,
     contexts,
+    exceptions as exception_rules,
     folding,
+    foreign,
     identity,
     inference,
     methods,
     modes,
     operators,
+    optimizers,
     standard_library,
+    standin_iterators,
     standins,
     table,
     tensors,
     torch_functions,
     transforms,
+    unknown_numbers,
 )
 from dynamo.symbolic.rules import (
     generators as generator_rules,
@@ -51,10 +56,10 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
-    constant, containers, contexts, dicts, exceptions, folding, functions,
+    constant, containers, contexts, dicts, exception_rules, exceptions, folding, foreign, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, python_modules, standard_library, standins, table, tensor, tensors,
-    torch_functions, transforms, weakrefs,
+    modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators,
+    standins, table, tensor, tensors, torch_functions, transforms, unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import enum
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from dynamo.guards.sources import (
 )
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
@@ -43,6 +44,7 @@ from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.unknown import UnknownNumber
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -105,6 +107,18 @@ class ObjectProtocol:
         """`a is b or a == b`, as containers compare their items."""
         return a is b or self.equals(tx, a, b)
 
+    def is_among(self, tx: SymbolicFrame, iterator: Var, item: Var) -> bool:
+        """`item in iterator`, which is advanced no further than to the item."""
+        while True:
+            try:
+                other = iterator.next_item(tx)
+            except ObservedException as error:
+                if issubclass(error.value.python_type(), StopIteration):
+                    return False
+                raise
+            if self.is_or_equals(tx, other, item):
+                return True
+
     def hash_of(self, var: Var) -> Any:
         return var.hash_key(self.frames[-1])  # type: ignore[attr-defined]
 
@@ -117,6 +131,8 @@ class ObjectProtocol:
             return int(key.call_special(tx, "__index__").as_constant())
         if isinstance(key, TensorVar):
             raise Break("item", repr(key))
+        if isinstance(key, UnknownNumber):
+            raise Break("unknown_number", repr(key))
         return None
 
     # -- iteration ------------------------------------------------------------------------------
@@ -223,7 +239,7 @@ class ObjectProtocol:
             if issubclass(cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError):
                 raise Break("call_of_unknown_function", cls.__qualname__)
             return ExceptionVar(cls, list(args))
-        if not cls.__flags__ & (1 << 9):  # a static (C) type
+        if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type
             raise Break("call_of_unknown_function", cls.__qualname__)
         base = base_of(cls)
         if base is object:
@@ -301,6 +317,8 @@ class ObjectProtocol:
         if name == "__doc__":
             consts = var.code.co_consts
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
+        if name == "__type_params__" and sys.version_info >= (3, 12):
+            return tx.trace.make_tuple([])
         if name == "__dict__":
             return DictVar.from_names({k: v for k, v in var.written.items() if v is not None})
         if not hasattr(types.FunctionType, name):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.variables.tensor import TensorVar
 
 UNMARKED = Mark("automatic")
+DECLARED = ("dynamic", "unbacked")
 
 
 def make_fake(symbols: Symbols, var: TensorVar) -> Any:
@@ -44,7 +45,11 @@ def make_fake(symbols: Symbols, var: TensorVar) -> Any:
         if axis in dims else size
         for axis, size in enumerate(real.shape)
     ]
-    strides = infer_strides(tuple(real.shape), real.stride(), sizes)
+    extents = [
+        torch.sym_max(size, 1) if axis in dims and dims[axis].kind == "unbacked" else size
+        for axis, size in enumerate(sizes)
+    ]
+    strides = infer_strides(tuple(real.shape), real.stride(), extents)
     fake = trace.world.make(real, sizes, strides)
     facts = TensorFacts.of(real)
     trace.guard("TENSOR", source, replace(
@@ -61,37 +66,75 @@ def make_fake(symbols: Symbols, var: TensorVar) -> Any:
 
 def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mapping[int, Mark]:
     """The dimensions that are to be symbolic, with what the user said of them."""
-    if symbols.context is None or symbols.context.static_sizes or real.dim() == 0:
+    context = symbols.context
+    if context is None or real.dim() == 0:
         return {}
-    marks, found = marks_of(real), {}
+    marks, found = {**marks_of(real), **context.declared.get(id(real), {})}, {}
     everything = symbols.everything and is_argument(source)
     everything = everything and not isinstance(real, torch.nn.Parameter)
     for axis, size in enumerate(real.shape):
         fact, mark = Fact(source, "size", axis), marks.get(axis, UNMARKED)
-        if size in (0, 1) or mark.kind == "static" or fact in symbols.context.fixed:
-            continue
-        if everything or mark.kind in ("dynamic", "maybe") or fact in symbols.changed:
+        if mark.kind in DECLARED:
+            check_declared(symbols, fact, size, mark)
             found[axis] = mark
-    return found
+        elif size in (0, 1) or mark.kind == "static" or fact in context.fixed:
+            continue
+        elif everything or mark.kind == "maybe" or fact in symbols.changed:
+            found[axis] = mark
+    return {} if context.static_sizes else found
+
+
+def check_declared(symbols: Symbols, fact: Fact, size: int, mark: Mark) -> None:
+    """Errors: ConstraintViolation where this call's size is none that was declared."""
+    if symbols.context.static_sizes:
+        symbols.violate(fact, f"can't be ({symbols.context.static_because})")
+    if mark.kind == "dynamic" and size in (0, 1):
+        symbols.violate(fact, f"is {size}, and sizes 0 and 1 are constants,",
+                        "Make the first call with a larger size, or use mark_unbacked.")
+    low, high = mark.low, mark.high
+    if (low is not None and size < low) or (high is not None and size > high):
+        symbols.violate(fact, f"is {size}, outside of {span(mark)},",
+                        "Call it with a size of that range, or declare a larger range.")
+
+
+def span(mark: Mark) -> str:
+    """The range of a mark, in words."""
+    ends = [f"at least {mark.low}"] if mark.low is not None else []
+    ends += [f"at most {mark.high}"] if mark.high is not None else []
+    return f"{mark.name}: {' and '.join(ends)}" if mark.name else " and ".join(ends)
 
 
 def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
     """The symbol of a size; equal sizes share one, except those that were marked."""
     name = symbols.name(fact, value)
-    world = symbols.trace.world
     if mark is UNMARKED:
-        first = symbols.ducks.setdefault(value, name)
-        if first != name:
-            symbols.assume(f"({name} == {first})")
-            return world.symbols[first]
-    symbol = world.size(name, value)
-    symbols.assume(f"({name} >= 2)")
-    if mark.kind == "dynamic":
+        return shared(symbols, name, symbols.ducks.setdefault(value, name))
+    if mark.kind in DECLARED:
         symbols.declared[name] = fact
+    if mark.kind == "unbacked":
+        return symbols.trace.world.unbacked_size(name)
+    first = symbols.dims.setdefault(mark.name, name) if mark.name else name
+    if symbols.values[first] != value:
+        other = symbols.facts[first].text()
+        symbols.violate(fact, f"is {value}, while {other}, {mark.name!r} too, "
+                        f"is {symbols.values[first]},", "Dimensions of one name have one size.")
+    symbol = shared(symbols, name, first)
     if mark.low is not None:
         symbols.decide(f"({name} >= {mark.low})")
     if mark.high is not None:
         symbols.decide(f"({name} <= {mark.high})")
+    return symbol
+
+
+def shared(symbols: Symbols, name: str, first: str) -> Any:
+    """A new symbol of that name, or the first one's, guarded to be equal."""
+    world = symbols.trace.world
+    if first != name:
+        symbols.assume(f"({name} == {first})")
+        world.symbols[name] = world.symbols[first]
+        return world.symbols[first]
+    symbol = world.size(name, symbols.values[name])
+    symbols.assume(f"({name} >= 2)")
     return symbol
 
 
@@ -110,7 +153,7 @@ def infer_strides(
         if stride > 1 or type(products.get(stride)) not in (int, type(None)):
             found[axis] = products.get(stride, stride)
         if stride > 0:
-            products.setdefault(stride * sizes[axis], found[axis] * symbolic[axis])
+            products.setdefault(stride * max(sizes[axis], 1), found[axis] * symbolic[axis])
     return found
 
 

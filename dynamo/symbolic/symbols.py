@@ -25,9 +25,11 @@ from dynamo.guards.shape_code import Fact, ShapeFacts
 from dynamo.guards.sources import Scope, Source
 from dynamo.shapes.fake import NotSymbolic, Unprintable
 from dynamo.symbolic.sizes import is_argument, make_fake
+from dynamo.symbolic.unknowns import Unknowns
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.numbers import LARGEST_INT, SymbolicNumber
+from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -64,6 +66,9 @@ FLOAT_FREE = frozenset(
 OFFSET_READERS = frozenset("storage_offset as_strided as_strided_copy as_strided_scatter".split())
 
 
+ADVICE = "Use maybe_mark_dynamic, or change the program so that the size does not matter."
+
+
 def is_value_free(function: Any) -> bool:
     """True where the fake result is the same for all values of the numbers among the arguments.
 
@@ -71,7 +76,7 @@ def is_value_free(function: Any) -> bool:
     >>> is_value_free(torch.Tensor.add_), is_value_free(torch.zeros)
     (True, False)
     """
-    name = getattr(function, "__name__", "").strip("_")
+    name = getattr(function, "__name__", "").strip("_").removeprefix("foreach_")
     return name in VALUE_FREE or (name[:1] in ("r", "i") and name[1:] in VALUE_FREE)
 
 
@@ -80,7 +85,7 @@ class Symbols:
 
     facts: what each name stands for; values: what it is in this trace.
     tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size.
-    declared: sizes that the user declared dynamic.
+    declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
     """
 
     def __init__(self, trace: Trace, context: Any) -> None:
@@ -93,10 +98,12 @@ class Symbols:
         self.tensors: dict[Source, TensorVar] = {}
         self.ducks: dict[int, str] = {}
         self.declared: dict[str, Fact] = {}
+        self.dims: dict[str, str] = {}
         self._names: dict[Fact, str] = {}
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
         self._hints_wanted = self._float_hints_wanted = False
+        self.unknowns = Unknowns(trace)
 
     # -- making -------------------------------------------------------------------------------
 
@@ -141,6 +148,8 @@ class Symbols:
 
     def wrap_symbolic(self, value: Any) -> Var:
         """The Var of a SymInt (SymBool, SymFloat) that an operation gave."""
+        if self.trace.world.unknowns(value):
+            return UnknownNumber(self.trace, value)
         if not isinstance(value, torch.SymInt):
             fixed = value if isinstance(value, int | float) else self._settle(value)
             self.keep_assumptions()
@@ -197,8 +206,13 @@ class Symbols:
             logs.log("dynamic").emit(
                 lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
             self.assume(text)
+        if texts:
+            self.check_fixed()
+
+    def check_fixed(self) -> None:
+        """Errors: ConstraintViolation where the program has fixed a declared size."""
         for name, fact in self.declared.items():
-            value = world.fixed_value(name) if texts else None
+            value = self.trace.world.fixed_value(name)
             if value is not None:
                 self.violate(fact, f"is fixed to {value}")
 
@@ -207,6 +221,8 @@ class Symbols:
         for name in error.symbols:
             if name in self.declared:
                 self.violate(self.declared[name], f"takes part in {error}, which can't be guarded")
+        if not all(name in self.facts for name in error.symbols):
+            raise Break("unknown_number_decides", str(error))
         if not error.symbols:
             raise NotSymbolic(str(error))
         facts = [self.facts[name] for name in error.symbols]
@@ -224,10 +240,14 @@ class Symbols:
         for fact in self.declared.values():
             self.violate(fact, f"can't be ({reason})")
 
-    def violate(self, fact: Fact, what: str) -> NoReturn:
+    def violate(self, fact: Fact, what: str, advice: str = ADVICE) -> NoReturn:
         raise ConstraintViolation(
-            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n"
-            "  Use maybe_mark_dynamic, or change the program so that the size does not matter."
+            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n  {advice}")
+
+    def violate_unbacked(self, fact: Fact, what: str) -> NoReturn:
+        raise ConstraintViolation(
+            f"{self.place()}\n  {fact.text()} was declared unbacked, but whether {what} is needed "
+            "here.\n  Say what holds of it by torch._check before this line, or use mark_dynamic."
         )
 
     def finish(self, scope: Scope) -> None:
@@ -372,9 +392,13 @@ class Symbols:
         if not any(isinstance(arg, fx.Node) for arg in args):
             return function(*args)
         values = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args]
-        return self.trace.graph.operation("call_function", function, args, {}, function(*values))
+        on_symbols = any(isinstance(value, torch.SymInt) for value in values)
+        compute = SYMBOLIC_FUNCTIONS.get(function.__name__, function) if on_symbols else function
+        return self.trace.graph.operation("call_function", function, args, {}, compute(*values))
 
     def _input(self, name: str) -> fx.Node:
+        if name not in self.facts:
+            return self.unknowns.input(name)
         fact = self.facts[name]
         if fact.what != "value":
             tensor, method = self.tensors[fact.source].node, self.trace.graph.read_input

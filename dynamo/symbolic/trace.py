@@ -182,7 +182,9 @@ class Trace(ObjectProtocol):
         builtins = builtins_of(module_globals)
         if name not in builtins:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
-            self.raise_exception(NameError, f"name '{name}' is not defined")
+            error = ExceptionVar(NameError, [ConstVar(f"name '{name}' is not defined")])
+            error.name_once(name=ConstVar(name))
+            raise ObservedException(error)
         if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
         return self.wrap(builtins[name], BuiltinSource(name))
@@ -256,6 +258,8 @@ class Trace(ObjectProtocol):
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raises an exception of the traced program; args are Vars or constants."""
+        if cls is TypeError and self.symbols.unknowns.origins:
+            raise Break("unknown_number", str(args[0]))  # a row that does not know such numbers
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
 

@@ -1,16 +1,19 @@
 """A Python module that runs a whole schedule with Triton kernels.
 
 In: a loop graph, its schedule and its printed kernels. Out: the text of a module with one function,
-`make(constants, prepare)`, which gives the function that runs the schedule: tensors in (those of
-`graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
+`make(constants, prepare, slow)`, which gives the function that runs the schedule: tensors in (those
+of `graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
 ATen for the rest, and frees every buffer after its last use. `prepare` (a method of
-`runtime.triton_launch.Preparation`) makes a callable of each Triton function.
+`runtime.triton_launch.Preparation`) makes a callable of each Triton function, `slow` one of each
+kernel that Triton cannot do.
 
-    def make(constants, prepare):
+    def make(constants, prepare, slow):
         launch0 = prepare(fused_add_relu_1a2b3c4d, ...)
+        new0 = Allocation((8, 8), (8, 1), torch.float32, device)
         def call(arg0, arg1):
-            buf0 = empty((8, 8), (8, 1), dtype=torch.float32, device=device)
-            launch0(arg0, buf0)
+            stream = current_stream(0)
+            buf0 = new0()
+            launch0(stream, arg0, buf0)
             del arg0
             ...
             return (buf0,)
@@ -39,9 +42,8 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.triton_launch import keep, view
+from inductor.runtime.triton_launch import Allocation, current_stream, keep, view
 
-empty = torch.empty_strided
 ops = torch.ops
 inf, nan = float("inf"), float("nan")
 '''
@@ -50,7 +52,7 @@ inf, nan = float("inf"), float("nan")
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
 ) -> str:
-    """Text of the module; `kernels` by name of the schedule's kernels."""
+    """Text of the module; `kernels` by name, without those that Triton cannot do."""
     return _Writer(graph, schedule, kernels).write()
 
 
@@ -67,6 +69,8 @@ class _Writer:
         self.alive = {*self.inputs, *self.constants}
         self.targets: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
+        self.allocations: dict[str, str] = {}
+        self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
@@ -91,18 +95,26 @@ class _Writer:
             yield f"{name} = {text}"
         for text in dict.fromkeys(source.text for source in self._sources()):
             yield f"\n\n{text}"
-        yield "\n\ndef make(constants, prepare):"
+        yield "\n\ndef make(constants, prepare, slow):"
         if self.constants:
             yield f"    {', '.join(self.constants)}, = constants"
         for prepared, name in self.launchers.items():
             yield f"    {name} = {prepared}"
+        for name, text in self.slow.items():
+            yield f"    {name} = {text}"
+        for allocation, name in self.allocations.items():
+            yield f"    {name} = {allocation}"
         yield f"\n    def call({', '.join(self.inputs)}):"
+        if self.launchers:
+            device = self.graph.device
+            stream = f"current_stream({device.index or 0})" if device.type == "cuda" else "0"
+            yield f"        stream = {stream}"
         yield from ("        " + line for line in self.body)
         yield "\n    return call\n"
 
     def _sources(self) -> Iterator[TritonSource]:
         for step in self.steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, Kernel) and step.name in self.kernels:
                 yield from self.kernels[step.name].sources
 
     def _launcher(self, source: TritonSource) -> str:
@@ -135,17 +147,23 @@ class _Writer:
             self.alive.add(step.name)
 
     def _run_kernel(self, step: Kernel) -> None:
-        printed = self.kernels[step.name]
         for name in step.writes():
             if name not in self.alive:
                 self._allocate(name, self.layouts[name])
+        printed = self.kernels.get(step.name)
+        if printed is None:
+            names = tuple(dict.fromkeys((*step.reads(), *step.writes())))
+            slow = f"slow{len(self.slow)}"
+            self.slow[slow] = f"slow({step.nodes!r}, {names!r})"
+            self.body.append(f"{slow}({', '.join(names)})")
+            return
         for scratch in printed.scratch:
             self.dtypes[scratch.name] = scratch.dtype
             layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))
             self._allocate(scratch.name, layout)
         for source in printed.sources:
             launcher = self._launcher(source)
-            self.body.append(f"{launcher}({', '.join(source.parameters)})")
+            self.body.append(f"{launcher}({', '.join(('stream', *source.parameters))})")
         if printed.scratch:
             names = [scratch.name for scratch in printed.scratch]
             self.body.append(f"del {', '.join(names)}")
@@ -156,9 +174,9 @@ class _Writer:
             layout = Layout(layout.device, layout.dtype, (layout.storage_elements(),), (1,))
         else:
             self.ours.add(name)
-        self.body.append(
-            f"{name} = empty({layout.size}, {layout.stride}, dtype={layout.dtype}, device=device)"
-        )
+        text = f"Allocation({layout.size}, {layout.stride}, {layout.dtype}, device)"
+        new = self.allocations.setdefault(text, f"new{len(self.allocations)}")
+        self.body.append(f"{name} = {new}()")
         self.alive.add(name)
 
     def _run_extern(self, step: ExternKernel) -> None:

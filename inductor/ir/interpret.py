@@ -56,8 +56,18 @@ def interpret_graph(graph: LoopGraph, inputs: Sequence[Any]) -> list[Any]:
     ]
 
 
+def interpret_nodes(nodes: Sequence[ComputedBuffer], buffers: dict[str, torch.Tensor]) -> None:
+    """Run nodes in order, on what `buffers` holds; results that are not in it are thrown away."""
+    storages = {name: _whole_storage(tensor) for name, tensor in buffers.items()}
+    for node in nodes:
+        if not node.mutates and node.name not in storages:
+            storages[node.name] = _allocate(node.layout)
+        with node.layout.device:
+            interpret_body(node.body, storages)
+
+
 def interpret_body(body: LoopBody, storages: Storages) -> None:
-    """Run one loop nest; stores go into `storages`."""
+    """Run one loop nest on torch's default device; stores go into `storages`."""
     extents = body.ranges + body.reduction_ranges
     values: dict[str, object] = {}
     for axis, extent in enumerate(extents):

@@ -107,10 +107,17 @@ class Builder:
         return ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
 
     def store_into(self, goal: ViewRef, tensor: Tensor) -> None:
-        """Overwrite part of an existing buffer with the elements of `tensor`."""
-        name = self.new_name()
+        """Overwrite part of an existing buffer with the elements of `tensor`.
+
+        A tensor that is computed from other elements of the buffer is computed first.
+        """
         layout = Layout(tensor.layout.device, goal.dtype, goal.size, goal.stride, goal.offset)
         body = _pointwise_body(goal.buffer, layout, tensor.load)
+        (store,) = body.stores()
+        if any(op.buffer == goal.buffer and op.index != store.index for op in body.loads()):
+            tensor = self.stored(_own(tensor.layout), self.store(tensor).buffer)
+            body = _pointwise_body(goal.buffer, layout, tensor.load)
+        name = self.new_name()
         self.nodes.append(
             ComputedBuffer(name, layout, body, "scatter", self.origins, False, goal.buffer)
         )

@@ -123,7 +123,8 @@ class _Run:
         self.builder.origins = _origins(node)
         result = self._described(node)
         if target is aten.copy_.default:
-            self._write_input(*args)
+            self._write_input(node, *args)
+            self.values[node] = args[0]
             return
         call = Call(self.builder, target, result, len(node.users))
         function = LOWERINGS.get(target)
@@ -200,17 +201,20 @@ class _Run:
         if value.cost > 1 or (value.cost == 1 and len(value.reads) > 1):
             value.realize()
 
-    def _write_input(self, goal: Tensor, source: Tensor) -> None:
-        """`goal.copy_(source)`: the new contents of an input."""
+    def _write_input(self, node: torch.fx.Node, goal: Tensor, source: Tensor) -> None:
+        """`goal.copy_(source)`: the new contents of an input.
+
+        What later nodes want of the old contents is computed before.
+        """
         view = goal.view
         assert view is not None
-        for value in self.values.values():
+        for other, value in self.values.items():
+            if all(user is node or user in self.values for user in other.users):
+                continue
             for tensor in value if isinstance(value, tuple) else (value,):
                 if isinstance(tensor, Tensor) and view.buffer in tensor.reads:
                     if tensor.view is None:
                         tensor.realize()
-        if source.view is not None and source.view.buffer == view.buffer:
-            source = self.builder.stored(source.layout, self._copy_of(source).buffer)
         self.builder.store_into(view, converting(source, goal.dtype))
 
 

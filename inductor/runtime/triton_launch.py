@@ -1,14 +1,16 @@
 """Runs Triton functions with little overhead, and what else generated Python wrappers need.
 
 A generated module hands each of its Triton functions to `Preparation.prepare` and gets a
-`Launcher`, which is called with tensors. The first call goes through Triton; it picks (or
-measures) a config. Later calls hand addresses straight to the compiled kernel, unless a tensor lies
-at an address that the kernel was not compiled for (no multiple of 16 bytes): that goes through
-Triton.
+`KernelCall`, which is called with a stream and tensors. The first call goes through Triton; it
+picks (or measures) a config. Later calls hand addresses straight to the driver (`csrc/gpu.cpp`),
+unless a tensor lies at an address that the kernel was not compiled for (no multiple of 16 bytes):
+that goes through Triton.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,8 +18,14 @@ from typing import Any
 
 import torch
 
+from inductor.runtime._launch import Allocation as Allocation
+from inductor.runtime._launch import KernelCall
+
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 Choice = tuple[tuple[int, int, int], int, int, int]  # grid, XBLOCK, RBLOCK, warps
 ALIGNED = 15
+WARP = 32
+SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 MEASURED_RUNS = 5
 
 
@@ -60,7 +68,10 @@ def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
 
 @dataclass(slots=True)
 class Launcher:
-    """One Triton function with its launch parameters; call it with the tensors."""
+    """One Triton function with its launch parameters: the slow way of a `KernelCall`.
+
+    It is called with the tensors until it has told `call` (below) of a compiled kernel.
+    """
 
     function: Any
     choices: tuple[Choice, ...]
@@ -68,39 +79,20 @@ class Launcher:
     asserts: bool
     measure: bool
     device: int
-    grid: tuple[int, int, int] = (0, 0, 0)
-    constants: tuple[int, int] = (0, 0)
-    start: Callable[..., None] | None = None
-    compiled: Any = None
-    chosen: Choice | None = field(default=None)
+    chosen: Choice | None = None
+    call: KernelCall | None = None
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        start = self.start
-        if start is None:
-            self.first(tensors)
-            return
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        for position in self.unsure:
-            if addresses[position] & ALIGNED:
-                self.through_triton(tensors, self.chosen or self.choices[0])
-                return
-        compiled = self.compiled
-        start(
-            *self.grid, torch._C._cuda_getCurrentRawStream(self.device), compiled.function,
-            compiled.packed_metadata, None, None, None, *addresses, *self.constants,
-        )
-
-    def first(self, tensors: Sequence[torch.Tensor]) -> None:
         """Run through Triton, and remember how, if this call is one that later ones can follow."""
         if self.chosen is None:
             self.chosen = self.measured(tensors) if self.measure else self.choices[0]
         compiled = self.through_triton(tensors, self.chosen)
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in self.unsure)
-        if aligned and hasattr(compiled, "packed_metadata"):
-            self.grid = self.chosen[0]
-            self.constants = (self.chosen[1], self.chosen[2])
-            self.compiled = compiled
-            self.start = compiled.run
+        if self.call is not None and aligned and _is_simple(compiled):
+            grid, _, _, warps = self.chosen
+            self.call.ready(
+                _driver_launch(), compiled.function, grid, warps * WARP, compiled.metadata.shared
+            )
 
     def through_triton(self, tensors: Sequence[torch.Tensor], choice: Choice) -> Any:
         """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
@@ -137,6 +129,21 @@ class Launcher:
         return best
 
 
+def _is_simple(compiled: Any) -> bool:
+    """Whether the driver needs nothing but addresses to start the kernel."""
+    facts = getattr(compiled, "metadata", None)
+    if facts is None or not isinstance(getattr(compiled, "function", None), int):
+        return False
+    return getattr(facts, "num_ctas", 1) == 1 and not any(getattr(facts, n, 0) for n in SPECIAL)
+
+
+@functools.cache
+def _driver_launch() -> int:
+    """The address of the driver's function that starts a kernel."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 @dataclass(slots=True)
 class Preparation:
     """Makes the launchers of one module. measure: try all configs at the first call."""
@@ -148,12 +155,15 @@ class Preparation:
     def prepare(
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
         unsure: tuple[int, ...], asserts: bool, again: bool,
-    ) -> Launcher:
-        """A launcher; see `codegen.python_wrapper`."""
+    ) -> KernelCall:
+        """What is called with a stream and tensors; see `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(function, choices, unsure, asserts, measure, self.device.index or 0)
         self.launchers.append((made, dtypes))
-        return made
+        call = KernelCall(made, len(dtypes), unsure)
+        if self.device.type == "cuda":
+            made.call = call
+        return call
 
     def compile_all(self, workers: int) -> None:
         """Compile ahead what the first call will run, several at a time."""

@@ -268,7 +268,7 @@ class _Writer:
         if local is not None:
             place = constant(0) if local.elements == 1 else self.place
             op = replace(op, index=place)
-        elif node.name not in kernel.in_memory:
+        elif not node.mutates and node.name not in kernel.in_memory:
             return -1  # forwarded to all of its readers
         self.ops.append(op)
         return len(self.ops) - 1

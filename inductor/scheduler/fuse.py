@@ -56,11 +56,15 @@ class Facts:
 
 
 def _stores_in_order(node: ComputedBuffer, position: Index) -> bool:
-    """Whether iteration (row) number n writes element n of the buffer, and all are written."""
+    """Whether iteration (row) number n writes element n of the buffer, and all are written.
+
+    A node that overwrites an input may be such a one: whoever reads the old or the new contents
+    stays in another kernel (`Dependencies.values` leaves out what is written in place).
+    """
     stores = list(node.body.stores())
     return (
-        not node.mutates
-        and len(stores) == 1
+        len(stores) == 1
+        and stores[0].imm == "set"
         and stores[0].index == position
         and node.layout.numel() == product(node.body.ranges)
     )
@@ -168,7 +172,7 @@ class _Fuser:
         if size > MOST_OPS or len(buffers) > MOST_BUFFERS:
             return "the kernel would be too large"
         for member in first.members + second.members:
-            if self.facts[member].node.mutates or not self.facts[member].dense:
+            if not self.facts[member].dense:
                 return f"{self.nodes[member].name} does not write its elements in order"
         why = self._edge_refusal(first, second, rows) or self._edge_refusal(second, first, rows)
         if why:
@@ -196,8 +200,9 @@ class _Fuser:
         inside = set(first.members)
         for member in second.members:
             values = self.dependencies.values[member]
+            overwritten = self.facts[member].node.mutates
             for other in self.dependencies.before[member] & inside:
-                if other not in values.values():
+                if other not in values.values() or overwritten in self.nodes[other].reads():
                     return f"{self.nodes[member].name} writes what {self.nodes[other].name} uses"
             for name, producer in values.items():
                 if producer in inside and not self._in_row(producer, member, name, rows):

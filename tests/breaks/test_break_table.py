@@ -131,6 +131,7 @@ CONSTRUCTS = {
     "finally after raise": "try:\n    try:\n        raise Oops(1)\n    finally:\n        y = {B:x + 3}\n        log.append('f')\nexcept Oops:\n    y = y + 7\nreturn y * 2",
     "return in finally": "try:\n    y = {B:x + 1}\n    return y * 3\nfinally:\n    log.append('f')",
     "raise in callee": "def g(v):\n    v = {B:v + 1}\n    raise Oops(2)\ntry:\n    g(x * 2)\nexcept Oops as e:\n    log.append(e.args)\nreturn x * 2",
+    "handlers of three frames": "def g(n):\n    try:\n        if n == 0:\n            raise Oops('deep')\n        return g(n - 1)\n    except Oops as e:\n        y = {B:x + n}\n        log.append((n, e.args))\n        raise\n    finally:\n        log.append(('f', n))\ntry:\n    g(2)\nexcept Oops as e:\n    log.append('caught')\nreturn x * 2",
     "try in loop": "y = x\nfor i in range(3):\n    try:\n        y = {B:y + i}\n        if i == 1:\n            raise Oops(i)\n    except Oops:\n        log.append(i)\n        continue\n    finally:\n        log.append('f')\nreturn y * 2",
     "with in loop in try": "y = x\ntry:\n    for i in range(3):\n        with Manager(log):\n            y = {B:y + i}\n            if i == 1:\n                raise Oops(i)\nexcept Oops:\n    y = y + 1\nreturn y * 2",
     "match": "match (x * 2, 3):\n    case (v, int(n)):\n        y = {B:v + n}\n    case _:\n        y = x\nreturn y * 2",

@@ -13,7 +13,7 @@ import pytest
 
 from dynamo.bytecode.decode import decode
 from dynamo.bytecode.liveness import Liveness
-from dynamo.bytecode.raw import assemble, disassemble
+from dynamo.bytecode.raw import assemble, disassemble, read_exception_table
 from dynamo.bytecode.versions import VERSION
 
 MODULES = (ast, collections, contextlib, dataclasses)
@@ -116,6 +116,21 @@ def test_liveness_sees_handlers() -> None:
     decoded = decode(f.__code__)
     call = next(item for item in decoded.instructions if item.op == "CALL")
     assert "a" in Liveness(decoded).at(call.index)
+
+
+def test_innermost_of_nested_regions_wins() -> None:
+    def f(g):  # type: ignore[no-untyped-def]
+        try:
+            return g()
+        except ValueError:
+            return "inner"
+
+    raw = disassemble(f.__code__)
+    inner = raw.protected[0]
+    outer = dataclasses.replace(inner, first=raw.instructions[0], last=raw.instructions[-1])
+    raw.protected.insert(0, outer)
+    starts = [start for start, *_ in read_exception_table(assemble(raw).co_exceptiontable)]
+    assert starts == sorted(set(starts)) and len(starts) > len(disassemble(f.__code__).protected)
 
 
 def test_jump_over_much_code_gets_longer() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import textwrap
 import types
 from typing import Any
@@ -21,10 +23,12 @@ def same(a: Any, b: Any) -> bool:
         )
     if isinstance(a, torch.nn.Module):
         return same(a.state_dict(), b.state_dict())
+    if isinstance(a, BaseException):
+        return same(facts_of(a), facts_of(b)) if isinstance(b, BaseException) else False
     if type(a).__name__ != type(b).__name__:
         return False
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(v, b[k]) for k, v in a.items())
+        return same([*a.items()], [*b.items()])
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)):
@@ -34,6 +38,14 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (set, frozenset)) or type(a).__eq__ is not object.__eq__:
         return bool(a == b)
     return True
+
+
+def facts_of(error: BaseException | None) -> Any:
+    """Everything of an exception but the traceback."""
+    if error is None:
+        return None
+    return (type(error).__name__, str(error), error.args, vars(error), error.__suppress_context__,
+            facts_of(error.__cause__), facts_of(error.__context__))
 
 
 def build(text: str, setup: str) -> dict[str, Any]:
@@ -48,10 +60,13 @@ def outcome(f: Any, call: int) -> Any:
     generator = torch.Generator().manual_seed(call)
     x, y = torch.rand(2, 3, generator=generator), torch.rand(2, 3, generator=generator)
     torch.manual_seed(call)
+    out = io.StringIO()
     try:
-        return f(x, y), x, y, torch.is_grad_enabled()
+        with contextlib.redirect_stdout(out):
+            result = f(x, y)
     except Exception as error:
-        return type(error), str(error), x, y, torch.is_grad_enabled()
+        result = error
+    return result, x, y, torch.is_grad_enabled(), out.getvalue()
 
 
 def check(text: str, setup: str = "", graphs: int | None = 1, backward: bool = False) -> None:

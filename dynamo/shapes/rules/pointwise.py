@@ -99,8 +99,9 @@ def pointwise_outcome(func: Any) -> Rule | None:
     return _pointwise
 
 
-# Elementwise by TensorIterator, without the tag.
+# Elementwise by TensorIterator, without the tag (in some versions of torch).
 shape_rule(
+    aten.leaky_relu.default, aten.leaky_relu_.default,
     aten.hardswish.default, aten.hardswish_.default, aten.hardswish_backward.default,
     aten.floor_divide.default, aten.floor_divide.Scalar, aten.floor_divide_.Tensor,
     aten.floor_divide_.Scalar, aten._prelu_kernel_backward.default, aten.mish_backward.default,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
+from dynamo.symbolic.opcodes.containers import name_in_errors
 from dynamo.symbolic.opcodes.table import opcode
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
@@ -14,6 +15,7 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -48,9 +50,15 @@ def CALL_KW(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 @opcode
 def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     kwargs = _keywords(frame, frame.pop()) if arg & 1 else {}
-    args = frame.pop().unpack(frame)
+    values = frame.pop()
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
+    kind = values.python_type()
+    if find_in_mro(kind, "__iter__") is None and find_in_mro(kind, "__getitem__") is None:
+        name = name_in_errors(frame, function)
+        message = f"{name} argument after * must be an iterable, not {kind.__name__}"
+        frame.trace.raise_exception(TypeError, message)
+    args = values.unpack(frame)
     frame.push(function.call(frame, args, kwargs))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.lists import ListVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -75,6 +77,9 @@ def SET_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
 @opcode
 def DICT_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     value = frame.pop()
+    if find_in_mro(value.python_type(), "keys") is None:
+        message = f"'{value.python_type().__name__}' object is not a mapping"
+        frame.trace.raise_exception(TypeError, message)
     frame.stack[-arg].call_method(frame, "update", [value], {})
 
 
@@ -83,12 +88,30 @@ def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
     """`f(**a, **b)`: a key given twice is an error."""
     value = frame.pop()
     merged = frame.stack[-arg]
+    function = frame.stack[-2 - arg]
+    if find_in_mro(value.python_type(), "keys") is None:
+        kind = value.python_type().__name__
+        message = f"{name_in_errors(frame, function)} argument after ** must be a mapping, not {kind}"
+        frame.trace.raise_exception(TypeError, message)
     for key in frame.trace.call(frame, list, value).unpack(frame):
         if merged.contains(frame, key).truth(frame):
             name = key.as_constant()
-            message = f"got multiple values for keyword argument '{name}'"
+            shown = name_in_errors(frame, function)
+            message = f"{shown} got multiple values for keyword argument '{name}'"
             frame.trace.raise_exception(TypeError, message)
     merged.call_method(frame, "update", [value], {})
+
+
+def name_in_errors(frame: SymbolicFrame, function: Var) -> str:
+    """How errors about the arguments of a call name the function: `module.qualname()`."""
+    parts = []
+    for name in ("__module__", "__qualname__"):
+        found = function.get_attr(frame, name) if function.has_attr(frame, name) else None
+        parts.append(found.as_constant() if found is not None else None)
+    module, qualname = parts
+    if qualname is None:
+        raise Break("call_of_unknown_value", repr(function))
+    return f"{qualname}()" if module in (None, "builtins") else f"{module}.{qualname}()"
 
 
 @opcode
@@ -118,10 +141,11 @@ def UNPACK_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 
 def take(frame: SymbolicFrame, value: Var, least: int, most: int | None) -> list[Var]:
     """Items of an iterable, between `least` and `most` of them."""
-    if most is None or not hasattr(value, "next_item") or not _is_iterator(value):
+    if isinstance(value, SequenceVar | DictVar):
         items = value.unpack(frame)
     else:
-        items = _advance(frame, value, most + 1)
+        iterator = start_unpacking(frame, value)
+        items = iterator.unpack(frame) if most is None else _advance(frame, iterator, most + 1)
     if len(items) < least:
         expected = f"{least}" if most is not None else f"at least {least}"
         message = f"not enough values to unpack (expected {expected}, got {len(items)})"
@@ -132,8 +156,13 @@ def take(frame: SymbolicFrame, value: Var, least: int, most: int | None) -> list
     return items
 
 
-def _is_iterator(value: Var) -> bool:
-    return type(value).next_item is not Var.next_item
+def start_unpacking(frame: SymbolicFrame, value: Var) -> Var:
+    """`iter(value)`; what has none can't be unpacked."""
+    cls = value.python_type()
+    if find_in_mro(cls, "__iter__") is None and find_in_mro(cls, "__getitem__") is None:
+        message = f"cannot unpack non-iterable {cls.__name__} object"
+        frame.trace.raise_exception(TypeError, message)
+    return value.iterate(frame)
 
 
 def _advance(frame: SymbolicFrame, iterator: Var, count: int) -> list[Var]:

@@ -9,7 +9,8 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import breaks_with, opcode
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.exceptions import TracebackVar
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.exceptions import TracebackVar, stopped
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -55,21 +56,23 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
             frame.trace.raise_exception(RuntimeError, "No active exception to reraise")
         raise ObservedException(frame.exception)
     parts = frame.pop_many(arg)
-    exception = as_instance(frame, parts[0])
+    exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
+    if exception.source is not None and frame.exception not in (None, exception):
+        raise Break("attribute_store_unknown", f"__context__ of {exception!r}")
     if arg == 2:
         cause = parts[1]
         if not (cause.is_constant() and cause.as_constant() is None):
-            cause = as_instance(frame, cause)
+            cause = as_instance(frame, cause, "exception causes must derive from BaseException")
         exception.set_attr(frame, "__cause__", cause)
     raise ObservedException(exception)
 
 
-def as_instance(frame: SymbolicFrame, value: Var) -> Var:
+def as_instance(frame: SymbolicFrame, value: Var, message: str) -> Var:
     """The exception that `raise value` raises."""
-    if issubclass(value.python_type(), type):
+    if isinstance(value, ClassVar) and issubclass(value.cls, BaseException):
         value = frame.call(value, [], {})
     if not issubclass(value.python_type(), BaseException):
-        frame.trace.raise_exception(TypeError, "exceptions must derive from BaseException")
+        frame.trace.raise_exception(TypeError, message)
     return value
 
 
@@ -95,10 +98,9 @@ def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction)
 
 @opcode
 def STOPITERATION_ERROR(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
-    """A generator's StopIteration becomes a RuntimeError; `resume_generator` does it."""
-    exception = frame.stack[-1]
-    if issubclass(exception.python_type(), StopIteration):
-        raise Break("iteration_unknown", "StopIteration raised inside of a generator")
+    """A generator's StopIteration becomes a RuntimeError."""
+    if issubclass(frame.stack[-1].python_type(), StopIteration):
+        frame.push(stopped(frame.pop()))
 
 
 breaks_with("opcode_unknown", "CHECK_EG_MATCH PREP_RERAISE_STAR")

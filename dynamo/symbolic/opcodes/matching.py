@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import TupleVar
 
@@ -54,15 +55,14 @@ def MATCH_CLASS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> Non
         return
     values: list[Var] = []
     if arg:
-        try:
-            found = cls.get_attr(frame, "__match_args__")
-        except ObservedException:
-            if not issubclass(subject.python_type(), SELF_MATCHING) or arg > 1:
-                raise
+        positional = positional_names(frame, cls, arg)
+        if positional is None:
             values.append(subject)
-        else:
-            names = (*(item.as_constant() for item in found.unpack(frame)[:arg]), *names)
-    for name in names:
+        names = (*(positional or ()), *names)
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            message = f"{class_name(cls)}() got multiple sub-patterns for attribute {name!r}"
+            frame.trace.raise_exception(TypeError, message)
         try:
             values.append(subject.get_attr(frame, name))
         except ObservedException as error:
@@ -71,3 +71,31 @@ def MATCH_CLASS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> Non
             frame.push(ConstVar(None))
             return
     frame.push(TupleVar(values))
+
+
+def class_name(cls: Var) -> str:
+    """Of a class that a pattern names."""
+    assert isinstance(cls, ClassVar)
+    return cls.cls.__name__
+
+
+def positional_names(frame: SymbolicFrame, cls: Var, count: int) -> tuple[str, ...] | None:
+    """The attributes that positional patterns mean; None where the one pattern means the subject."""
+    assert isinstance(cls, ClassVar)
+    known: tuple[str, ...] = ()
+    matches_itself = False
+    if cls.has_attr(frame, "__match_args__"):
+        found = cls.get_attr(frame, "__match_args__")
+        if not isinstance(found, TupleVar):
+            kind = found.python_type().__name__
+            message = f"{class_name(cls)}.__match_args__ must be a tuple (got {kind})"
+            frame.trace.raise_exception(TypeError, message)
+        known = tuple(item.as_constant() for item in found.items)
+    else:
+        matches_itself = issubclass(cls.cls, SELF_MATCHING)
+    allowed = 1 if matches_itself else len(known)
+    if count > allowed:
+        plural = "" if allowed == 1 else "s"
+        message = f"{class_name(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
+        frame.trace.raise_exception(TypeError, message)
+    return None if matches_itself else known[:count]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from dynamo.bytecode.decode import Instruction
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -169,12 +170,22 @@ def LOAD_ASSERTION_ERROR(frame: SymbolicFrame, arg: None, instruction: Instructi
 
 @opcode
 def LOAD_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
-    frame.push(frame.pop().get_attr(frame, arg))
+    frame.push(read_attribute(frame, frame.pop(), arg))
 
 
 @opcode
 def LOAD_METHOD(frame: SymbolicFrame, arg: tuple[str, str], instruction: Instruction) -> None:
-    push_with_null(frame, frame.pop().get_attr(frame, arg[0]), arg[1])
+    push_with_null(frame, read_attribute(frame, frame.pop(), arg[0]), arg[1])
+
+
+def read_attribute(frame: SymbolicFrame, value: Var, name: str) -> Var:
+    """`value.name`; the error of a failed lookup tells of what was looked for."""
+    try:
+        return value.get_attr(frame, name)
+    except ObservedException as error:
+        if isinstance(error.value, ExceptionVar) and error.value.base() is AttributeError:
+            error.value.name_once(name=ConstVar(name), obj=value)
+        raise
 
 
 @opcode

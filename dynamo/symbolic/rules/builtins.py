@@ -14,7 +14,7 @@ import torch
 
 from dynamo.base.errors import Break, SkipFrame
 from dynamo.symbolic.rules.table import rule
-from dynamo.symbolic.variables import numbers
+from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -74,20 +74,42 @@ def bool_(tx: SymbolicFrame, var: Var = ConstVar(False)) -> Var:  # noqa: B008
 
 @rule([int, float, complex])
 def number(tx: SymbolicFrame, *args: Var) -> Var | None:
-    if any(isinstance(arg, TensorVar) for arg in args):
+    if len(args) > 1 and any(isinstance(arg, TensorVar) for arg in args):
         raise Break("item", repr(args[0]))
     return None
 
 
+@rule([int], TensorVar)
+def int_of_tensor(tx: SymbolicFrame, var: Var) -> Var:
+    return tx.trace.call(tx, torch.Tensor.__int__, var)
+
+
+@rule([float], TensorVar)
+def float_of_tensor(tx: SymbolicFrame, var: Var) -> Var:
+    return tx.trace.call(tx, torch.Tensor.__float__, var)
+
+
+@rule([complex], TensorVar)
+def complex_of_tensor(tx: SymbolicFrame, var: Var, *rest: Var) -> Var:
+    raise Break("item", repr(var))
+
+
+def to_number(tx: SymbolicFrame, kind: type, args: tuple[Var, ...]) -> Var | None:
+    """`int(x)` or `float(x)` of a number that is symbolic or unknown."""
+    if len(args) != 1:
+        return None
+    return numbers.convert(tx.trace, kind, args[0]) or unknown.convert(tx.trace, kind, args[0])
+
+
 @rule([int])
 def int_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
-    found = numbers.convert(tx.trace, int, args[0]) if len(args) == 1 else None
+    found = to_number(tx, int, args)
     return found if found is not None else special_number(tx, args, ("__int__", "__index__"))
 
 
 @rule([float])
 def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
-    found = numbers.convert(tx.trace, float, args[0]) if len(args) == 1 else None
+    found = to_number(tx, float, args)
     return found if found is not None else special_number(tx, args, ("__float__", "__index__"))
 
 
@@ -126,17 +148,6 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
             found = find_in_mro(args[0].python_type(), name)
             if isinstance(found, types.FunctionType):
                 return args[0].call_special(tx, name)
-    if len(args) == 1 and isinstance(args[0], ExceptionVar):
-        var = args[0]
-        custom = find_in_mro(var.cls, "__str__")
-        if isinstance(custom, types.FunctionType):
-            return var.call_method(tx, "__str__", [], {})
-        if custom in (BaseException.__str__, AttributeError.__str__):
-            if not var.args:
-                return ConstVar("")
-            return tx.trace.call(tx, str, var.args[0] if len(var.args) == 1 else TupleVar(var.args))
-        if custom is KeyError.__str__ and len(var.args) == 1:
-            return tx.trace.call(tx, repr, var.args[0])
     return None
 
 
@@ -267,6 +278,10 @@ def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
 
 @rule([getattr])
 def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
+    if not (name.is_constant() and isinstance(name.as_constant(), str)):
+        kind = name.python_type()
+        if not issubclass(kind, str):
+            tx.trace.raise_exception(TypeError, "attribute name must be string, not " + repr(kind.__name__))
     if not default:
         return var.get_attr(tx, name.as_constant())
     try:

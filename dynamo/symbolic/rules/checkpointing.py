@@ -6,6 +6,7 @@ keeping what they made. In the graph its target is a `Checkpointed`, whose modul
 
 from __future__ import annotations
 
+import inspect
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
 
+# Without the wrapper that imports torch's own compiler.
+RUN = inspect.unwrap(torch.utils.checkpoint.checkpoint)
 OPTIONS = frozenset({"use_reentrant", "preserve_rng_state"})
 
 
@@ -45,7 +48,7 @@ class Checkpointed:
 
     def __call__(self, *inputs: Any) -> Any:
         others = inputs[self.arguments :]
-        return torch.utils.checkpoint.checkpoint(
+        return RUN(
             lambda *arguments: self.module(*arguments, *others),
             *inputs[: self.arguments],
             use_reentrant=False,

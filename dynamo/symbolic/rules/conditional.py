@@ -88,6 +88,8 @@ def trace_branch(tx: SymbolicFrame, branch: Var, operands: Var) -> Traced:
     made: list[TensorVar] = []
     torch_functions.collect_tensors(result, made)
     body = trace.graph.operations_after(mark)
+    if any(node.meta.get("checks") for node in body):
+        raise Break("call_of_unknown_function", "torch.cond with a branch that checks a number")
     if not all(var.node in body for var in made) or len(set(made)) < len(made):
         raise Break("call_of_unknown_function", "torch.cond that gives an operand back")
     inputs, module = trace.graph.cut_out(body, [var.node for var in made], first=[])

@@ -396,6 +396,10 @@ def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
 def deque_(tx: SymbolicFrame, items: Var = NONE, maxlen: Var = NONE) -> Var:
     values = [] if none_if_none(items) is None else items.unpack(tx)
     limit = maxlen.as_constant()
+    if limit is not None and not isinstance(limit, int):
+        tx.trace.raise_exception(TypeError, "an integer is required")
+    if limit is not None and limit < 0:
+        tx.trace.raise_exception(ValueError, "maxlen must be non-negative")
     return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
 
 
@@ -438,4 +442,33 @@ def deque_pop_left(tx: SymbolicFrame, var: DequeVar) -> Var:
 def deque_extend(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
     for item in items.unpack(tx):
         deque_append(tx, var, item)
+    return NONE
+
+
+@rule(collections.deque.rotate, DequeVar)
+def deque_rotate(tx: SymbolicFrame, var: DequeVar, steps: Var = ConstVar(1)) -> Var | None:  # noqa: B008
+    count = tx.trace.as_index(tx, steps)
+    if count is None:
+        return None
+    if len(var.items) > 1:
+        values = changed(tx, var)
+        count %= len(values)
+        values[:] = values[len(values) - count :] + values[: len(values) - count]
+    return NONE
+
+
+@rule(collections.deque.remove, DequeVar)
+def deque_remove(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
+    for index, other in enumerate(list(var.items)):
+        if tx.trace.is_or_equals(tx, other, item):
+            del changed(tx, var)[index]
+            return NONE
+    text = tx.trace.call(tx, repr, item).as_constant()
+    tx.trace.raise_exception(ValueError, f"{text} is not in deque")
+
+
+@rule(collections.deque.extendleft, DequeVar)
+def deque_extendleft(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
+    for item in items.unpack(tx):
+        appendleft(tx, var, item)
     return NONE

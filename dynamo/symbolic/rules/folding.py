@@ -13,6 +13,11 @@ from dynamo.symbolic.rules import table
 RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are asked first
 
 
+# Of `operator`: classes, and functions that change their argument or call it.
+NOT_PURE = frozenset("""attrgetter itemgetter methodcaller setitem delitem iconcat call length_hint countOf
+                        indexOf""".split())
+
+
 def register_folds() -> None:
     """Pure functions and methods of constants."""
     found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int, float,
@@ -29,7 +34,7 @@ def register_folds() -> None:
                                                  "__reduce_ex__", "__hash__"):
                 found.append(method)
     for name in dir(operator):
-        if not name.startswith("_") and name not in ("attrgetter", "itemgetter", "methodcaller"):
+        if not name.startswith("_") and name not in NOT_PURE:
             found.append(getattr(operator, name))
     table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len, math.sqrt))
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.functions import MethodVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 @rule(types.MethodType)
 def bind_method(tx: SymbolicFrame, function: Var, receiver: Var) -> Var | None:
     """`types.MethodType(function, receiver)`."""
+    return MethodVar(function, receiver)
+
+
+@rule(types.FunctionType.__get__, FunctionVar)
+def bind_function(
+    tx: SymbolicFrame, function: Var, receiver: Var, owner: Var = ConstVar(None)  # noqa: B008
+) -> Var | None:
+    """`function.__get__(receiver, owner)`."""
+    if receiver.is_constant() and receiver.as_constant() is None:
+        return function
     return MethodVar(function, receiver)
 
 

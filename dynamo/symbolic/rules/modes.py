@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _functorch
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import foldable, rule
@@ -26,6 +27,13 @@ SETTERS: tuple[Callable[..., Any], ...] = (
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
 )
+# What leaves the innermost level of torch.func, by its kind.
+LEAVE_LEVEL: dict[Any, Callable[[], Any]] = {
+    _functorch.TransformType.Vmap: _functorch._vmap_decrement_nesting,
+    _functorch.TransformType.Grad: _functorch._grad_decrement_nesting,
+    _functorch.TransformType.Jvp: _functorch._jvp_decrement_nesting,
+    _functorch.TransformType.Functionalize: _functorch._func_decrement_nesting,
+}
 # Counters: only the effect counts, or a nesting would be counted twice.
 COUNTERS: tuple[Callable[..., Any], ...] = (
     torch.autocast_increment_nesting,
@@ -91,13 +99,19 @@ def _nesting() -> int:
     return depth
 
 
+def leave_levels(depth: int) -> None:
+    """Leaves the levels of torch.func's transforms above this depth."""
+    while _functorch.get_dynamic_layer_stack_depth() > depth:
+        LEAVE_LEVEL[_functorch.peek_interpreter_stack().key()]()
+
+
 def keep_modes() -> Callable[[], None]:
     """Remembers this thread's modes; the result sets them again (after an attempt to trace)."""
     grad = torch.is_grad_enabled()
     depth = _nesting()
     cache = torch.is_autocast_cache_enabled()
-    levels = torch._C._functorch.get_dynamic_layer_stack_depth()
-    in_place = torch._C._functorch.get_inplace_requires_grad_allowed()
+    levels = _functorch.get_dynamic_layer_stack_depth()
+    in_place = _functorch.get_inplace_requires_grad_allowed()
     forward = torch._C._is_fwd_grad_enabled()
     hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     casts = [
@@ -106,8 +120,8 @@ def keep_modes() -> Callable[[], None]:
     ]
 
     def restore() -> None:
-        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
-        torch._C._functorch.set_inplace_requires_grad_allowed(in_place)
+        leave_levels(levels)
+        _functorch.set_inplace_requires_grad_allowed(in_place)
         torch._C._set_fwd_grad_enabled(forward)
         if hooks is None:
             torch._C._autograd._saved_tensors_hooks_enable()

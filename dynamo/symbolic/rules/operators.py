@@ -3,6 +3,7 @@ Python's protocol with reflected methods."""
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 import typing
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
-from dynamo.symbolic.variables import numbers
+from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.variables.lists import (
     DequeVar,
     ListVar,
@@ -156,7 +158,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
         a, b = plain_number(a, name), plain_number(b, name)
-        number = numbers.binary(tx.trace, name, a, b)
+        number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
         if number is not None:
             return number
         if both(a, b, ConstVar):
@@ -172,7 +174,12 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             if isinstance(a, ListVar) and name == "add":
                 a.call_method(tx, "extend", [b], {})
                 return a
-            if isinstance(a, SetVar) and name in SETS and a.python_type() is set:
+            if isinstance(a, ListVar) and name == "mul" and not isinstance(a, DequeVar):
+                times = tx.trace.as_index(tx, b) if b.is_constant() else None
+                if times is not None:
+                    a.change(tx)[:] = a.items * times
+                    return a
+            if both(a, b, SetVar) and name in SETS and a.python_type() is set:
                 update = "update" if name == "or" else SETS[name] + "_update"
                 a.call_method(tx, update, [b], {})
                 return a
@@ -202,10 +209,13 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         if isinstance(a, ObjectVar | ConstVar | SequenceVar | DictVar) and isinstance(
             b, ObjectVar | ConstVar | SequenceVar | DictVar
         ):
-            if isinstance(a, SequenceVar) and name == "add":
+            if name == "add" and issubclass(a.python_type(), str | list | tuple):
                 tx.trace.raise_exception(
                     TypeError,
                     f'can only concatenate {type_name(a)} (not "{type_name(b)}") to {type_name(a)}')
+            if name == "mul" and issubclass(a.python_type(), str | list | tuple):
+                tx.trace.raise_exception(
+                    TypeError, f"can't multiply sequence by non-int of type '{type_name(b)}'")
             tx.trace.raise_exception(
                 TypeError,
                 f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
@@ -237,6 +247,8 @@ def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | N
         mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
         same = mine.keys() == theirs.keys() and all(
             tx.trace.is_or_equals(tx, mine[k][1], theirs[k][1]) for k in mine)
+        if a.python_type() is b.python_type() is collections.OrderedDict:
+            same = same and list(mine) == list(theirs)
         return same is (name == "eq")
     if isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
         left = {item.hash_key(tx) for item in a.unpack(tx)} if isinstance(a, DictViewVar) else set(a.entries)
@@ -245,12 +257,43 @@ def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | N
     return None
 
 
+# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row are unknown.
+FAMILIES: tuple[tuple[type, ...], ...] = (
+    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,), (slice,),
+    (dict, types.MappingProxyType), (set, frozenset, type({}.keys()), type({}.items())), (collections.deque,),
+    (type(None), type(...), type(NotImplemented)),
+)
+
+
+def equality_of(var: Var) -> Any:
+    """What the value may equal: "identity", a row of FAMILIES, or None where it is not known."""
+    cls = var.python_type()
+    method = find_in_mro(cls, "__eq__")
+    if method is object.__eq__ or (isinstance(var, ObjectVar) and isinstance(method, types.FunctionType)):
+        return "identity"  # a method of the program has been asked, and did not know
+    return next((row for row in FAMILIES if issubclass(cls, row)), None)
+
+
+def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
+    """`a == b` where no rule compares the two: they are equal only when they are one object."""
+    if isinstance(a, MethodVar) and isinstance(b, MethodVar):
+        return a.function.is_same(tx, b.function) and a.receiver.is_same(tx, b.receiver)
+    if a is b:
+        return True
+    left, right = equality_of(a), equality_of(b)
+    if isinstance(a, BuiltinVar) and isinstance(b, BuiltinVar):
+        return bool(a.value == b.value)
+    if left is None or right is None or (left == right and left != "identity"):
+        raise Break("operator_unknown", f"{a!r} == {b!r}")
+    return left == right == "identity" and type(a) is type(b) and a.is_same(tx, b)
+
+
 def comparison(name: str) -> Callable[..., Var]:
     """The rule of one comparison."""
     real = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-        decided = numbers.compare(tx.trace, name, a, b)
+        decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
         if both(a, b, ConstVar | RangeVar):
@@ -287,8 +330,7 @@ def comparison(name: str) -> Callable[..., Var]:
         if name in ("eq", "ne"):
             if left.is_constant() and right.is_constant():
                 return ConstVar(bool(real(left.as_constant(), right.as_constant())))
-            same = a is b or (type(a) is type(b) and a.is_same(tx, b))
-            return ConstVar(same is (name == "eq"))
+            return ConstVar(are_same(tx, a, b) is (name == "eq"))
         if left.is_constant() and right.is_constant():
             return tx.trace.constant(
                 tx.trace.run_real(lambda: real(left.as_constant(), right.as_constant())))
@@ -301,7 +343,7 @@ def comparison(name: str) -> Callable[..., Var]:
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
     def handle(tx: SymbolicFrame, a: Var) -> Var:
-        number = numbers.unary(tx.trace, name, a)
+        number = numbers.unary(tx.trace, name, a) or unknown.unary(tx.trace, name, a)
         if number is not None:
             return number
         if isinstance(a, TensorVar):
@@ -392,4 +434,4 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
     try:
         return a.contains(tx, item)
     except ObservedException:
-        return ConstVar(any(tx.trace.is_or_equals(tx, o, item) for o in a.unpack(tx)))
+        return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))

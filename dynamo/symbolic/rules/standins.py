@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 import copyreg
-import itertools
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.guards.sources import ObjectSource
@@ -32,155 +31,6 @@ def stands_in(*real: Any) -> Callable[[Any], Any]:
         return function
 
     return register
-
-
-@stands_in(itertools.chain)
-def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
-    for iterable in iterables:
-        for item in iterable:
-            yield item
-
-
-@stands_in(itertools.chain.from_iterable, vars(itertools.chain)["from_iterable"])
-def from_iterable(*args: Any) -> Iterator[Any]:
-    for iterable in args[-1]:
-        for item in iterable:
-            yield item
-
-
-@stands_in(itertools.islice)
-def islice(iterable: Iterable[Any], *bounds: int | None) -> Iterator[Any]:
-    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    start, step = start or 0, step or 1
-    position = 0
-    if stop is not None and start >= stop:
-        return
-    for item in iterable:
-        if position >= start and (position - start) % step == 0:
-            yield item
-        position += 1
-        if stop is not None and position >= stop:
-            return
-
-
-@stands_in(itertools.accumulate)
-def accumulate(iterable: Iterable[Any], func: Any = operator.add, *, initial: Any = None) -> Iterator[Any]:
-    first = initial is None
-    total = initial
-    if not first:
-        yield total
-    for item in iterable:
-        total = item if first else func(total, item)
-        first = False
-        yield total
-
-
-@stands_in(itertools.takewhile)
-def takewhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
-        if not predicate(item):
-            return
-        yield item
-
-
-@stands_in(itertools.dropwhile)
-def dropwhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    dropping = True
-    for item in iterable:
-        if dropping and predicate(item):
-            continue
-        dropping = False
-        yield item
-
-
-@stands_in(itertools.starmap)
-def starmap(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for args in iterable:
-        yield function(*args)
-
-
-@stands_in(itertools.repeat)
-def repeat(item: Any, times: int | None = None) -> Iterator[Any]:
-    done = 0
-    while times is None or done < times:
-        done += 1
-        yield item
-
-
-@stands_in(itertools.cycle)
-def cycle(iterable: Iterable[Any]) -> Iterator[Any]:
-    saved = []
-    for item in iterable:
-        saved.append(item)
-        yield item
-    while saved:
-        for item in saved:
-            yield item
-
-
-@stands_in(itertools.count)
-def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
-    while True:
-        yield start
-        start = start + step
-
-
-@stands_in(itertools.pairwise)
-def pairwise(iterable: Iterable[Any]) -> Iterator[Any]:
-    items = list(iterable)
-    for index in range(1, len(items)):
-        yield items[index - 1], items[index]
-
-
-@stands_in(itertools.zip_longest)
-def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
-    lists = [list(iterable) for iterable in iterables]
-    for index in range(max([len(items) for items in lists], default=0)):
-        yield tuple([items[index] if index < len(items) else fillvalue for items in lists])
-
-
-@stands_in(itertools.product)
-def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
-    results: list[tuple[Any, ...]] = [()]
-    for pool in [tuple(iterable) for iterable in iterables] * repeat:
-        results = [(*result, item) for result in results for item in pool]
-    for result in results:
-        yield result
-
-
-@stands_in(itertools.combinations)
-def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
-    pool = tuple(iterable)
-    for indices in permutation_indices(len(pool), r):
-        if sorted(indices) == list(indices):
-            yield tuple([pool[i] for i in indices])
-
-
-def permutation_indices(n: int, r: int) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for _ in range(r):
-        found = [(*chosen, i) for chosen in found for i in range(n) if i not in chosen]
-    return found
-
-
-@stands_in(itertools.permutations)
-def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]:
-    pool = tuple(iterable)
-    for indices in permutation_indices(len(pool), len(pool) if r is None else r):
-        yield tuple([pool[i] for i in indices])
-
-
-@stands_in(itertools.groupby)
-def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
-    groups: list[tuple[Any, list[Any]]] = []
-    for item in iterable:
-        rank = item if key is None else key(item)
-        if groups and groups[-1][0] == rank:
-            groups[-1][1].append(item)
-        else:
-            groups.append((rank, [item]))
-    for rank, items in groups:
-        yield rank, iter(items)
 
 
 @stands_in(collections._count_elements)  # type: ignore[attr-defined]
@@ -232,3 +82,42 @@ def has_plain_state(cls: type) -> bool:
                 for base in cls.__mro__ for part in vars(base).values())
     basis = base_of(cls)
     return not slots and bool(cls.__dictoffset__) and basis in (object, list, dict)
+
+
+@stands_in(operator.iconcat)
+def iconcat(a: Any, b: Any) -> Any:
+    a += b
+    return a
+
+
+@stands_in(operator.concat)
+def concat(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@stands_in(operator.countOf)
+def count_of(a: Iterable[Any], b: Any) -> int:
+    found = 0
+    for item in a:
+        if item is b or item == b:
+            found += 1
+    return found
+
+
+@stands_in(operator.indexOf)
+def index_of(a: Iterable[Any], b: Any) -> int:
+    position = 0
+    for item in a:
+        if item is b or item == b:
+            return position
+        position += 1
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+if hasattr(operator, "call"):
+
+    @stands_in(operator.call)
+    def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return obj(*args, **kwargs)
+
+

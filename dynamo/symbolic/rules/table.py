@@ -11,6 +11,7 @@ called. Keys are the callables themselves; methods of built-in types are keyed b
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ class Rule:
 
 RULES: dict[Any, list[Rule]] = {}
 FOLDABLE: set[Any] = set()
+# Rules for functions of modules that may never be imported, by module and qualified name.
+LATE_RULES: dict[tuple[str, str], Handler] = {}
 
 
 def rule(
@@ -57,6 +60,16 @@ def rule(
     return register
 
 
+def late_rule(module: str, name: str) -> Callable[[Handler], Handler]:
+    """Registers a handler for a Python function of a module that this import does not load."""
+
+    def register(handler: Handler) -> Handler:
+        LATE_RULES[module, name] = handler
+        return handler
+
+    return register
+
+
 def foldable(functions: Iterable[Any]) -> None:
     """Declares pure callables: with constant arguments they are called while tracing."""
     FOLDABLE.update(functions)
@@ -65,9 +78,16 @@ def foldable(functions: Iterable[Any]) -> None:
 def has_rule(function: Any) -> bool:
     """True where `apply` knows the callable."""
     try:
-        return function in RULES or function in FOLDABLE
+        if function in RULES or function in FOLDABLE:
+            return True
     except TypeError:
         return False
+    if not isinstance(function, types.FunctionType):
+        return False
+    late = LATE_RULES.get((function.__module__, function.__qualname__))
+    if late is not None:
+        rule(function)(late)
+    return late is not None
 
 
 def apply(

@@ -93,13 +93,6 @@ def call_method(
     return get_attr(tx, var, name).call(tx, args, kwargs)
 
 
-@rule([torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__, torch.Tensor.__float__,
-       torch.Tensor.__index__])
-def read_value(tx: SymbolicFrame, var: Var, *args: Var) -> Var:
-    """A tensor's value in Python is known only when it runs."""
-    raise Break("item", repr(var))
-
-
 @rule([torch.Tensor.__bool__, torch.is_nonzero])
 def read_truth(tx: SymbolicFrame, var: Var) -> Var:
     return ConstVar(var.truth(tx))

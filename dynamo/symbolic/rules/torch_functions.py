@@ -16,7 +16,8 @@ from torch import fx
 
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, DynamoError, Signal
-from dynamo.shapes.fake import DataDependent, NoFakeKernel
+from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
+from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
@@ -151,6 +152,8 @@ def call_in_graph(
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
+    fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
+    tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     try:
         if in_transform():
             made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
@@ -171,6 +174,7 @@ def call_in_graph(
     proxies = tuple(arg.as_proxy() for arg in args)
     keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
+    tx.trace.symbols.unknowns.keep_checks(function, node)
     for var in changed:
         tx.trace.note_mutation(var)
     return wrap_result(tx, node, result, tensors)
@@ -196,7 +200,15 @@ def run_on_fakes(
     except DataDependent as error:
         name = getattr(error.op, "__name__", str(error.op))
         code = "item" if "local_scalar" in name else "dynamic_output_shape"
+        if code == "dynamic_output_shape":
+            tx.trace.symbols.unknowns.ask_for_shapes()
         raise Break(code, str(error.op)) from error
+    except Undecided as error:
+        tx.trace.symbols.unknowns.undecided(error)
+    except NotSymbolic as error:
+        if any(tx.trace.world.unknowns(value) for value in flat([*args, *kwargs.values()])):
+            raise Break("unknown_number", str(error)) from error
+        raise
     except NoFakeKernel as error:
         raise Break("operation_without_fake_kernel", str(error)) from error
     except (Signal, DynamoError):
@@ -245,6 +257,7 @@ def wrap_result(
         for var in tensors:
             if var.fake is value:
                 return var
+        tx.trace.symbols.unknowns.bind_sizes(node, value)
         cls = torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
         return TensorVar(node, value, cls=cls)
     if value is None or type(value) in PLAIN_RESULTS:

@@ -50,12 +50,16 @@ ON_TENSORS: list[Any] = [
 ]  # fmt: skip
 
 
+# An operation, its arguments and its result.
+Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
+
+
 class Recorder(TorchDispatchMode):
     """Keeps the ATen operations that run below all levels."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.calls: list[Call] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -83,6 +87,17 @@ def takes_number(func: Any, args: tuple[Any, ...]) -> bool:
         return False
     first = is_number(args[0]) or isinstance(args[0], int | float | complex)
     return first and not any(type(arg) is Fake for arg in args)
+
+
+def spell_out(call: Call) -> Call:
+    """Gives the numbers of a tensor that torch.tensor has just made; other calls stay."""
+    func, args, _, result = call
+    if func is not torch.ops.aten.lift_fresh.default or type(args[0]) is not torch.Tensor:
+        return call
+    if not args[0].numel():
+        raise Break("not_a_graph_argument", "an empty tensor that is made in a transform")
+    kinds = {"dtype": args[0].dtype, "device": args[0].device}
+    return torch.tensor, (args[0].tolist(),), kinds, result
 
 
 class KnownFakes:
@@ -119,10 +134,10 @@ class KnownFakes:
             return value.item()
         raise Break("not_a_graph_argument", "a tensor that was made outside of a transform")
 
-    def record(self, calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]]) -> None:
+    def record(self, calls: list[Call]) -> None:
         """Puts recorded operations into the graph."""
-        for func, args, kwargs, result in calls:
-            mutable = func._schema.is_mutable
+        for func, args, kwargs, result in map(spell_out, calls):
+            mutable = func is not torch.tensor and func._schema.is_mutable
             if torch_functions.is_plain_result(result) and not mutable:
                 continue
             node = self.trace.graph.operation(

@@ -339,7 +339,7 @@ class Attributes:
     ) -> Var:
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
-            value = getattr(var.cls, name)
+            value = self.trace.run_real(lambda: getattr(var.cls, name))
             return self.trace.constant(value)
         return self.bind_raw(tx, raw)
 
@@ -423,6 +423,15 @@ class Attributes:
         elif raw is not None and is_data_descriptor(raw):
             if isinstance(raw, property) and raw.fdel is not None:
                 tx.call(self.trace.wrap(raw.fdel, None), [var], {})
+                return
+            if isinstance(raw, property):
+                message = f"property {name!r} of {cls.__qualname__!r} object has no deleter"
+                self.trace.raise_exception(AttributeError, message)
+            if isinstance(find_in_mro(type(raw), "__delete__"), types.FunctionType):
+                owner = find_owner(cls, name)
+                assert owner is not None
+                source = RawAttribute(raw, owner[0], name, cls, var).source()
+                self.trace.wrap(raw, source).call_method(tx, "__delete__", [var], {})
                 return
             raise Break("attribute_store_unknown", f"del {name} of {var!r}")
         else:

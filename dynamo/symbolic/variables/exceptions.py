@@ -18,10 +18,26 @@ if TYPE_CHECKING:
 SLOTS = ("__cause__", "__context__", "__traceback__", "__suppress_context__")
 
 
+HEAP_TYPE = 1 << 9
+# Built-in class -> the attribute that holds its first argument, and those that the interpreter sets.
+FIRST_ARGUMENT: dict[type, str] = {StopIteration: "value", SystemExit: "code"}
+NAMED: dict[type, tuple[str, ...]] = {
+    AttributeError: ("name", "obj"), NameError: ("name",), UnboundLocalError: ("name",),
+}
+
+
+def is_exception_or_none(value: Var) -> bool:
+    """True for what `__cause__` may be."""
+    if issubclass(value.python_type(), BaseException):
+        return True
+    return value.is_constant() and value.as_constant() is None
+
+
 class ExceptionVar(Var):
     """An exception made in the trace.
 
-    cls: its class; args: what `args` holds. Attributes written by the program are in `written`.
+    cls: its class; args: what `args` holds. Attributes written by the program are in `written`, those that the
+    interpreter set in `named`.
     """
 
     def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):
@@ -33,6 +49,22 @@ class ExceptionVar(Var):
         self.traceback: Var = ConstVar(None)
         self.suppress_context: Var = ConstVar(False)
         self.written: dict[str, Var | None] = {}
+        self.named: dict[str, Var] = {}
+
+    def base(self) -> type:
+        """The nearest class written in C."""
+        return next(cls for cls in self.cls.__mro__ if not cls.__flags__ & HEAP_TYPE)
+
+    def first_argument(self) -> Var:
+        """What StopIteration and SystemExit carry."""
+        if len(self.args) > 1 and self.base() is SystemExit:
+            return TupleVar(self.args)
+        return self.args[0] if self.args else ConstVar(None)
+
+    def name_once(self, **parts: Var) -> None:
+        """Sets what the interpreter tells of a failed lookup, unless it is known already."""
+        if self.base() in NAMED and not self.named:
+            self.named.update(parts)
 
     def describe(self) -> str:
         return f"{self.cls.__name__}: {self.args}"
@@ -43,6 +75,7 @@ class ExceptionVar(Var):
     def children(self) -> Iterable[Var]:
         yield from self.args
         yield from (self.cause, self.context)
+        yield from self.named.values()
         yield from (value for value in self.written.values() if value is not None)
 
     def truth(self, tx: SymbolicFrame) -> bool:
@@ -55,8 +88,10 @@ class ExceptionVar(Var):
                 return value
         elif name == "args":
             return TupleVar(self.args)
-        elif name == "value" and issubclass(self.cls, StopIteration):
-            return self.args[0] if self.args else ConstVar(None)
+        elif name == FIRST_ARGUMENT.get(self.base()):
+            return self.first_argument()
+        elif name in NAMED.get(self.base(), ()):
+            return self.named.get(name, ConstVar(None))
         elif name == "__traceback__":
             raise Break("traceback_read")
         elif name in SLOTS:
@@ -66,6 +101,14 @@ class ExceptionVar(Var):
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         if name == "args":
             self.args = value.unpack(tx)
+        elif name in NAMED.get(self.base(), ()):
+            self.named[name] = value
+        elif name == FIRST_ARGUMENT.get(self.base()):
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
+        elif name in ("__cause__", "__context__") and not is_exception_or_none(value):
+            part = name.strip("_")
+            message = f"exception {part} must be None or derive from BaseException"
+            tx.trace.raise_exception(TypeError, message)
         elif name == "__cause__":
             self.cause, self.suppress_context = value, ConstVar(True)
         elif name in SLOTS:
@@ -78,6 +121,14 @@ class ExceptionVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("identity", self)
+
+
+def stopped(stop: Var) -> ExceptionVar:
+    """What a StopIteration that leaves a generator's own code becomes."""
+    error = ExceptionVar(RuntimeError, [ConstVar("generator raised StopIteration")])
+    error.cause = error.context = stop
+    error.suppress_context = ConstVar(True)
+    return error
 
 
 class TracebackVar(Var):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,19 +16,29 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
+# Code of a generator function that is traced in place of an iterator of C code -> the callable that makes
+# the real one, or the class of one that can't be made again.
+ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
+SHARED_STATE = (type(itertools.tee(())[0]), type(next(itertools.groupby("a"))[1]))
+
+
 class GeneratorVar(IteratorVar):
     """A generator object.
 
     frame: the suspended frame; `frame.resume(tx, value, exception)` runs it to its next yield and
-    raises ObservedException(StopIteration) at its end.
+    raises ObservedException(StopIteration) at its end. maker: what makes the real iterator that the generator
+    stands for, None for generators of the program. started: it can no longer be made again from its arguments.
     """
 
-    kind = types.GeneratorType
+    kind: type = types.GeneratorType
 
     def __init__(self, frame: Any) -> None:
         super().__init__()
         self.frame = frame
-        self.started = False
+        self.maker = ITERATOR_MAKERS.get(frame.code)
+        if self.maker is not None:
+            self.kind = self.maker if isinstance(self.maker, type) else self.maker.__self__
+        self.started = self.maker in SHARED_STATE
         self.finished = False
         self.running = False
 

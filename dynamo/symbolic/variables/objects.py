@@ -204,9 +204,7 @@ class ObjectVar(Var):
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if find_in_mro(self.python_type(), "__contains__") is not None:
             return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
-        iterator = self.iterate(tx)
-        found = any(tx.trace.is_or_equals(tx, other, item) for other in iterator.unpack(tx))
-        return ConstVar(found)
+        return ConstVar(tx.trace.is_among(tx, self.iterate(tx), item))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
         if find_in_mro(self.python_type(), "__iter__") is not None:
@@ -318,6 +316,9 @@ class InstanceDictVar(Var):
 
     def python_type(self) -> type:
         return dict
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        return isinstance(other, InstanceDictVar) and other.owner is self.owner
 
     def children(self) -> Iterable[Var]:
         return (self.owner,)

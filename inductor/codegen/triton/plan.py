@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
 from inductor.codegen.triton.recompute import recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
@@ -47,7 +48,7 @@ def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
     work = rows * max(_iterations(stage) for stage in kernel.stages)
     if len(kernel.stages) == 1 or _is_flat(kernel) or rows >= ENOUGH_ROWS or work < LARGE_KERNEL:
         return [kernel], []
-    kernel = recompute_locals(kernel)
+    kernel = join_stages(recompute_locals(kernel))
     spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})
     return [
         replace(spilled, name=f"{kernel.name}_{number}", stages=(stage,))

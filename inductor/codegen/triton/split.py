@@ -14,11 +14,11 @@ from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
 from inductor.ir.body import Op
 from inductor.ir.index import Index, variable
 
-ENOUGH_PROGRAMS = 264  # two for each multiprocessor of a large device
+ENOUGH_PROGRAMS = 528  # four for each multiprocessor of a large device
 ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
 COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
-CHUNK_STEP = 128  # a chunk is a multiple of every block size that divides it
+CHUNK_STEP = (1024, 128)  # a block of a chunk is no larger than the power of two that divides it
 EXTREMUM = {"argmax": "max", "argmin": "min"}
 
 
@@ -57,14 +57,17 @@ def _chunk_of(launch: Launch) -> int:
     if wanted < 2:
         return 0
     chunk = -(-stage.columns // wanted)
-    return -(-chunk // CHUNK_STEP) * CHUNK_STEP
+    step = CHUNK_STEP[by_rows]
+    return -(-chunk // step) * step
 
 
 def reads_along_rows(stage: Stage) -> bool:
     """Whether neighbours in memory are neighbouring rows rather than columns, for most accesses."""
     score = 0
     for op in stage.ops:
-        if op.name in ("load", "store") and op.index is not None:
+        if op.name not in ("load", "store") or op.index is None:
+            continue
+        if any(var.name == "r" for var in op.index.variables()):  # others occur once for each row
             score += (op.index.stride_of("x") == 1) - (op.index.stride_of("r") == 1)
     return score > 0
 

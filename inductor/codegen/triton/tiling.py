@@ -7,6 +7,7 @@ neighbours in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from inductor.ir.body import Op
@@ -26,24 +27,25 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
         return None
     names = [f"o{n}" for n in range(len(kernel.outer))] + [f"i{n}" for n in range(len(ranges))]
     extents = dict(zip(names, (*kernel.outer, *ranges), strict=True))
-    stores: dict[str, int] = {}
-    loads: dict[str, int] = {}
-    for stage in kernel.stages:
-        for op in stage.ops:
-            along = _along(op, extents)
-            if along:
-                votes = stores if op.name == "store" else loads
-                votes[along] = votes.get(along, 0) + 1
+    ops = [op for stage in kernel.stages for op in stage.ops]
+    stores = Counter(filter(None, (_along(op, extents) for op in ops if op.name == "store")))
     if not stores:
         return None
     column = max(stores, key=lambda name: stores[name])
-    rest = {name: count for name, count in loads.items() if name != column}
+    # what is the same for a whole row of columns is little
+    loads = [op for op in ops if op.name == "load" and _moves(op, column)]
+    rest = Counter(filter(None, (_along(op, extents) for op in loads)))
+    del rest[column]
     if not rest or extents[column] > MOST_COLUMNS:
         return None
     row = max(rest, key=lambda name: rest[name])
     if min(extents[column], extents[row]) < SHORTEST:
         return None
     return names.index(column), names.index(row)
+
+
+def _moves(op: Op, loop: str) -> bool:
+    return op.index is not None and any(var.name == loop for var in op.index.variables())
 
 
 def _along(op: Op, extents: Mapping[str, int]) -> str:

@@ -12,6 +12,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "gpu.h"
 #include "launcher.h"
 
 namespace inductor {
@@ -313,6 +314,10 @@ PyMODINIT_FUNC PyInit__launch() {
   if (PyModule_AddObject(result, "Launcher",
                          reinterpret_cast<PyObject*>(&inductor::launcher_type)) < 0) {
     Py_DECREF(&inductor::launcher_type);
+    Py_DECREF(result);
+    return nullptr;
+  }
+  if (!inductor::add_gpu_types(result)) {
     Py_DECREF(result);
     return nullptr;
   }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,9 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda
+from inductor.codegen.triton.launch import NotPrintable
+from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.compile_fx import _decompositions
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 
@@ -25,7 +31,9 @@ def interpreted(gm, example_inputs):
         positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
         return lambda *args: call(*(args[n] for n in positions))
 
-    return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)
+    return compile_inference(
+        gm, example_inputs, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
+    )
 
 
 texts: list[str] = []
@@ -119,3 +127,33 @@ def test_program(program, monkeypatch) -> None:
             torch.testing.assert_close(one, other, rtol=close, atol=2e-5, msg=texts[-1])
             assert one.stride() == other.stride()
     assert texts
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_refused_kernels_run_as_aten(program, monkeypatch) -> None:
+    """Every second kernel that Triton's printer refuses is interpreted, the others are not."""
+    count = itertools.count()
+
+    def print_some(kernel, layouts):
+        if next(count) % 2 == 0:
+            raise NotPrintable("a test")
+        return print_kernel(kernel, layouts)
+
+    monkeypatch.setattr(cuda, "print_kernel", print_some)
+    test_program(program, monkeypatch)
+    assert any("slow0(" in text for text in texts)
+
+
+def test_batch_statistics(monkeypatch) -> None:
+    """Few rows of many columns: several launches, what comes once for each row among them."""
+    repair(monkeypatch)
+    texts.clear()
+    mine = torch.nn.BatchNorm1d(12, momentum=0.3)
+    other = copy.deepcopy(mine)
+    compiled = dynamo.compile(lambda x: mine(x).relu(), backend=interpreted)
+    for _ in range(2):
+        x = torch.randn(8, 12, 1100)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), other(x).relu())
+        torch.testing.assert_close(mine.state_dict(), other.state_dict())
+    assert texts[-1].count("(stream, ") == 6  # two reductions in two launches, count, the result

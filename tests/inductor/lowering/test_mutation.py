@@ -56,6 +56,13 @@ def statistics(a: Tensor, b: Tensor) -> Tensor:
     return b.sum()
 
 
+def whole_inputs(a: Tensor, b: Tensor) -> Tensor:
+    total = (a[:, None] * b).sum((1, 2))
+    a.mul_(0.9).add_(total[:, None] * 0.1)
+    b.copy_(a.t() + b)
+    return total
+
+
 def accumulated(a: Tensor, b: Tensor) -> Tensor:
     for step in range(4):
         a.add_(b, alpha=0.1 * step)
@@ -70,6 +77,7 @@ def returns_the_input(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 PROGRAMS = [
     swap, read_before_and_after, rotate, transposed, into_a_slice, through_a_view, statistics,
+    whole_inputs,
     accumulated, returns_the_input,
 ]  # fmt: skip
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dynamo.aot.capture import capture_forward
-from inductor import library_kernels
+from inductor import compile_fx, library_kernels
+from inductor.config import config
 from inductor.ir.graph import ExternKernel, LoopGraph
 from inductor.ir.interpret import interpret_graph
 from inductor.library_kernels import choose_library_kernels
@@ -59,8 +60,8 @@ def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(library_kernels, "_onednn_is_faster", lambda product: True)
     store = Store(tmp_path)
     x, w = torch.randn(6, 8), torch.randn(8, 5)
-    plain = choose_library_kernels(lowered(lambda x, w: x @ w, x, w), store, 1)
-    assert targets(plain) == ["aten.mm.default"]
+    strided = choose_library_kernels(lowered(lambda x, w: x @ w[:, ::2], x, w), store, 1)
+    assert targets(strided) == ["aten.mm.default"]
     turned = choose_library_kernels(lowered(without_bias, x, w.t().contiguous()), store, 1)
     assert targets(turned) == ["mkldnn._linear_pointwise.default"]
     double = [x.double(), w.t().contiguous().double()]
@@ -69,10 +70,33 @@ def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
-def test_real_measurement_gives_an_answer() -> None:
-    graph = lowered(linear, torch.randn(64, 64), torch.randn(64, 64), torch.randn(64))
+@pytest.mark.parametrize("offset", [0, 16])
+def test_weight_stored_by_columns_is_turned(
+    offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_kernels, "_onednn_is_faster", lambda product: True)
+
+    def program(x: Any, w: Any, b: Any) -> Any:
+        return torch.addmm(b, x, w.sin_()[offset // 8 :])  # written before it is turned
+
+    x, w, b = torch.randn(6, 70), torch.randn(70 + offset // 8, 8), torch.randn(8)
+    graph = choose_library_kernels(lowered(program, x, w.clone(), b), Store(tmp_path), 1)
+    assert targets(graph) == ["mkldnn._linear_pointwise.default"]
+    expected = program(x, w.clone(), b)
+    torch.testing.assert_close(interpret_graph(graph, [x, w.clone(), b])[0], expected)
+    with config.patch(library_kernels="measure"), torch.no_grad():
+        mine = w.clone()
+        compiled = compile_fx(torch.fx.symbolic_trace(program), [x, mine, b])
+        torch.testing.assert_close(compiled(x, mine, b), expected)
+        torch.testing.assert_close(mine, w.sin())
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_real_measurement_gives_an_answer(columns: bool) -> None:
+    weight = torch.randn(64, 64).t() if columns else torch.randn(64, 64)
+    graph = lowered(linear, torch.randn(64, 64), weight, torch.randn(64))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
     product = library_kernels._as_linear(node, graph.layouts())
     assert product is not None
-    assert product.shape_class() == (64, 64, 64, True)
+    assert product.shape_class() == (64, 64, 64, True, columns)
     assert library_kernels._onednn_is_faster(product) in (True, False)

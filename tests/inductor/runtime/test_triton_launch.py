@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from types import SimpleNamespace
+
 import pytest
 import torch
+from inductor.runtime._launch import Allocation
 
 from inductor.runtime import triton_launch
 from inductor.runtime.triton_launch import Preparation, keep, view
 
 
 class Compiled:
-    function, packed_metadata = "function", "metadata"
+    function = 1234
 
-    def __init__(self) -> None:
-        self.runs: list[tuple] = []
-
-    def run(self, *args) -> None:
-        self.runs.append(args)
+    def __init__(self, **special: int) -> None:
+        self.metadata = SimpleNamespace(shared=96, num_ctas=1, **special)
 
 
 class Function:
     """In the place of a Triton function."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: Compiled) -> None:
         self.calls: list[tuple] = []
-        self.compiled = Compiled()
+        self.compiled = compiled
 
     def __getitem__(self, grid):
         def launch(*tensors, **keywords):
@@ -35,41 +37,110 @@ class Function:
 
 
 @pytest.fixture
-def stream(monkeypatch) -> None:
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77, raising=False)
+def driver(monkeypatch) -> Iterator[Driver]:
+    made = Driver()
+    address = ctypes.cast(made.function, ctypes.c_void_p).value
+    monkeypatch.setattr(triton_launch, "_driver_launch", lambda: address)
+    yield made
+
+
+class Driver:
+    """In the place of CUDA: `starts` has what each kernel was started with."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple] = []
+        self.code = 0
+        number, place = ctypes.c_uint, ctypes.c_void_p
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, place, *[number] * 7, place, ctypes.POINTER(ctypes.POINTER(place)), place
+        )
+        self.function = kind(self.start)
+
+    def start(self, function, *rest) -> int:
+        *shape, stream, parameters, extra = rest
+        values = tuple(parameters[n][0] for n in range(4))
+        self.starts.append((function, tuple(shape), stream, values, extra))
+        return self.code
 
 
 CHOICES = (((4, 2, 1), 64, 8, 4), ((8, 1, 1), 32, 8, 4))
 DTYPES = (torch.float32, torch.float32)
+STREAM = 77
 
 
-def test_second_call_goes_the_short_way(stream) -> None:
-    function = Function()
-    launcher = Preparation(torch.device("cuda", 0)).prepare(function, CHOICES, DTYPES, (0,), False, True)
+def prepared(function: Function):
+    made = Preparation(torch.device("cuda", 0))
+    return made.prepare(function, CHOICES, DTYPES, (0,), False, True)
+
+
+def test_second_call_goes_the_short_way(driver) -> None:
+    function = Function(Compiled())
+    launcher = prepared(function)
     tensors = torch.randn(64), torch.randn(64)
     for _ in range(3):
-        launcher(*tensors)
+        launcher(STREAM, *tensors)
     (grid, given, keywords), = function.calls
     assert grid == (4, 2, 1) and given == tensors
     assert keywords["XBLOCK"] == 64 and keywords["RBLOCK"] == 8 and keywords["num_warps"] == 4
-    expected = (4, 2, 1, 77, "function", "metadata", None, None, None,
-                tensors[0].data_ptr(), tensors[1].data_ptr(), 64, 8)
-    assert function.compiled.runs == [expected] * 2
+    addresses = (tensors[0].data_ptr(), tensors[1].data_ptr(), None, None)
+    expected = (1234, (4, 2, 1, 128, 1, 1, 96), STREAM, addresses, None)
+    assert driver.starts == [expected] * 2
 
 
-def test_odd_addresses_go_the_long_way(stream) -> None:
+def test_odd_addresses_go_the_long_way(driver) -> None:
     """A kernel that was compiled for aligned addresses never sees others, nor the other way round."""
-    function = Function()
-    launcher = Preparation(torch.device("cuda", 0)).prepare(function, CHOICES, DTYPES, (0,), False, True)
+    function = Function(Compiled())
+    launcher = prepared(function)
     even, odd = torch.randn(64), torch.randn(65)[1:]
-    launcher(odd, even)
-    launcher(odd, even)
-    assert len(function.calls) == 2 and not function.compiled.runs
-    launcher(even, even)
-    launcher(even, even)
-    assert len(function.calls) == 3 and len(function.compiled.runs) == 1
-    launcher(odd, even)
-    assert len(function.calls) == 4 and len(function.compiled.runs) == 1
+    launcher(STREAM, odd, even)
+    launcher(STREAM, odd, even)
+    assert len(function.calls) == 2 and not driver.starts
+    launcher(STREAM, even, even)
+    launcher(STREAM, even, odd)
+    assert len(function.calls) == 3 and len(driver.starts) == 1
+    launcher(STREAM, odd, even)
+    assert len(function.calls) == 4 and len(driver.starts) == 1
+
+
+def test_kernels_that_need_more_go_through_triton(driver) -> None:
+    function = Function(Compiled(global_scratch_size=64))
+    launcher = prepared(function)
+    for _ in range(2):
+        launcher(STREAM, torch.randn(4), torch.randn(4))
+    assert len(function.calls) == 2 and not driver.starts
+
+
+@pytest.mark.parametrize("code", [3, 201])
+def test_a_thread_without_a_context_goes_through_triton(driver, code) -> None:
+    function = Function(Compiled())
+    launcher = prepared(function)
+    tensors = torch.randn(4), torch.randn(4)
+    launcher(STREAM, *tensors)
+    driver.code = code
+    launcher(STREAM, *tensors)
+    assert len(function.calls) == 2 and len(driver.starts) == 1
+
+
+def test_errors_of_the_driver_are_raised(driver) -> None:
+    launcher = prepared(Function(Compiled()))
+    tensors = torch.randn(4), torch.randn(4)
+    launcher(STREAM, *tensors)
+    driver.code = 700
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        launcher(STREAM, *tensors)
+    with pytest.raises(TypeError, match="a stream and 2 tensors"):
+        launcher(STREAM, tensors[0])
+    with pytest.raises(TypeError, match="no tensor"):
+        launcher(STREAM, tensors[0], 3)
+
+
+def test_allocations() -> None:
+    new = Allocation((2, 3), (1, 2), torch.float16, torch.device("cpu"))
+    tensor = new()
+    assert tensor.shape == (2, 3) and tensor.stride() == (1, 2) and tensor.dtype is torch.float16
+    assert new().data_ptr() != tensor.data_ptr()
+    with pytest.raises(TypeError):
+        Allocation((2,), (1,), "float32", torch.device("cpu"))
 
 
 def test_view_counts_from_the_tensor() -> None:
@@ -91,6 +162,6 @@ def test_keep_moves_only_what_lies_differently() -> None:
 
 def test_measuring_wants_repeatable_kernels() -> None:
     preparation = Preparation(torch.device("cuda", 0), measure=True)
-    assert preparation.prepare(Function(), CHOICES, DTYPES, (), False, True).measure
-    assert not preparation.prepare(Function(), CHOICES, DTYPES, (), False, False).measure
+    assert preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, True).slow.measure
+    assert not preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, False).slow.measure
     assert triton_launch.MEASURED_RUNS > 1

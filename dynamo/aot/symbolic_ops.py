@@ -1,0 +1,137 @@
+"""Operations on fakes with symbolic sizes, remembered: FakeTensor takes milliseconds for each.
+
+In: one ATen call on FakeTensors. Out: its result. What a call made of equal expressions is kept and
+made again without the kernel. That is right in one world only: its ShapeEnv has what the kernel
+assumed of these expressions at the first call, and never forgets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+from dynamo.aot.fakes import expression_of, facts_of, is_symbolic_number, storage_key
+from dynamo.shapes.facts import Facts
+
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout,
+          torch.memory_format, complex)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result tensor; source: the argument whose storage it shares, None for one of its own."""
+
+    facts: Facts
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A result that is an argument itself."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A result of several."""
+
+    kind: type
+    items: tuple[Any, ...]
+
+
+class _Uncacheable(Exception):
+    """The call has an argument or a result that is no part of a key."""
+
+
+class RememberedOps:
+    """run: what runs an operation on fakes of the mode."""
+
+    def __init__(self, mode: FakeTensorMode, run: Callable[..., Any]) -> None:
+        self.mode = mode
+        self.run = run
+        self.hits = 0
+        self._outcomes: dict[Any, Any] = {}
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        fakes: list[FakeTensor] = []
+        try:
+            key = (func, torch.get_default_dtype(), self._key(args, fakes), *[
+                (name, self._key(value, fakes)) for name, value in kwargs.items()
+            ])  # fmt: skip
+        except _Uncacheable:
+            return self.run(func, args, kwargs)
+        known = self._outcomes.get(key)
+        if known is not None:
+            self.hits += 1
+            return self._repeat(known, fakes)
+        result = self.run(func, args, kwargs)
+        if torch.Tag.inplace_view not in func.tags:
+            try:
+                self._outcomes[key] = _outcome_of(result, fakes)
+            except _Uncacheable:
+                pass
+        return result
+
+    def _key(self, value: Any, fakes: list[FakeTensor]) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.constant is not None or value.fake_mode is not self.mode:
+                raise _Uncacheable
+            fakes.append(value)
+            return _facts_key(facts_of(value))
+        if kind is list or kind is tuple or kind is torch.Size:
+            return tuple([self._key(item, fakes) for item in value])
+        if is_symbolic_number(value):
+            return (kind, expression_of(value))
+        if isinstance(value, _PLAIN):
+            return (kind, repr(value) if kind is float else value)  # 0.0 is not -0.0
+        raise _Uncacheable
+
+    def _repeat(self, outcome: Any, fakes: list[FakeTensor]) -> Any:
+        if type(outcome) is Argument:
+            return fakes[outcome.index]
+        if type(outcome) is Items:
+            return outcome.kind([self._repeat(item, fakes) for item in outcome.items])
+        facts = outcome.facts
+        with in_kernel_invocation_manager(self.mode), torch.no_grad():
+            if outcome.source is None:
+                meta = torch.empty_strided(
+                    facts.size, facts.stride, dtype=facts.dtype, device="meta")
+            else:
+                meta = torch.as_strided(
+                    fakes[outcome.source], facts.size, facts.stride, facts.offset)
+        return FakeTensor(self.mode, meta, facts.device)
+
+
+def _facts_key(facts: Facts) -> Any:
+    size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
+    return (size, stride, expression_of(facts.offset), facts.dtype, facts.device, facts.bits)
+
+
+def _outcome_of(result: Any, fakes: list[FakeTensor]) -> Any:
+    if isinstance(result, (list, tuple)):
+        items = tuple([_outcome_of(item, fakes) for item in result])
+        fresh = [storage_key(item) for item, made in zip(result, items, strict=True)
+                 if type(made) is Made and made.source is None]  # fmt: skip
+        if len(set(fresh)) != len(fresh) or not items:
+            raise _Uncacheable
+        return Items(type(result), items)
+    if type(result) is not FakeTensor or result.constant is not None:
+        raise _Uncacheable
+    for index, fake in enumerate(fakes):
+        if fake is result:
+            return Argument(index)
+    facts = facts_of(result)
+    for index, fake in enumerate(fakes):
+        if storage_key(fake) == storage_key(result):
+            if facts.bits or facts_of(fake).bits or fake.dtype != result.dtype:
+                raise _Uncacheable
+            return Made(facts, index)
+    if facts.bits or type(facts.offset) is not int or facts.offset:
+        raise _Uncacheable
+    return Made(facts, None)

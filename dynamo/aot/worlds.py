@@ -1,0 +1,41 @@
+"""Which world of fakes a program is captured in.
+
+In: a captured module and its example inputs. Out: what a capture makes of them, and its world. The
+symbolic world is imported at its first use: that costs seconds, and static graphs don't need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import fx
+
+from dynamo.aot.capture import refusals
+from dynamo.aot.reference import ReferenceWorld
+
+T = TypeVar("T")
+
+
+def capture_in_world(
+    capture: Callable[[Any], T], gm: fx.GraphModule, examples: list[Any], symbolic: bool
+) -> tuple[T, Any]:
+    """`capture(world)` and the world: static, or symbolic as the placeholders tell.
+
+    With symbols the program's calls run as in eager first, since their results must be the same
+    views; the capture is repeated with Python's versions of those that fail.
+    Errors: Unsupported.
+    """
+    world: Any = ReferenceWorld()
+    if not symbolic:
+        return capture(world), world
+    module = importlib.import_module("dynamo.aot.symbolic")
+    python_calls: frozenset[Any] = frozenset()
+    while True:
+        try:
+            with refusals(symbolic):
+                world = module.SymbolicReferenceWorld(gm, examples, python_calls)
+            return capture(world), world
+        except module.NeedsPython as call:
+            python_calls |= {call.target}

@@ -1,0 +1,79 @@
+"""What exceptions made in the trace answer: notes, tracebacks, text."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+TEXT_OF_ARGUMENTS = tuple(
+    vars(cls)["__str__"] for cls in (BaseException, KeyError, AttributeError, NameError)
+    if "__str__" in vars(cls)
+)
+
+
+@rule(BaseException.add_note, ExceptionVar)
+def add_note(tx: SymbolicFrame, exception: ExceptionVar, note: Var) -> Var:
+    """`exception.add_note(text)`."""
+    kind = note.python_type()
+    if not issubclass(kind, str):
+        tx.trace.raise_exception(TypeError, f"note must be a str, not '{kind.__name__}'")
+    notes = exception.written.get("__notes__")
+    if notes is None:
+        exception.set_attr(tx, "__notes__", ListVar([note]))
+    elif isinstance(notes, ListVar):
+        notes.change(tx).append(note)
+    else:
+        tx.trace.raise_exception(TypeError, "Cannot add note: __notes__ is not a list")
+    return ConstVar(None)
+
+
+@rule(BaseException.with_traceback, ExceptionVar)
+def with_traceback(tx: SymbolicFrame, exception: ExceptionVar, traceback: Var) -> Var:
+    """`exception.with_traceback(None)` of an exception that was not raised."""
+    if not (traceback.is_constant() and traceback.as_constant() is None):
+        raise Break("traceback_read", "with_traceback()")
+    if tx.trace.context.raised_at.get(exception) is not None:
+        raise Break("traceback_read", "with_traceback()")
+    return exception
+
+
+@rule(repr, ExceptionVar)
+def repr_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
+    """`Name(arguments)`."""
+    custom = find_in_mro(exception.cls, "__repr__")
+    if isinstance(custom, types.FunctionType):
+        return exception.call_method(tx, "__repr__", [], {})
+    if custom is not BaseException.__repr__:
+        return None
+    name = exception.cls.__name__
+    if len(exception.args) == 1:
+        text = tx.trace.call(tx, repr, exception.args[0]).as_constant()
+        return ConstVar(f"{name}({text})")
+    return ConstVar(name + tx.trace.call(tx, repr, TupleVar(exception.args)).as_constant())
+
+
+@rule(str, ExceptionVar)
+def str_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
+    """The text of the arguments, as `BaseException.__str__` and `KeyError.__str__` give it."""
+    custom, args = find_in_mro(exception.cls, "__str__"), exception.args
+    if isinstance(custom, types.FunctionType):
+        return exception.call_method(tx, "__str__", [], {})
+    if custom is KeyError.__str__ and len(args) == 1:
+        return tx.trace.call(tx, repr, args[0])
+    if custom not in TEXT_OF_ARGUMENTS:
+        return None
+    if not args:
+        return ConstVar("")
+    return tx.trace.call(tx, str, args[0] if len(args) == 1 else TupleVar(args))

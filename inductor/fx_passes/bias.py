@@ -1,0 +1,60 @@
+"""Biases of products on a GPU: added by the kernel that reads the product anyway.
+
+In: a functional ATen graph with fakes. Out: the same graph (changed in place) where a float32
+`addmm` is an `mm` and an `add`, if all its readers become generated kernels. The library's product
+with a bias is never faster than the one without and, for some shapes, a third slower; the addition
+costs nothing where the result is read once more. Half precision stays: there `addmm` rounds once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+
+def unfuse_biases(
+    module: fx.GraphModule, is_computed: Callable[[torch._ops.OpOverload], bool]
+) -> fx.GraphModule:
+    """See the top of the file. is_computed: whether an operator becomes part of a kernel."""
+    found = [node for node in module.graph.nodes if _has_plain_bias(node)]
+    changed = [node for node in found if _is_read_by_kernels(node, is_computed)]
+    for node in changed:
+        bias, *factors = node.args
+        with module.graph.inserting_before(node):
+            product = module.graph.call_function(aten.mm.default, tuple(factors))
+            total = module.graph.call_function(aten.add.Tensor, (product, bias))
+        product.meta.update(node.meta)
+        total.meta.update(node.meta)
+        node.replace_all_uses_with(total)
+        module.graph.erase_node(node)
+    if changed:
+        module.recompile()
+    return module
+
+
+def _has_plain_bias(node: fx.Node) -> bool:
+    if node.target is not aten.addmm.default or node.kwargs:
+        return False
+    result, bias = node.meta["val"], node.args[0].meta["val"]  # type: ignore[union-attr]
+    return (
+        result.device.type == "cuda"
+        and result.dtype is torch.float32
+        and bias.dtype is torch.float32
+        and tuple(bias.shape) == tuple(result.shape[-1:])
+    )
+
+
+def _is_read_by_kernels(
+    node: fx.Node, is_computed: Callable[[torch._ops.OpOverload], bool]
+) -> bool:
+    """Whether all readers, also those of views, are operators that become part of kernels."""
+    for user in node.users:
+        if not isinstance(user.target, torch._ops.OpOverload) or not is_computed(user.target):
+            return False
+        if user.target.is_view and not _is_read_by_kernels(user, is_computed):
+            return False
+    return bool(node.users)

@@ -1,0 +1,256 @@
+// What generated wrappers for GPUs call for every kernel and buffer: `KernelCall` and `Allocation`.
+//
+// KernelCall(slow, tensors, unsure) is called with a stream and tensors. Until `ready` has told it of a
+// compiled kernel, and for tensors at addresses that the kernel was not compiled for, it calls `slow`
+// with the tensors; otherwise it hands their addresses to the driver. Nothing here is linked against
+// CUDA: the driver's function comes as an address.
+#include <Python.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <structmember.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "gpu.h"
+#include "launcher.h"
+
+namespace inductor {
+namespace {
+
+constexpr size_t kMostTensors = 120;
+constexpr uintptr_t kAlignment = 15;
+constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
+constexpr int kInvalidContext = 201; // no context: Triton's way makes one
+
+using LaunchKernel = int (*)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z,
+                             unsigned shared_bytes, void* stream, void** parameters, void** extra);
+
+struct KernelCallObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* slow;
+  size_t tensors;
+  std::vector<size_t>* unsure;
+  LaunchKernel launch;
+  void* function;
+  unsigned grid[3];
+  unsigned threads;
+  unsigned shared;
+};
+
+PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<KernelCallObject*>(object);
+  auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  if (count != self->tensors + 1 || names != nullptr) {
+    return PyErr_Format(PyExc_TypeError, "this kernel takes a stream and %zu tensors", self->tensors);
+  }
+  PyObject* const* tensors = args + 1;
+  if (self->function == nullptr) {
+    return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
+  }
+  void* stream = PyLong_AsVoidPtr(args[0]);
+  if (stream == nullptr && PyErr_Occurred()) return nullptr;
+  // Two more than the kernel has of its own: Triton appends pointers to scratch memory, which is
+  // empty for all kernels that come here.
+  void* addresses[kMostTensors + 2];
+  void* parameters[kMostTensors + 2];
+  for (size_t i = 0; i < self->tensors; ++i) {
+    if (!THPVariable_Check(tensors[i])) {
+      return PyErr_Format(PyExc_TypeError, "argument %zu of a kernel is no tensor", i);
+    }
+    addresses[i] = THPVariable_Unpack(tensors[i]).data_ptr();
+    parameters[i] = &addresses[i];
+  }
+  for (size_t i = self->tensors; i < self->tensors + 2; ++i) {
+    addresses[i] = nullptr;
+    parameters[i] = &addresses[i];
+  }
+  for (size_t position : *self->unsure) {
+    if (reinterpret_cast<uintptr_t>(addresses[position]) & kAlignment) {
+      return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
+    }
+  }
+  int code = self->launch(self->function, self->grid[0], self->grid[1], self->grid[2],
+                          self->threads, 1, 1, self->shared, stream, parameters, nullptr);
+  if (code == kNotInitialised || code == kInvalidContext) {
+    return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
+  }
+  if (code != 0) return PyErr_Format(PyExc_RuntimeError, "a kernel did not start: CUDA error %d", code);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* new_kernel(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject* slow = nullptr;
+  PyObject* unsure = nullptr;
+  Py_ssize_t tensors = 0;
+  if (!PyArg_ParseTuple(args, "OnO!", &slow, &tensors, &PyTuple_Type, &unsure)) return nullptr;
+  if (tensors < 0 || static_cast<size_t>(tensors) > kMostTensors) {
+    return PyErr_Format(PyExc_ValueError, "a kernel of %zd tensors", tensors);
+  }
+  auto positions = std::make_unique<std::vector<size_t>>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(unsure); ++i) {
+    size_t position = PyLong_AsSize_t(PyTuple_GET_ITEM(unsure, i));
+    if (PyErr_Occurred()) return nullptr;
+    if (position >= static_cast<size_t>(tensors)) {
+      return PyErr_Format(PyExc_ValueError, "no tensor %zu", position);
+    }
+    positions->push_back(position);
+  }
+  auto* self = reinterpret_cast<KernelCallObject*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->vectorcall = &call_kernel;
+  self->slow = Py_NewRef(slow);
+  self->tensors = static_cast<size_t>(tensors);
+  self->unsure = positions.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* make_ready(PyObject* object, PyObject* args) {
+  auto* self = reinterpret_cast<KernelCallObject*>(object);
+  unsigned long long launch = 0;
+  unsigned long long function = 0;
+  if (!PyArg_ParseTuple(args, "KK(III)II", &launch, &function, &self->grid[0], &self->grid[1],
+                        &self->grid[2], &self->threads, &self->shared)) {
+    return nullptr;
+  }
+  self->launch = reinterpret_cast<LaunchKernel>(launch);
+  self->function = reinterpret_cast<void*>(function);
+  Py_RETURN_NONE;
+}
+
+int traverse_kernel(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<KernelCallObject*>(object)->slow);
+  return 0;
+}
+
+int clear_kernel(PyObject* object) {
+  Py_CLEAR(reinterpret_cast<KernelCallObject*>(object)->slow);
+  return 0;
+}
+
+void delete_kernel(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  clear_kernel(object);
+  delete reinterpret_cast<KernelCallObject*>(object)->unsure;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef kernel_methods[] = {
+    {"ready", make_ready, METH_VARARGS,
+     "ready(launch, function, grid, threads, shared): start this compiled kernel from now on."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef kernel_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(KernelCallObject, vectorcall), READONLY, nullptr},
+    {"slow", T_OBJECT, offsetof(KernelCallObject, slow), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyTypeObject kernel_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+struct AllocationObject {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  TensorMeta* meta;
+  at::TensorOptions* options;
+};
+
+PyObject* allocate(PyObject* object, PyObject* const*, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<AllocationObject*>(object);
+  if (PyVectorcall_NARGS(flags) != 0 || names != nullptr) {
+    return PyErr_Format(PyExc_TypeError, "an allocation takes no arguments");
+  }
+  return THPVariable_Wrap(at::empty_strided(self->meta->size, self->meta->stride, *self->options));
+  END_HANDLE_TH_ERRORS
+}
+
+bool read_numbers(PyObject* tuple, std::vector<int64_t>& numbers) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    numbers.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
+    if (PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+PyObject* new_allocation(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject* size = nullptr;
+  PyObject* stride = nullptr;
+  PyObject* dtype = nullptr;
+  PyObject* device = nullptr;
+  if (!PyArg_ParseTuple(args, "O!O!OO", &PyTuple_Type, &size, &PyTuple_Type, &stride, &dtype, &device)) {
+    return nullptr;
+  }
+  if (!THPDtype_Check(dtype) || !THPDevice_Check(device)) {
+    return PyErr_Format(PyExc_TypeError, "an allocation needs a dtype and a device");
+  }
+  auto meta = std::make_unique<TensorMeta>();
+  if (!read_numbers(size, meta->size) || !read_numbers(stride, meta->stride)) return nullptr;
+  auto options = std::make_unique<at::TensorOptions>();
+  *options = options->dtype(reinterpret_cast<THPDtype*>(dtype)->scalar_type)
+                 .device(reinterpret_cast<THPDevice*>(device)->device);
+  auto* self = reinterpret_cast<AllocationObject*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->vectorcall = &allocate;
+  self->meta = meta.release();
+  self->options = options.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+void delete_allocation(PyObject* object) {
+  auto* self = reinterpret_cast<AllocationObject*>(object);
+  delete self->meta;
+  delete self->options;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMemberDef allocation_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(AllocationObject, vectorcall), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyTypeObject allocation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+bool prepare_types() {
+  kernel_type.tp_name = "inductor.runtime._launch.KernelCall";
+  kernel_type.tp_doc = "KernelCall(slow, tensors, unsure): call it with a stream and tensors.";
+  kernel_type.tp_basicsize = sizeof(KernelCallObject);
+  kernel_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
+  kernel_type.tp_vectorcall_offset = offsetof(KernelCallObject, vectorcall);
+  kernel_type.tp_call = PyVectorcall_Call;
+  kernel_type.tp_new = &new_kernel;
+  kernel_type.tp_dealloc = &delete_kernel;
+  kernel_type.tp_traverse = &traverse_kernel;
+  kernel_type.tp_clear = &clear_kernel;
+  kernel_type.tp_methods = kernel_methods;
+  kernel_type.tp_members = kernel_members;
+  allocation_type.tp_name = "inductor.runtime._launch.Allocation";
+  allocation_type.tp_doc = "Allocation(size, stride, dtype, device): each call gives a new tensor.";
+  allocation_type.tp_basicsize = sizeof(AllocationObject);
+  allocation_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  allocation_type.tp_vectorcall_offset = offsetof(AllocationObject, vectorcall);
+  allocation_type.tp_call = PyVectorcall_Call;
+  allocation_type.tp_new = &new_allocation;
+  allocation_type.tp_dealloc = &delete_allocation;
+  allocation_type.tp_members = allocation_members;
+  return PyType_Ready(&kernel_type) == 0 && PyType_Ready(&allocation_type) == 0;
+}
+
+}  // namespace
+
+bool add_gpu_types(PyObject* module) {
+  return prepare_types() &&
+         PyModule_AddObjectRef(module, "KernelCall", reinterpret_cast<PyObject*>(&kernel_type)) == 0 &&
+         PyModule_AddObjectRef(module, "Allocation",
+                               reinterpret_cast<PyObject*>(&allocation_type)) == 0;
+}
+
+}  // namespace inductor

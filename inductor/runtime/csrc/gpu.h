@@ -1,0 +1,11 @@
+// Callables for the wrappers of graphs on a GPU: see gpu.cpp.
+#pragma once
+
+#include <Python.h>
+
+namespace inductor {
+
+// Adds the types `KernelCall` and `Allocation` to the module; false with a Python error set.
+bool add_gpu_types(PyObject* module);
+
+}  // namespace inductor

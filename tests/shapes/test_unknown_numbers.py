@@ -1,0 +1,294 @@
+"""Numbers that only the running program knows: in the graph, and the same answers as eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.base.counters import counters
+from dynamo.testing import CompileCounter
+from tests.shapes.test_numbers import assert_same
+
+Program = Callable[..., Any]
+INTS = [torch.tensor(n) for n in (3, 7, 0, 1, 12, -1, 100)]
+
+
+@pytest.fixture(autouse=True)
+def captured() -> Iterator[None]:
+    dynamo.reset()
+    with dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+def outcome(function: Program, *args: torch.Tensor) -> Any:
+    """What it returns, or the exception that it raises."""
+    try:
+        return function(*[arg.clone() for arg in args])
+    except Exception as error:
+        return type(error), str(error)
+
+
+def compare(program: Program, calls: list[tuple[torch.Tensor, ...]], backend: Any = None) -> int:
+    """Results and exceptions are eager's; the number of graphs."""
+    counter = CompileCounter()
+    compiled = dynamo.compile(program, backend=backend or counter)
+    for args in calls:
+        assert_same(outcome(compiled, *args), outcome(program, *args))
+    return counter.frame_count
+
+
+def rows() -> torch.Tensor:
+    return torch.randn(7, 3)
+
+
+def read(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return x * n, n, [n, {"n": n + 1}], x.add(1, alpha=n)
+
+
+def as_size(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = int(t)
+    return torch.zeros(n), x.new_ones(2, n) * 2, torch.arange(n + 1), n * 2
+
+
+def as_slice(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    head, tail = x[:n], x[n:]
+    return head * 2, tail.sum(), head.shape, head.shape[0] + 1, tail.numel(), x[1:n, 0]
+
+
+def as_view(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    torch._check(n > 0)
+    return x.view(n, -1).sum(0), x.reshape(n, -1) + 1
+
+
+def as_index(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    y = x.clone()
+    y[n] = 5.0
+    return x[n], x[n, 1], y
+
+
+def arithmetic(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return (n + 1, 2 - n, n * 3, n // 2, n % 3, -n, +n, abs(n), n**2, n / 4, float(n), n == 3, n > 2,
+            n is None, n == "n", isinstance(n, int), (n > 1) & (n < 9), n + x.shape[0])
+
+
+def checked(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    torch._check(n >= 0)
+    torch._check(n <= x.size(0), lambda: "more rows than there are")
+    return x[:n] * 2, x.narrow(0, 0, n).sum(), n >= 0
+
+
+def constrained(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    torch._constrain_as_size(n, 1, 5)
+    return x.new_zeros(n, 2), n > 0
+
+
+def listed(x: torch.Tensor, t: torch.Tensor) -> Any:
+    first, second = x[0, :2].tolist()
+    return first + second, x[:2].tolist(), t.tolist()
+
+
+def unused(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    torch.zeros(n)  # raises, though nobody needs it
+    return x + 1
+
+
+IN_ONE_GRAPH = [read, as_size, as_slice, as_view, as_index, arithmetic, checked, constrained, listed,
+                unused]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", IN_ONE_GRAPH)
+def test_one_graph(program: Program) -> None:
+    x = rows()
+    assert compare(program, [(x, t) for t in INTS]) == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("program", [read, as_slice, as_view, checked])
+def test_default_backend(program: Program) -> None:
+    x = rows()
+    compare(program, [(x, t) for t in INTS], backend="inductor")
+
+
+def branches(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    y = x + 1
+    if n > 3:
+        return y * n
+    return y - n
+
+
+def view_unchecked(x: torch.Tensor, t: torch.Tensor) -> Any:
+    return x.view(t.item(), -1).sum(0)
+
+
+def broadcasts(x: torch.Tensor, t: torch.Tensor) -> Any:
+    return torch.zeros(t.item()) + x[:, 0]
+
+
+def text(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return f"{n}", x * n
+
+
+def loops(x: torch.Tensor, t: torch.Tensor) -> Any:
+    for i in range(t.item()):
+        x = x + i
+    return x
+
+
+def containers(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return [0] * n, {n: 1}, (1, 2, 3)[n % 3], x * n
+
+
+def functions(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return math.sqrt(abs(n)), round(n / 3), min(n, 2), max(1, n), x * n
+
+
+def divides(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return x.shape[0] // n, x % n
+
+
+def caught(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    try:
+        return x + len(n)
+    except TypeError:
+        return x - n
+
+
+BROKEN = [branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
+
+
+@pytest.mark.parametrize("program", BROKEN)
+def test_decisions_break(program: Program) -> None:
+    x = rows()
+    compare(program, [(x, t) for t in INTS])
+    reasons = [str(reason) for reason in counters["graph_break"]]
+    assert reasons and all("unknown" in r or "Unknown" in r for r in reasons), reasons
+
+
+def test_break_names_the_condition_and_its_origin() -> None:
+    with pytest.raises(dynamo.exc.Unsupported) as info:
+        dynamo.compile(broadcasts, backend="eager", fullgraph=True)(rows(), torch.tensor(7))
+    told = str(info.value)
+    assert "u0 == 7" in told and "t.item()" in told and "torch._check" in told
+    assert "return torch.zeros" in told
+
+
+def test_floats_keep_their_rounding() -> None:
+    def program(x: torch.Tensor, t: torch.Tensor) -> Any:
+        f = t.item()
+        return f + 0.1 + 0.2, f * 0.1 * 3.0, x * f, [f == f, f - f, f / 3]
+
+    values = [0.7, 1e300, math.inf, *torch.randn(3).tolist()]
+    assert compare(program, [(rows(), torch.tensor(v, dtype=torch.float64)) for v in values]) == 1
+
+
+def test_an_attribute_takes_the_value() -> None:
+    class Model(torch.nn.Module):
+        loss: Any = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.loss = x.sum().item()
+            return x + 1
+
+    model = Model()
+    compiled = dynamo.compile(model, backend="eager", fullgraph=True)
+    for _ in range(3):
+        x = rows()
+        compiled(x)
+        assert model.loss == x.sum().item()
+
+
+# -- sizes that depend on data -------------------------------------------------------------------
+
+
+def masks(x: torch.Tensor) -> Any:
+    y = x[x > 0]
+    return y * 2 + 1, y.shape[0], y.numel(), y.sum(), torch.cat([y, x[:, 0]])
+
+
+def mask_of_rows(x: torch.Tensor) -> Any:
+    y = x[x[:, 0] > 0]
+    return y @ x.new_ones(3, 4), y.softmax(-1), y.relu().mean(0), torch.zeros(y.shape[0])
+
+
+def positions(x: torch.Tensor) -> Any:
+    found = x.nonzero()
+    return found, found.shape, x[found[:, 0]].sum(0), torch.argwhere(x > 0)
+
+
+def counts(x: torch.Tensor) -> Any:
+    values, back, times = torch.unique(x.round(), return_inverse=True, return_counts=True)
+    return values, back, times, x.masked_select(x > 0), x.unique().shape
+
+
+def repeats(x: torch.Tensor) -> Any:
+    return x.repeat_interleave((x[:, 0] > 0).long() + 1, 0) * 2
+
+
+def writes(x: torch.Tensor) -> Any:
+    x[x > 0] = 0
+    x[x < -1] *= 2
+    return x
+
+
+@pytest.mark.parametrize("backend", [None, "inductor"])
+@pytest.mark.parametrize("program", [masks, mask_of_rows, positions, counts, repeats, writes])
+def test_sizes_of_data(program: Program, backend: str | None) -> None:
+    x = rows()
+    calls = [(x,), (x.abs(),), (-x.abs(),), (rows() * 0,), (torch.randn(7, 3),)]
+    assert compare(program, calls, backend) == (backend is None)
+    assert not counters["graph_break"]
+
+
+def test_sizes_of_data_with_other_inputs() -> None:
+    assert compare(mask_of_rows, [(torch.randn(n, 3),) for n in (5, 6, 9, 2, 31)]) <= 2
+
+
+def test_unequal_masks_are_told() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x[x > 0] + x[x > 0.5]
+
+    compare(program, [(rows().abs() + 1,), (rows(),)])
+    assert any("u0 == u1" in str(reason) for reason in counters["graph_break"])
+
+
+@pytest.mark.parametrize(("program", "option"), [
+    (read, "capture_scalar_outputs"), (masks, "capture_dynamic_output_shape_ops")])
+def test_hint_names_the_option(program: Program, option: str) -> None:
+    args = (rows(), torch.tensor(3))[: program.__code__.co_argcount]
+    off = dynamo.config.patch(capture_scalar_outputs=False, capture_dynamic_output_shape_ops=False)
+    with off, pytest.raises(dynamo.exc.Unsupported, match=f"config.{option}"):
+        dynamo.compile(program, backend="eager", fullgraph=True)(*args)
+
+
+def test_checks_in_a_branch_of_cond_are_not_taken_for_granted() -> None:
+    def program(x: torch.Tensor, t: torch.Tensor) -> Any:
+        n = t.item()
+
+        def positive(x: torch.Tensor) -> torch.Tensor:
+            torch._check(n > 0)
+            return x * n
+
+        return torch.cond(t > 0, positive, torch.neg, (x,)), 1 if n > 0 else 2
+
+    with pytest.raises(dynamo.exc.Unsupported, match="a branch that checks a number"):
+        dynamo.compile(program, backend="eager", fullgraph=True)(rows(), INTS[0])
