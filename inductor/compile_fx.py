@@ -21,6 +21,7 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
+from dynamo.aot.symbols import assumption_check
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
@@ -39,7 +40,7 @@ from inductor.lowering.sizes import has_symbols
 from inductor.runtime import _launch
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
-from inductor.specialise import compile_by_sizes, is_symbolic
+from inductor.specialise import compile_for_sizes, is_symbolic
 from inductor.symbolic import ForAllSizes, Variant
 
 Compiled = Callable[..., Any]
@@ -68,8 +69,12 @@ def compile_fx(
         with config.patch(**settings):
             return _compile(module, inputs)
 
+    def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
+        with config.patch(**settings), timed("inductor"):
+            return _compile_symbolic(module, inputs)
+
     if is_symbolic(gm, example_inputs):
-        return compile_by_sizes(gm, example_inputs, compile_static)
+        return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
     return compile_static(gm, example_inputs)
 
 
@@ -91,6 +96,26 @@ def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
     except Exception as defect:
         _report_defect(defect)
         return _as_captured(gm, f"{type(defect).__name__}: {defect}")
+
+
+def _compile_symbolic(
+    gm: torch.fx.GraphModule, example_inputs: list[Any]
+) -> tuple[Callable[..., bool], Compiled]:
+    """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
+    tables = []
+
+    def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+        tables.append(module.meta["symbols"])
+        return compile_aten(module, fakes)
+
+    options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
+    if _needs_gradients(example_inputs):
+        call = compile_training(gm, example_inputs, compile_first, _compile_backward, **options)
+    else:
+        call = compile_inference(
+            gm, example_inputs, compile_first, epilogue_in_graph=True, **options
+        )
+    return assumption_check(tables[0]), call
 
 
 def _report_defect(defect: Exception) -> None:
@@ -139,8 +164,9 @@ def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
 
 
 def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-    with timed("inductor.passes"):
-        module = channels_last(module)
+    if not has_symbols(module):
+        with timed("inductor.passes"):
+            module = channels_last(module)
     return compile_aten(module, fakes)
 
 

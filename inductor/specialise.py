@@ -1,8 +1,9 @@
-"""Graphs with symbolic sizes and numbers: one compile per sizes that are met, up to a limit.
+"""Graphs with symbolic sizes and numbers: one compile for all, or one per sizes that are met.
 
-In: a captured graph that holds for many sizes, and the compiler for one. Out: a callable that
-compiles for the sizes and numbers of each call at its first use; beyond the limit new ones run the
-graph as it was captured. Both are counted, and said in the log `dynamic`.
+In: a captured graph that holds for many sizes, a compiler for all of them and one for those at hand.
+Out: a callable. What can't be compiled for all sizes is compiled for the sizes and numbers of each
+call at its first use, up to a limit; beyond, new ones run the graph as it was captured. All this is
+counted, and said in the log `dynamic`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
 from inductor import metrics
 from inductor.lift_numbers import lift_numbers
+from inductor.symbolic import Program
 
 Compiled = Callable[..., Any]
 LIMIT = 8
@@ -36,21 +39,33 @@ def is_symbolic(gm: fx.GraphModule, example_inputs: list[Any]) -> bool:
     )
 
 
-def compile_by_sizes(
+def compile_for_sizes(
     gm: fx.GraphModule,
     example_inputs: list[Any],
     compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
+    compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]],
 ) -> Compiled:
-    """A callable like the graph; `compile_static` is called for each new set of sizes.
+    """A callable like the graph, compiled at once for the sizes at hand, so that errors of the
+    compiler show early.
 
-    The first one is compiled at once, so that errors of the compiler show early. Numbers that only
-    scale and shift tensors are no part of what a compile is made for.
+    compile_static: for one set of sizes. compile_symbolic: see `Program`. Numbers that only scale
+    and shift tensors are no part of what a compile is made for.
     """
+
+    def compile_open(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
+        if is_symbolic(module, inputs):
+            try:
+                return Program(module, inputs, compile_symbolic)
+            except Unsupported as refusal:
+                why = refusal.reason
+            logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
+        return BySizes(module, inputs, compile_static)
+
     lifted = lift_numbers(gm) if all(map(fits, example_inputs)) else None
     if lifted is None:
-        return BySizes(gm, example_inputs, compile_static)
+        return compile_open(gm, example_inputs)
     inputs_of = lifted.inputs_of
-    inner = BySizes(lifted.module, inputs_of(tuple(example_inputs)), compile_static)
+    inner = compile_open(lifted.module, inputs_of(tuple(example_inputs)))
 
     def call(*inputs: Any) -> Any:
         if not all(map(fits, inputs)):

@@ -1,10 +1,12 @@
-"""Calling an ATen graph whose sizes are known at a call: one library, a launcher for each sizes.
+"""Calling graphs whose sizes are known at a call only: one library, a launcher for each sizes.
 
-In: an ATen graph with SymInts in `meta["val"]`, and the compiler for it at given hints. Out: a
-callable for all sizes. New sizes are bound: shapes, strides and the memory plan are evaluated and a
-launcher is made, which takes no C++ compiler. Sizes at which an assumption of the compile does not
-hold get a variant of their own, compiled with them as hints; beyond `MOST_VARIANTS` the graph runs
-as ATen operators.
+`ForAllSizes` - in: an ATen graph with SymInts in `meta["val"]`, and the compiler for it at given
+hints; out: a callable for all sizes. New sizes are bound: shapes, strides and the memory plan are
+evaluated and a launcher is made, which takes no C++ compiler. Sizes at which an assumption of the
+compile does not hold get a variant of their own, compiled with them as hints; beyond
+`MOST_VARIANTS` the graph runs as ATen operators.
+
+`Program` does the same one level up, for what the ATen graph of a captured one assumes.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch import fx
 
+from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
 from inductor import cpu, metrics
@@ -25,8 +28,10 @@ from inductor.codegen.bind import Binder
 from inductor.lowering.sizes import Source
 
 Compiled = Callable[..., Any]
+Check = Callable[..., bool]
 MOST_VARIANTS = 8
 MOST_BOUND = 128
+MOST_KNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +48,7 @@ class ForAllSizes:
     """A compiled graph that takes its flat inputs, numbers among them."""
 
     def __init__(
-        self, module: torch.fx.GraphModule, compile_for: Callable[[Sequence[int] | None], Variant]
+        self, module: fx.GraphModule, compile_for: Callable[[Sequence[int] | None], Variant]
     ) -> None:
         self.module = module
         self.compile_for = compile_for
@@ -89,10 +94,81 @@ class ForAllSizes:
         return variant
 
 
+class Program:
+    """A captured graph as ATen graphs that each hold for many sizes, chosen by their assumptions.
+
+    compile_symbolic: makes a callable of a graph and the inputs at hand, and a function that tells
+    for which inputs it holds; raises Unsupported.
+    """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: list[Any],
+        compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Check, Compiled]],
+    ) -> None:
+        self.gm = gm
+        self.compile_symbolic = compile_symbolic
+        self.lock = threading.Lock()
+        self.key_of = _reader(places_of(gm, example_inputs))
+        self.variants = [self._compile(example_inputs)]
+        self.known: dict[tuple[int, ...], Compiled] = {}
+        metrics.count("symbolic_graphs")
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = self.key_of(inputs)
+        compiled = self.known.get(key)
+        if compiled is None:
+            compiled = self._choose(key, inputs)
+        return compiled(*inputs)
+
+    def _choose(self, key: tuple[int, ...], inputs: tuple[Any, ...]) -> Compiled:
+        with self.lock:
+            compiled = self._variant_for(inputs)
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            self.known[key] = compiled
+            return compiled
+
+    def _variant_for(self, inputs: tuple[Any, ...]) -> Compiled:
+        for holds, compiled in self.variants:
+            if holds(*inputs):
+                return compiled
+        why = "it has as many variants as it may"
+        if len(self.variants) < MOST_VARIANTS:
+            try:
+                holds, compiled = self._compile(list(inputs))
+            except Unsupported as refusal:
+                why = refusal.reason
+            else:
+                self.variants.append((holds, compiled))
+                return compiled
+        logs.log("dynamic").emit(lambda: f"a symbolic graph runs as captured for a size: {why}")
+        counters["inductor"]["calls run as captured for their sizes"] += 1
+        return self.gm.forward
+
+    def _compile(self, inputs: list[Any]) -> tuple[Check, Compiled]:
+        copy = fx.Graph()
+        copy.output(copy.graph_copy(self.gm.graph, {}))
+        return self.compile_symbolic(fx.GraphModule(self.gm, copy), inputs)
+
+
+def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]:
+    """Numbers among the inputs, and sizes that the capture left open."""
+    found = []
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for number, (node, example) in enumerate(zip(nodes, example_inputs, strict=True)):
+        if type(example) is int:
+            found.append(Source(number, None))
+        sizes = getattr(node.meta.get("example_value"), "shape", ())
+        found += [Source(number, dim) for dim, size in enumerate(sizes) if type(size) is not int]
+    return found
+
+
 def _reader(sources: Sequence[Source]) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
     """A function from inputs to the values of the symbols."""
     parts = [
         f"inputs[{source.input}]" + ("" if source.dim is None else f".size({source.dim})")
         for source in sources
     ]
-    return eval(f"lambda inputs: ({', '.join(parts)},)")  # type: ignore[no-any-return] # noqa: S307
+    return eval(f"lambda inputs: ({''.join(f'{part}, ' for part in parts)})")  # type: ignore[no-any-return] # noqa: S307
