@@ -7,16 +7,23 @@ assumptions hold at some sizes, and the description for them, memory plan includ
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from inductor.ir.extent import Extent, Sizes
+from inductor.ir.extent import Extent, Real, Sizes
 from inductor.scheduler.memory import pack_arena
 
-FUNCTIONS = {"k_floordiv_index": operator.floordiv, "k_mod_index": operator.mod}
+# What the texts of extents and reals call.
+FUNCTIONS = {
+    "k_floordiv_index": operator.floordiv,
+    "k_mod_index": operator.mod,
+    "k_real": float,
+    "k_root": math.sqrt,
+}
 
 
 class Binder:
@@ -65,8 +72,8 @@ def _spell_slot(row: tuple[Any, ...], place: str | None, constants: dict[str, An
 
 def _spell(value: Any, constants: dict[str, Any]) -> str:
     """Python text of a value; what has none gets a name in `constants`."""
-    if isinstance(value, (Extent, bool, int, str)) or value is None:
-        return str(value) if isinstance(value, Extent) else repr(value)
+    if isinstance(value, (Extent, Real, bool, int, str)) or value is None:
+        return repr(value)
     if type(value) is tuple:
         return f"({''.join(f'{_spell(item, constants)}, ' for item in value)})"
     if type(value) is list:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor.ir.extent import Extent
+from inductor.ir.extent import Extent, Real
 from inductor.ir.index import Index, IndexLike, Var, as_index, variable
 from inductor.ir.scalar_ops import BOOL, GIVEN, SCALAR_OPS
 
@@ -151,7 +151,7 @@ class Ops:
     def constant(self, value: bool | int | float, dtype: torch.dtype) -> Value:
         """A number; converted to the kind of the dtype."""
         number: bool | int | float = value
-        if type(value) is Extent and dtype is not torch.bool:
+        if isinstance(value, (Extent, Real)) and dtype is not torch.bool:
             number = value  # converted where it is known
         elif dtype is torch.bool:
             number = bool(value)

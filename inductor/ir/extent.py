@@ -10,8 +10,8 @@ used. So has an equality wherever C code asks for the number (`__index__`).
     Extent := sum of coefficient * product of units       coefficients are ints
     unit   := symbol | (Extent) // (Extent) | (Extent) % (Extent)
 
-Its text is the expression, in the same words in C++ and Python but for the two operators of
-division, which are calls of `k_floordiv_index` and `k_mod_index`.
+Its text is the expression, in words that C++ and Python share: division is `k_floordiv_index`
+and `k_mod_index`.
 """
 
 from __future__ import annotations
@@ -193,6 +193,20 @@ class Extent(Number):
     def __rdivmod__(self, other: Any) -> tuple[int, int]:
         return _divide(self.sizes, other, self)
 
+    # What is no polynomial is computed from the number, which fixes it.
+
+    def __truediv__(self, other: Any) -> float:
+        return self.__index__() / other
+
+    def __rtruediv__(self, other: Any) -> float:
+        return other / self.__index__()
+
+    def __pow__(self, other: Any) -> Any:
+        return self.__index__() ** other
+
+    def __rpow__(self, other: Any) -> Any:
+        return other ** self.__index__()
+
     # -- decisions --------------------------------------------------------------------------------
 
     def __lt__(self, other: Any) -> bool:
@@ -221,6 +235,26 @@ class Extent(Number):
 
     def __float__(self) -> float:
         return float(self.__index__())
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A float that is computed from sizes when they are known; its text is as that of an extent."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def __format__(self, form: str) -> str:
+        return self.text
+
+    def __float__(self) -> float:
+        raise TypeError(f"the float {self.text} is not known yet")
+
+    __int__ = __bool__ = __float__  # type: ignore[assignment]
 
 
 # -- questions that assume nothing ----------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
-from inductor.ir.extent import hint_of
+from inductor.ir.extent import Real, hint_of
 from inductor.ir.index import constant
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
@@ -66,7 +66,7 @@ def _fact(operand: Any) -> Any:
     """What promotion looks at: a tensor or number of the same kind."""
     if isinstance(operand, Tensor):
         return _stand_in(operand.dtype, len(operand.size) > 0)
-    return hint_of(operand)
+    return 1.0 if isinstance(operand, Real) else hint_of(operand)
 
 
 def _has_dimension(value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inductor.ir.extent import Real
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
 from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
@@ -48,6 +49,14 @@ LIBRARY = {
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
 }  # fmt: skip
+
+
+# Operators whose lowering makes a constant of a number and asks nothing of it.
+TAKES_REALS = frozenset((
+    aten.mul.Tensor, aten.mul.Scalar, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor,
+    aten.sub.Scalar, aten.rsub.Scalar, aten.div.Tensor, aten.div.Scalar, aten.full.default,
+    aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default, aten.fill.Scalar,
+))  # fmt: skip
 
 
 def lower_graph(module: torch.fx.GraphModule, hints: Sequence[int] | None = None) -> Lowered:
@@ -111,7 +120,7 @@ class _Run:
         self.values[node] = self.builder.constant(value, layout_of(value))
 
     def call_function(self, node: torch.fx.Node) -> None:
-        if isinstance(node.meta.get("val"), torch.SymInt):
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
             self.values[node] = self._described(node)
             return
         args = self._values_of(node.args)
@@ -135,6 +144,8 @@ class _Run:
             call.reason = "tensors of several devices"
         elif not target.is_view and self._odd(node):
             call.reason = "a dtype without kernels"
+        elif target not in TAKES_REALS and any(isinstance(arg, Real) for arg in args):
+            call.reason = "a float that is computed from sizes"
         else:
             value = function(call, *args, **kwargs)
         if value is NotImplemented:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
-from inductor.ir.extent import Extent, Sizes, surely_less, surely_positive
+from inductor.ir.extent import Extent, Real, Sizes, surely_less, surely_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,24 @@ class SymbolTable:
             return tuple(self.describe(item) for item in value)
         if isinstance(value, torch.SymInt):
             return self.extent(value)
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            raise Unsupported("a number that is computed from sizes")
+        if isinstance(value, torch.SymFloat):
+            return Real(self._spell_real(value.node.expr))
+        if isinstance(value, torch.SymBool):
+            raise Unsupported("a truth value that is computed from sizes")
         return value
+
+    def _spell_real(self, expression: Any) -> str:
+        if expression.is_Float:
+            return f"({float(expression)!r})"
+        name = type(expression).__name__
+        if name == "ToFloat" or expression.is_integer:
+            inner = expression.args[0] if name == "ToFloat" else expression
+            return f"k_real({self._translate(inner)})"
+        sign = REALS.get(name)
+        if sign is None:
+            raise Unsupported(f"a number that is {expression}")
+        parts = [self._spell_real(part) for part in expression.args]
+        return f"({sign.join(parts)})" if len(parts) > 1 else f"{sign}({parts[0]})"
 
     def _shaped(self, fake: torch.Tensor) -> Shaped:
         size = tuple(map(self.extent, fake.shape))
@@ -172,4 +187,12 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "PythonMod": mod,
     "Max": lambda *parts: reduce(_greater, parts),
     "Min": lambda *parts: -reduce(_greater, [-part for part in parts]),
+}
+
+REALS = {
+    "Add": " + ",
+    "Mul": " * ",
+    "IntTrueDiv": " / ",
+    "FloatTrueDiv": " / ",
+    "OpaqueUnaryFn_sqrt": "k_root",
 }

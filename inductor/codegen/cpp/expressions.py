@@ -12,7 +12,7 @@ import torch
 
 from inductor.codegen.cpp.types import HALF, UNSIGNED, literal, value_type
 from inductor.ir.body import IndirectVar, Op
-from inductor.ir.extent import Extent
+from inductor.ir.extent import Extent, Real
 from inductor.ir.index import print_cpp
 from inductor.ir.scalar_ops import SCALAR_OPS
 
@@ -43,7 +43,7 @@ def spell(op: Op, operands: Sequence[str], source: torch.dtype | None = None) ->
 
 
 def spell_constant(op: Op) -> str:
-    assert isinstance(op.imm, bool | int | float | Extent)
+    assert isinstance(op.imm, bool | int | float | Extent | Real)
     return literal(op.imm, op.dtype)
 
 

@@ -237,6 +237,8 @@ SCALAR_PARTS: dict[str, str] = {
     "k_mod_index": (
         "K_INLINE i64 k_mod_index(i64 a, i64 b) { i64 m = a % b; return m < 0 ? m + b : m; }\n"
     ),
+    "k_real": "K_INLINE f64 k_real(i64 x) { return (f64)x; }\n",
+    "k_root": "K_INLINE f64 k_root(f64 x) { return __builtin_sqrt(x); }\n",
     "k_share": """\
 extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);

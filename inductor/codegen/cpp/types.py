@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from inductor.ir.extent import Extent
+from inductor.ir.extent import Extent, Real
 
 CPP_TYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
@@ -59,7 +59,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """
     if dtype is torch.bool:
         return "true" if value else "false"
-    if type(value) is Extent:
+    if isinstance(value, (Extent, Real)):
         kind = CPP_TYPES[dtype]
         return f"k_convert<{kind}>((f32){value})" if dtype in HALF else f"({kind}){value}"
     if not dtype.is_floating_point:
