@@ -39,13 +39,13 @@ from dynamo.base.errors import (
     Unsupported,
 )
 from dynamo.base.events import Event
-from dynamo.cache import EntryRecord
+from dynamo.cache import EntryRecord, function_modes
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
-from dynamo.guards.records import UserLine
+from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
@@ -206,7 +206,8 @@ class Converter:
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
             code, program, EntryRecord(
-                tuple(result.guards), compile_id, frame.code, outside_changes(result.effects)),
+                tuple(map(released, result.guards)), compile_id, frame.code, outside_changes(result.effects),
+                function_modes()),
         )
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
