@@ -97,8 +97,8 @@ class Program:
         self.gm, self.examples = symbolic_capture(function, *inputs)
         places = [(place_of(given, inputs), given) for given in self.examples]
 
-        def ordered(b: int, n: int) -> tuple[Any, ...]:
-            made = make(b, n)
+        def ordered(b: int, n: int, grad: bool = False) -> tuple[Any, ...]:
+            made = leaves(make(b, n)) if grad else make(b, n)
             return tuple([given if at is None else made[at] for at, given in places])
 
         self.make = ordered
@@ -147,7 +147,7 @@ def check_training(program: Program) -> None:
         runs = []
         for function in (call, program.gm.forward):
             torch.manual_seed(seed)
-            runs.append(gradients(function, leaves(program.make(*sizes))))
+            runs.append(gradients(function, program.make(*sizes, grad=True)))
         for got, want in zip(*runs, strict=True):
             assert (got is None) == (want is None)
             if want is not None:
