@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, NoReturn
 
+import torch
+from torch.utils._device import DeviceContext
+
 from dynamo import hook
 from dynamo.base import counters, logs
 from dynamo.base.config import config
@@ -32,12 +35,14 @@ class EntryRecord:
     """What an entry keeps for people: its guards and its compile id.
 
     changes: what it does to objects that existed before, in words.
+    modes: the modes that it was compiled in, which are guarded by identity.
     """
 
     guards: tuple[Guard, ...]
     compile_id: str
     keepalive: Any = None
     changes: tuple[str, ...] = ()
+    modes: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -72,7 +77,7 @@ class FramePolicy:
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
         stance = decisions.stance
-        if config.disable or stance.name == "eager_on_recompile":
+        if config.disable or stance.name == "eager_on_recompile" or in_modes_of_the_user():
             return None
         with self.lock:
             known = hook.entries(frame.code, self.region)
@@ -139,6 +144,19 @@ class FramePolicy:
         for code in self.records:
             hook.forget(code)
         self.records.clear()
+
+
+def in_modes_of_the_user() -> bool:
+    """Modes may do anything with each operation: frames inside of them run as they are."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    return not all(isinstance(mode, DeviceContext) for mode in function_modes())
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The modes that see torch functions in this thread, outermost first."""
+    count = torch._C._len_torch_function_stack()
+    return tuple(torch._C._get_function_stack_at(number) for number in range(count))
 
 
 def nearest_difference(

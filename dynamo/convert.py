@@ -39,13 +39,13 @@ from dynamo.base.errors import (
     Unsupported,
 )
 from dynamo.base.events import Event
-from dynamo.cache import EntryRecord
+from dynamo.cache import EntryRecord, function_modes
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
-from dynamo.guards.records import UserLine
+from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
 from dynamo.options import CompileOptions
@@ -206,7 +206,8 @@ class Converter:
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
             code, program, EntryRecord(
-                tuple(result.guards), compile_id, frame.code, outside_changes(result.effects)),
+                tuple(map(released, result.guards)), compile_id, frame.code, outside_changes(result.effects),
+                function_modes()),
         )
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
@@ -241,7 +242,8 @@ class Converter:
             finally:
                 modes.close()
             assert step not in context.forced, (step, cause)
-            context.forced[step] = cause
+            context.forced[step] = without_traceback(cause)
+            trace.release()
             context.seconds_lost = time.perf_counter() - start
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
 
@@ -258,11 +260,17 @@ class Converter:
         exit: ReturnExit | BreakExit
         try:
             exit = ReturnExit(root.run())
+            root.leave()
         except EndTrace as end:
             exit = live_frames(end.exit, self.codes)
+            without_traceback(exit.reason)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
-        for var in needed(roots, effects):
+        reached = needed(roots, effects)
+        for suspended, generator in trace.suspended.items():
+            if generator() not in reached:  # it must be closed when the program lets go of it
+                raise RestartTrace(suspended.created_at, Break("escaping_generator", repr(generator())))
+        for var in reached:
             if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
                 raise RestartTrace(var.frame.created_at, Break(
                     "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
@@ -272,6 +280,7 @@ class Converter:
             var.as_proxy()  # made now: unused inputs are about to go
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
+        trace.release()
         return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
 
     def report_break(
@@ -418,6 +427,12 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     record.module.recompile()
     inputs = tuple(item for item in record.inputs if item.name in left)
     return replace(record, inputs=inputs, operations=operations)
+
+
+def without_traceback(reason: Break) -> Break:
+    """The break without the frames of the evaluator, which hold the program's values."""
+    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
+    return reason
 
 
 def holds_tensor(value: Any) -> bool:

@@ -37,7 +37,7 @@ from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
-from inductor.runtime import _launch
+from inductor.runtime import _launch, cuda_graphs
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
@@ -223,8 +223,15 @@ def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:
     why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
     if why:
         raise Unsupported(why)
-    text = cuda.generate(graph, schedule)
-    return cuda.load(text, graph, config.max_autotune)
+    made = cuda.generate(graph, schedule)
+    recorder = None
+    if config.cudagraphs:
+        why = cuda_graphs.refusal(graph, schedule, made.slow)
+        if why:
+            logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
+        else:
+            recorder = cuda_graphs.CudaRecorder(graph.device)
+    return cuda.load(made.text, graph, config.max_autotune, recorder)
 
 
 def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:

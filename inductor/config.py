@@ -16,13 +16,14 @@ config = Config(
             "How the library of a product is chosen: measure (once, kept on disk) or default.",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
+        Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
     ],
 )
 
 MODES: dict[str, dict[str, Any]] = {
-    "reduce-overhead": {},  # as default: calls are one launch on the CPU, there are no CUDA graphs yet
-    "max-autotune": {"max_autotune": True},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
 

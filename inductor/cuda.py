@@ -23,6 +23,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
+from inductor.runtime.cuda_graphs import GraphedCall, Recorder
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -37,15 +38,25 @@ def available() -> str:
     return ""
 
 
-def generate(graph: LoopGraph, schedule: Schedule) -> str:
-    """The Python module of a schedule; what Triton cannot do runs as ATen operators (`Slow`)."""
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`)."""
+
+    text: str
+    slow: tuple[str, ...]
+
+
+def generate(graph: LoopGraph, schedule: Schedule) -> Generated:
+    """The Python module of a schedule."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
+    slow: list[str] = []
     with timed("inductor.codegen"):
         for kernel in schedule.kernels():
             try:
                 kernels[kernel.name] = _print(kernel, layouts)
             except NotPrintable as refusal:
+                slow.append(kernel.name)
                 _report_slow(kernel, str(refusal))
         text = print_python_wrapper(graph, schedule, kernels)
     logs.log("output_code").emit(text)
@@ -53,7 +64,7 @@ def generate(graph: LoopGraph, schedule: Schedule) -> str:
         lambda: "\n".join(source.text for made in kernels.values() for source in made.sources)
     )
     logs.log("schedule").emit(lambda: str(schedule))
-    return text
+    return Generated(text, tuple(slow))
 
 
 def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
@@ -76,8 +87,13 @@ def _adds(kernel: Kernel) -> bool:
     )
 
 
-def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
-    """Import the module and compile its kernels: flat tensors in, a tuple out."""
+def load(
+    text: str, graph: LoopGraph, measure: bool, recorder: Recorder | None = None
+) -> Callable[..., Any]:
+    """Import the module and compile its kernels: flat tensors in, a tuple out.
+
+    recorder: to call it as a CUDA graph, where one can be recorded.
+    """
     store = Store(Path(config.cache_dir))
     key = make_key("triton", {"source": text})
     path = store.find(key, ".py")
@@ -91,6 +107,8 @@ def load(text: str, graph: LoopGraph, measure: bool) -> Callable[..., Any]:
         call = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
     with timed("inductor.build"):
         preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    if recorder is not None:
+        call = GraphedCall(call, recorder)  # inside of `on_device`: it replays on its own device
     if graph.device.type == "cuda" and torch.cuda.device_count() > 1:
         return on_device(call, graph.device.index or 0)
     return call  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ NAMES = (
     "fused_nodes",  # buffers that share a kernel with another
     "extern_calls",  # calls into ATen or another library
     "fallbacks",  # of these: operators without a lowering
+    "cuda_graphs_recorded",
     "libraries_built",
     "libraries_reused",
     "symbolic_graphs",  # captured for many sizes

@@ -168,7 +168,9 @@ def _extract_backward(
     """Backward with symbolic sizes: it reads symbols from the sizes of its own inputs; the others
     become inputs. Gives where forward finds these, too."""
     needed = _needed(halves, saved)
-    symbols = symbols_of([node.meta["val"] for node in (*saved, *halves.tangents, *needed)])
+    numbers_read = [given for node in needed for given in node.all_input_nodes]
+    known = {*saved, *halves.tangents, *needed, *numbers_read}
+    symbols = symbols_of(node.meta["val"] for node in known)
     graph = fx.Graph()
     env: dict[fx.Node, Any] = {}
     places: dict[Any, Place] = {}
@@ -202,8 +204,8 @@ def _extract_backward(
         env[node] = graph.node_copy(node, copied)
     outputs = [None if node is None else env[node] for node in halves.gradients]
     module = finish_half(halves.module, graph, outputs)
-    known = tuple(a for a in table.assumptions if a.free_symbols <= places.keys())
-    module.meta["symbols"] = SymbolTable(MappingProxyType(places), known)
+    told = tuple(a for a in table.assumptions if a.free_symbols <= places.keys())
+    module.meta["symbols"] = SymbolTable(MappingProxyType(places), told)
     return module, tuple(sizes)
 
 

@@ -153,4 +153,22 @@ static inline unsigned long long dict_version(PyObject *dict) {
 #endif
 }
 
+/* Where the tag lies, for dicts that have one. */
+static inline const uint64_t *dict_version_address(PyObject *dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+    (void)dict;
+    return NULL;
+#else
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    return &((PyDictObject *)dict)->ma_version_tag;
+#pragma GCC diagnostic pop
+#endif
+}
+
+/* The dict of a class; NULL where the interpreter keeps it elsewhere (3.12 on: built-in classes). */
+static inline PyObject *type_dict(PyTypeObject *type) {
+    return type->tp_flags & Py_TPFLAGS_HEAPTYPE ? type->tp_dict : NULL;
+}
+
 #endif

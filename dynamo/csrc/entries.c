@@ -175,6 +175,15 @@ void remove_entry(Entry *entry) {
     }
 }
 
+Py_ssize_t count_entries(PyCodeObject *code) {
+    CodeState *owner = code_state(code, 0);
+    Py_ssize_t count = 0;
+    for (RegionState *s = owner ? owner->states : NULL; s != NULL; s = s->next_of_code) {
+        count += s->count;
+    }
+    return count;
+}
+
 PyObject *list_entries(RegionState *state) {
     Py_ssize_t count = state ? state->count : 0;
     PyObject *list = PyList_New(count);
@@ -201,6 +210,9 @@ static int *resolve_names(PyObject *names, PyObject *table, const char *what) {
     }
     return index;
 }
+
+/* An object died that the guards are about: they never hold again. */
+static void entry_lost(void *entry) { remove_entry((Entry *)entry); }
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"code", "program", "keepalive", "note", NULL};
@@ -249,6 +261,9 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_XDECREF(names);
     Py_XDECREF(free_names);
     Py_XDECREF(inputs);
+    if (!failed) {
+        program_watch(program, entry_lost, entry);
+    }
     if (failed) {
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
@@ -268,6 +283,9 @@ static int entry_traverse(Entry *self, visitproc visit, void *arg) {
 }
 
 static int entry_clear(Entry *self) {
+    if (self->program) {
+        program_watch(self->program, NULL, NULL);
+    }
     Py_CLEAR(self->program);
     Py_CLEAR(self->keepalive);
     Py_CLEAR(self->note);

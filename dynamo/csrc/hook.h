@@ -81,6 +81,7 @@ void clear_state(RegionState *state);
 int add_entry(RegionState *state, Entry *entry);
 void remove_entry(Entry *entry);
 PyObject *list_entries(RegionState *state);
+Py_ssize_t count_entries(PyCodeObject *code); /* over all regions */
 
 /* regions.c */
 Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */

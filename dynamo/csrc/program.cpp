@@ -1,385 +1,19 @@
-// The guard program: a flat list of accessors and checks over value registers.
+// The guard program as a Python object: made from tuples, run over the values of a frame.
 //
-// In: tuples (opcode, dst, src, extra, arg, guard number) made by `dynamo/guards/build.py`. Out: yes
-// or no, and the tuple of collected values. Registers keep their values between runs, so that what
-// hangs on an unchanged dict (TAG_TEST) is not fetched again. Values are borrowed from the objects
-// that hold them; when an accessor must run Python code the program starts over with owned values
-// and without tags, for then anything may change on the way.
-#include "program.h"
+// In: tuples (opcode, dst, src, extra, arg, guard number) made by `dynamo/guards/build.py`. Out: yes or
+// no, and the tuple of collected values. Where the objects that it is about are only referred to
+// weakly, the program dies with the first of them.
+#include <unordered_map>
 
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#include "compare.h"
-#include "opcodes.h"
-#include "shape_machine.h"
+#include "machine.h"
+#include "plan.h"
 #include "tensor_guards.h"
 
 namespace {
 
-#define NAME_OF(name) OP_##name,
-enum Opcode : uint16_t { GUARD_OPCODES(NAME_OF) OPCODE_COUNT };
-#undef NAME_OF
 #define TEXT_OF(name) #name,
 const char *const OPCODE_NAMES[] = {GUARD_OPCODES(TEXT_OF)};
 #undef TEXT_OF
-
-struct Instruction {
-    uint16_t opcode;
-    int32_t dst, src, extra, guard;
-    PyObject *arg;
-    void *spec;        // tensor facts, global state, shape words, register list
-    PyObject *dict;    // TAG_TEST: the dict last sealed (borrowed, only compared)
-    uint64_t version;  // TAG_TEST: its version then
-};
-
-struct Program {
-    PyObject_HEAD
-    std::vector<Instruction> *instructions;
-    std::vector<PyObject *> *values;
-    std::vector<PyObject *> *owned;
-    std::vector<int> *collected;
-    PyObject *local_names, *cell_names, *payload, *weakrefs;
-    bool running, runs_python;
-    unsigned long long full_walks;
-};
-
-enum Outcome { HOLDS = -1, NEEDS_PYTHON = -2, FAILED_WITH_ERROR = -3 };
-
-struct Run {
-    const GuardScope *scope;
-    PyObject **values;
-    std::vector<PyObject *> *owned;
-    bool python;  // Python code may run: own all values, ignore tags
-
-    PyObject *own(PyObject *value) {  // of a new reference
-        if (value != nullptr) {
-            owned->push_back(value);
-        } else {
-            PyErr_Clear();
-        }
-        return value;
-    }
-    PyObject *borrow(PyObject *value) {
-        if (python && value != nullptr) {
-            owned->push_back(Py_NewRef(value));
-        }
-        return value;
-    }
-};
-
-// Attribute reads that run no Python code: modules, functions, and C descriptors found on the type.
-// Returns 1 found (in *value, owned), 0 not there, -1 Python would have to run.
-int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value) {
-    PyTypeObject *type = Py_TYPE(object);
-    if (PyModule_CheckExact(object)) {
-        PyObject *found = PyDict_GetItemWithError(PyModule_GetDict(object), name);
-        if (found != nullptr) {
-            *value = run.borrow(found);
-            return 1;
-        }
-        return -1;
-    }
-    bool generic = type->tp_getattro == PyObject_GenericGetAttr;
-    if (!generic) {
-        return PyFunction_Check(object) || PyMethod_Check(object)
-                   ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr)
-                   : -1;
-    }
-    PyObject *found = _PyType_Lookup(type, name);
-    if (found != nullptr) {
-        descrgetfunc get = Py_TYPE(found)->tp_descr_get;
-        bool safe = get == nullptr || Py_IS_TYPE(found, &PyGetSetDescr_Type) ||
-                    Py_IS_TYPE(found, &PyMemberDescr_Type) || PyFunction_Check(found) ||
-                    Py_IS_TYPE(found, &PyMethodDescr_Type) ||
-                    Py_IS_TYPE(found, &PyWrapperDescr_Type);
-        if (!safe) {
-            return -1;
-        }
-    }
-    *value = run.own(PyObject_GenericGetAttr(object, name));
-    return *value != nullptr;
-}
-
-PyObject *instance_dict(Run &run, PyObject *object) {
-    if (PyModule_Check(object)) {
-        return run.borrow(PyModule_GetDict(object));
-    }
-    if (PyType_Check(object)) {
-        return run.own(PyObject_GetAttrString(object, "__dict__"));  // a fresh proxy each time
-    }
-    PyObject **slot = _PyObject_GetDictPtr(object);
-    if (slot != nullptr && *slot != nullptr) {
-        return run.borrow(*slot);
-    }
-    return run.own(PyObject_GenericGetDict(object, nullptr));
-}
-
-PyObject *item_of(Run &run, PyObject *container, const Instruction &in) {
-    if (PyDict_Check(container)) {
-        PyObject *found = PyDict_GetItemWithError(container, in.arg);
-        if (found == nullptr) {
-            PyErr_Clear();
-        }
-        return run.borrow(found);
-    }
-    if (Py_IS_TYPE(container, &PyDictProxy_Type)) {
-        return run.own(PyObject_GetItem(container, in.arg));
-    }
-    bool is_list = PyList_Check(container);
-    if ((!is_list && !PyTuple_Check(container)) || !PyLong_CheckExact(in.arg)) {
-        if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-            return nullptr;
-        }
-        return run.own(PyObject_GetItem(container, in.arg));  // deque, range: C code
-    }
-    Py_ssize_t count = is_list ? PyList_GET_SIZE(container) : PyTuple_GET_SIZE(container);
-    Py_ssize_t at = in.extra < 0 ? in.extra + count : in.extra;
-    if (at < 0 || at >= count) {
-        return nullptr;
-    }
-    return run.borrow(is_list ? PyList_GET_ITEM(container, at) : PyTuple_GET_ITEM(container, at));
-}
-
-PyObject *weak_object(PyObject *reference) {  // borrowed
-    if (!PyWeakref_Check(reference)) {
-        return nullptr;
-    }
-    PyObject *object = PyWeakref_GET_OBJECT(reference);
-    return object == Py_None ? nullptr : object;
-}
-
-// 1 there, 0 not there, -1 Python would have to run.
-int has_attribute(Run &run, PyObject *object, PyObject *name) {
-    PyObject *value = nullptr;
-    int found = plain_attribute(run, object, name, &value);
-    if (found >= 0 || !run.python) {
-        return found;
-    }
-    value = PyObject_GetAttr(object, name);
-    if (value == nullptr) {
-        PyErr_Clear();
-        return 0;
-    }
-    run.owned->push_back(value);
-    return 1;
-}
-
-bool all_distinct(PyObject **values, const std::vector<int> &registers, bool storages) {
-    constexpr size_t LIMIT = 2048;
-    size_t size = 8;
-    while (size < 2 * registers.size()) {
-        size *= 2;
-    }
-    void *small[LIMIT];
-    std::vector<void *> large;
-    void **table = small;
-    if (size > LIMIT) {
-        large.resize(size);
-        table = large.data();
-    }
-    std::memset(table, 0, size * sizeof(void *));
-    for (int at : registers) {
-        void *key = storages ? tensor_storage(values[at]) : values[at];
-        if (key == nullptr) {
-            continue;
-        }
-        size_t slot = ((uintptr_t)key >> 4) * 0x9E3779B97F4A7C15ull >> 32 & (size - 1);
-        while (table[slot] != nullptr) {
-            if (table[slot] == key) {
-                return false;
-            }
-            slot = (slot + 1) & (size - 1);
-        }
-        table[slot] = key;
-    }
-    return true;
-}
-
-int in_range(PyObject *value, PyObject *bounds) {
-    if (!PyLong_Check(value) && !PyFloat_Check(value)) {
-        return 0;
-    }
-    PyObject *low = PyTuple_GET_ITEM(bounds, 0), *high = PyTuple_GET_ITEM(bounds, 1);
-    int held = low == Py_None ? 1 : PyObject_RichCompareBool(value, low, Py_GE);
-    if (held == 1 && high != Py_None) {
-        held = PyObject_RichCompareBool(value, high, Py_LE);
-    }
-    return held;
-}
-
-PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_python) {
-    const GuardScope *scope = run.scope;
-    switch (in.opcode) {
-        case OP_LOCAL:
-            return run.borrow(scope->slots[scope->local_index[in.extra]]);
-        case OP_CELL:
-            return scope->closure == nullptr
-                       ? nullptr
-                       : run.borrow(PyTuple_GET_ITEM(scope->closure, scope->cell_index[in.extra]));
-        case OP_GLOBALS:
-            return run.borrow(scope->globals);
-        case OP_BUILTINS:
-            return run.borrow(scope->builtins);
-        case OP_OBJECT:
-            return in.arg;
-        case OP_MODULE: {
-            PyObject *modules = PyImport_GetModuleDict();
-            return run.borrow(PyDict_GetItemWithError(modules, in.arg));
-        }
-        case OP_ITEM:
-            return item_of(run, value, in);
-        case OP_DICT:
-            return instance_dict(run, value);
-        case OP_ATTR: {
-            PyObject *found = nullptr;
-            int known = plain_attribute(run, value, in.arg, &found);
-            if (known >= 0) {
-                return found;
-            }
-            *needs_python = !run.python;
-            return run.python ? run.own(PyObject_GetAttr(value, in.arg)) : nullptr;
-        }
-        case OP_KEY_AT:
-        case OP_VALUE_AT:
-            return run.borrow(dict_at(value, in.extra, in.opcode == OP_VALUE_AT));
-        case OP_CONTENTS:
-            return PyCell_Check(value) ? run.borrow(PyCell_GET(value)) : nullptr;
-        case OP_TYPE_OF:
-            return run.borrow((PyObject *)Py_TYPE(value));
-        case OP_DEREF:
-            return run.borrow(weak_object(value));
-        case OP_REDUCE:
-            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-                return nullptr;
-            }
-            return run.own(PyObject_CallMethod(value, "__reduce__", nullptr));
-        default:
-            return nullptr;
-    }
-}
-
-// 1 holds, 0 fails, -1 error, NEEDS_PYTHON.
-int check(Run &run, const Instruction &in, PyObject *value) {
-    int found;
-    switch (in.opcode) {
-        case OP_EQUAL:
-            return constants_equal(in.arg, value);
-        case OP_LENGTH:
-            return container_length(value) == in.extra;
-        case OP_DICT_KEYS:
-            return dict_keys_equal(value, in.arg);
-        case OP_DICT_HAS:
-        case OP_DICT_LACKS:
-            if (Py_IS_TYPE(value, &PyDictProxy_Type)) {
-                found = PyObject_IsTrue(value) < 0 ? -1 : PySequence_Contains(value, in.arg);
-            } else {
-                found = PyDict_Check(value) ? PyDict_Contains(value, in.arg) : -2;
-            }
-            return found < 0 ? (found == -2 ? 0 : -1) : found == (in.opcode == OP_DICT_HAS);
-        case OP_HAS_ATTR:
-        case OP_LACKS_ATTR:
-            found = has_attribute(run, value, in.arg);
-            return found < 0 ? NEEDS_PYTHON : found == (in.opcode == OP_HAS_ATTR);
-        case OP_SET_ITEMS:
-            return set_items_equal(value, in.arg);
-        case OP_CODE:
-            return PyFunction_Check(value) && PyFunction_GET_CODE(value) == in.arg;
-        case OP_SAME:
-            return value == run.values[in.extra];
-        case OP_NOT_SAME:
-            return value != run.values[in.extra];
-        case OP_DISTINCT:
-        case OP_DISTINCT_STORAGE:
-            return all_distinct(run.values, *(std::vector<int> *)in.spec,
-                                in.opcode == OP_DISTINCT_STORAGE);
-        case OP_CELL_EMPTY:
-            return PyCell_Check(value) && PyCell_GET(value) == nullptr;
-        case OP_WEAK_ALIVE:
-            return PyWeakref_Check(value) && (weak_object(value) != nullptr) == in.extra;
-        case OP_TRUTH:
-            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && !run.python) {
-                return NEEDS_PYTHON;
-            }
-            found = PyObject_IsTrue(value);
-            return found < 0 ? (PyErr_Clear(), 0) : found == in.extra;
-        case OP_IN_RANGE:
-            return in_range(value, in.arg);
-        case OP_SUBCLASS:
-            return PyType_IsSubtype(Py_TYPE(value), (PyTypeObject *)in.arg);
-        case OP_GLOBAL_STATE:
-            return global_state_holds(in.spec);
-        case OP_SHAPE:
-            return shape_holds((const ShapeWords *)in.spec, run.values);
-        default:
-            PyErr_Format(PyExc_SystemError, "guard opcode %d is not a check", in.opcode);
-            return -1;
-    }
-}
-
-// Number of the instruction that failed, or an Outcome.
-int execute(Program *program, Run &run) {
-    Instruction *begin = program->instructions->data();
-    Instruction *end = begin + program->instructions->size();
-    PyObject **values = run.values;
-    for (Instruction *in = begin; in < end; in++) {
-        PyObject *value = in->src >= 0 ? values[in->src] : nullptr;
-        int held;
-        switch (in->opcode) {
-            case OP_IS_TYPE:
-                held = (PyObject *)Py_TYPE(value) == in->arg;
-                break;
-            case OP_IS:
-                held = value == in->arg;
-                break;
-            case OP_IS_WEAK:
-                held = PyWeakref_GET_OBJECT(in->arg) == value;
-                break;
-            case OP_TENSOR:
-                held = tensor_spec_holds(in->spec, value);
-                break;
-            case OP_EMPTY:
-                held = PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
-                break;
-            case OP_TAG_TEST:
-                held = 1;
-                if (!run.python && in->dict == value && in->version != 0 &&
-                    PyDict_Check(value) && dict_version(value) == in->version) {
-                    in += in->extra;
-                } else {
-                    in->dict = nullptr;
-                }
-                break;
-            case OP_TAG_SEAL:
-                held = 1;
-                if (!run.python) {
-                    Instruction *test = in - in->extra;
-                    test->dict = value;
-                    test->version = PyDict_Check(value) ? dict_version(value) : 0;
-                }
-                break;
-            default:
-                if (in->opcode < OP_TAG_TEST) {
-                    bool needs_python = false;
-                    values[in->dst] = access(run, *in, value, &needs_python);
-                    if (needs_python) {
-                        return NEEDS_PYTHON;
-                    }
-                    held = values[in->dst] != nullptr;
-                } else {
-                    held = check(run, *in, value);
-                    if (held < 0) {
-                        return held == NEEDS_PYTHON ? NEEDS_PYTHON : FAILED_WITH_ERROR;
-                    }
-                }
-        }
-        if (!held) {
-            return (int)(in - begin);
-        }
-    }
-    return HOLDS;
-}
 
 PyObject *collect(Program *program, PyObject **values) {
     Py_ssize_t count = (Py_ssize_t)program->collected->size();
@@ -390,35 +24,71 @@ PyObject *collect(Program *program, PyObject **values) {
     return tuple;
 }
 
-// Runs once; *failed gets the instruction that failed (or -1).
-int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *failed) {
-    std::vector<PyObject *> own_values, own_temporaries;
-    bool nested = program->running;  // a guard's Python code came back to this program
-    bool python = nested || program->runs_python;
-    if (python) {
-        own_values.resize(program->values->size());
+void release(std::vector<PyObject *> &owned) {
+    while (!owned.empty()) {
+        PyObject *value = owned.back();
+        owned.pop_back();
+        Py_DECREF(value);
     }
-    Run run{scope, python ? own_values.data() : program->values->data(),
-            python ? &own_temporaries : program->owned, python};
+}
+
+// What comes of a run whose guards hold: 1, or -1 with an error set.
+int take_inputs(Program *program, const Run &run, PyObject **inputs) {
+    if (program->collected->empty()) {
+        return 1;
+    }
+    *inputs = collect(program, run.values);
+    return *inputs == nullptr ? -1 : 1;
+}
+
+// Runs Python code where guards need it: all values are owned, nothing is remembered.
+int run_python(Program *program, const GuardScope *scope, PyObject **inputs, int *failed) {
+    std::vector<PyObject *> values(program->values->size()), owned;
+    bool nested = program->running;
+    Run run{scope, values.data(), &owned, true};
     program->running = true;
     int outcome = execute(program, run);
     program->running = nested;
-    int result = outcome == HOLDS;
     *failed = outcome >= 0 ? outcome : -1;
-    if (outcome == HOLDS && !program->collected->empty()) {
-        *inputs = collect(program, run.values);
-        result = *inputs == nullptr ? -1 : 1;
-    } else if (outcome == FAILED_WITH_ERROR) {
+    int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
+    if (outcome == FAILED_WITH_ERROR) {
         PyErr_Clear();  // a comparison that raises is a comparison that fails
     }
-    while (!run.owned->empty()) {
-        PyObject *value = run.owned->back();
-        run.owned->pop_back();
-        Py_DECREF(value);
+    release(owned);
+    return result;
+}
+
+// Runs once; *failed gets the instruction that failed (or -1).
+int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *failed) {
+    *failed = -1;
+    if (program->dead) {
+        return 0;
     }
+    if (program->runs_python || program->running) {  // running: a guard's code came back to it
+        return run_python(program, scope, inputs, failed);
+    }
+    program->running = true;
+    Run run{scope, nullptr, program->owned, false};
+    Answer answer = plan_run(program, run, failed);
+    int outcome = answer == PLAN_HOLDS ? HOLDS : *failed;
+    if (answer == PLAN_UNKNOWN) {
+        PyErr_Clear();
+        run.values = program->values->data();
+        outcome = execute(program, run);
+        if (outcome == HOLDS) {
+            plan_make(program, scope);
+        }
+    }
+    program->running = false;
+    *failed = outcome >= 0 ? outcome : -1;
+    int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
+    if (outcome == FAILED_WITH_ERROR) {
+        PyErr_Clear();  // a comparison that raises is a comparison that fails
+    }
+    release(*program->owned);
     if (outcome == NEEDS_PYTHON) {
         program->runs_python = true;
-        return run_once(program, scope, inputs, failed);
+        return run_python(program, scope, inputs, failed);
     }
     return result;
 }
@@ -435,9 +105,60 @@ int program_run(PyObject *self, const GuardScope *scope, PyObject **inputs) {
 PyObject *program_local_names(PyObject *self) { return ((Program *)self)->local_names; }
 PyObject *program_cell_names(PyObject *self) { return ((Program *)self)->cell_names; }
 int program_collects(PyObject *self) { return !((Program *)self)->collected->empty(); }
+
+void program_watch(PyObject *self, void (*on_death)(void *), void *owner) {
+    Program *program = (Program *)self;
+    program->on_death = on_death;
+    program->owner = owner;
+}
 }
 
 namespace {
+
+// A weak reference died: so does its program.
+PyObject *note_death(PyObject *program_reference, PyObject *reference) {
+    Program *program = (Program *)PyWeakref_GET_OBJECT(program_reference);
+    Py_INCREF(reference);  // its owner may go with the program
+    if ((PyObject *)program != Py_None) {
+        program->dead = true;
+        if (program->on_death != nullptr) {
+            program->on_death(program->owner);
+        }
+    }
+    Py_DECREF(reference);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef note_death_definition = {"note_death", note_death, METH_O, nullptr};
+
+bool is_weak(const Instruction &in) {
+    return in.opcode == OP_IS_WEAK ||
+           ((in.opcode == OP_IS_TYPE || in.opcode == OP_OBJECT) && PyType_Check(in.arg) &&
+            (((PyTypeObject *)in.arg)->tp_flags & Py_TPFLAGS_HEAPTYPE));
+}
+
+// Sets `target`; objects that would be kept alive for ever are referred to weakly.
+bool set_target(Program *program, Instruction &in, std::unordered_map<PyObject *, PyObject *> &known) {
+    in.target = in.arg;
+    if (!is_weak(in)) {
+        return true;
+    }
+    PyObject *&reference = known[in.target];
+    if (reference == nullptr) {
+        PyObject *self = PyWeakref_NewRef((PyObject *)program, nullptr);
+        PyObject *callback = self ? PyCFunction_New(&note_death_definition, self) : nullptr;
+        reference = callback ? PyWeakref_NewRef(in.target, callback) : nullptr;
+        Py_XDECREF(callback);
+        Py_XDECREF(self);
+    } else {
+        Py_INCREF(reference);
+    }
+    if (reference == nullptr) {
+        return false;
+    }
+    Py_SETREF(in.arg, reference);
+    return true;
+}
 
 bool make_spec(Instruction &in) {
     switch (in.opcode) {
@@ -507,6 +228,7 @@ PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->local_names = Py_NewRef(locals);
     self->cell_names = Py_NewRef(cells);
     self->payload = Py_NewRef(payload);
+    std::unordered_map<PyObject *, PyObject *> weak;
     self->instructions->reserve((size_t)PyList_GET_SIZE(list));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
         Instruction in{};
@@ -519,7 +241,8 @@ PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
         in.opcode = (uint16_t)opcode;
         Py_INCREF(in.arg);
         self->instructions->push_back(in);
-        if (!make_spec(self->instructions->back())) {
+        if (!set_target(self, self->instructions->back(), weak) ||
+            !make_spec(self->instructions->back())) {
             Py_DECREF(self);
             return nullptr;
         }
@@ -556,6 +279,7 @@ void program_dealloc(PyObject *object) {
     if (self->weakrefs != nullptr) {
         PyObject_ClearWeakRefs(object);
     }
+    plan_free(self);
     if (self->instructions != nullptr) {
         for (Instruction &in : *self->instructions) {
             free_spec(in);
@@ -638,6 +362,15 @@ PyMethodDef program_methods[] = {
      "run(locals, globals, builtins, cells={}) -> (collected or None, failed guard or -1, held)"},
     {"dump", program_dump, METH_NOARGS, "The instructions as tuples."},
     {nullptr}};
+PyObject *program_plan(PyObject *object, void *) { return plan_counts((Program *)object); }
+PyObject *program_alive(PyObject *object, void *) {
+    return PyBool_FromLong(!((Program *)object)->dead);
+}
+PyGetSetDef program_getset[] = {
+    {"plan", program_plan, nullptr,
+     "(anchors, stamps, instructions still run) of the short cut; None: the next run walks.", nullptr},
+    {"alive", program_alive, nullptr, "False once an object died that it is about.", nullptr},
+    {nullptr}};
 PyMemberDef program_members[] = {
     {"payload", T_OBJECT, offsetof(Program, payload), READONLY, "The guards, in program order."},
     {"local_names", T_OBJECT, offsetof(Program, local_names), READONLY, "Arguments it reads."},
@@ -677,6 +410,7 @@ int program_ready(void) {
     type->tp_weaklistoffset = offsetof(Program, weakrefs);
     type->tp_methods = program_methods;
     type->tp_members = program_members;
+    type->tp_getset = program_getset;
     return PyType_Ready(type);
 }
 }

@@ -27,6 +27,8 @@ int program_run(PyObject *program, const GuardScope *scope, PyObject **inputs);
 PyObject *program_local_names(PyObject *program); /* borrowed tuple */
 PyObject *program_cell_names(PyObject *program);  /* borrowed tuple */
 int program_collects(PyObject *program);
+/* Calls on_death(owner) when an object dies without which the guards can never hold again. */
+void program_watch(PyObject *program, void (*on_death)(void *), void *owner);
 int program_ready(void);
 int program_add_functions(PyObject *module);
 

@@ -397,6 +397,13 @@ static PyObject *forget_code(PyObject *module, PyObject *code) {
     Py_RETURN_NONE;
 }
 
+static PyObject *entry_count(PyObject *module, PyObject *code) {
+    if (!PyCode_Check(code)) {
+        return PyErr_Format(PyExc_TypeError, "entry_count() takes a code object");
+    }
+    return PyLong_FromSsize_t(count_entries((PyCodeObject *)code));
+}
+
 static PyObject *set_skip(PyObject *module, PyObject *args) {
     PyObject *code, *region;
     int mark;
@@ -412,6 +419,7 @@ static PyObject *set_skip(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef module_functions[] = {
+    {"entry_count", entry_count, METH_O, "Entries of a code object in all regions."},
     {"forget", forget_code, METH_O, "Drops all entries and marks of a code object."},
     {"set_skip", set_skip, METH_VARARGS, "set_skip(code, region, 0 | 1 | 2): marks a code object."},
     {"enter_disabled", enter_disabled, METH_NOARGS, "Leaves all regions in this thread."},

@@ -1,17 +1,12 @@
-// Facts of tensors and torch's global state, read from c10 without Python.
+// Facts of tensors, read from c10 without Python.
 //
-// In: tuples that `tensor_facts` and `global_state` made earlier. Out: whether they still hold. What
-// lies in libtorch_cpu is found by its symbol, so that only c10 is linked.
+// In: tuples that `tensor_facts` made earlier. Out: whether they still hold, and in which words of
+// memory that can be seen.
 #include "tensor_guards.h"
 
-#include <c10/core/AutogradState.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <dlfcn.h>
+#include <torch/csrc/autograd/variable.h>
 
-#include <array>
 #include <vector>
 
 namespace {
@@ -55,6 +50,47 @@ c10::TensorImpl *impl_of(PyObject *value) {
     return *(c10::TensorImpl **)((char *)value + impl_offset);
 }
 
+// The aligned word in which an address lies.
+const int64_t *word_of(const void *address) {
+    return (const int64_t *)((uintptr_t)address & ~(uintptr_t)7);
+}
+
+// A class may name the protected members of its base.
+struct Fields : c10::TensorImpl {
+    static constexpr auto keys = &Fields::key_set_;
+    static constexpr auto dtype = &Fields::data_type_;
+    static constexpr auto device = &Fields::device_opt_;
+    static constexpr auto sizes = &Fields::sizes_and_strides_;
+};
+// Access is not checked in an explicit instantiation, which may so name a private member.
+template <auto member>
+struct Reveal {
+    friend auto autograd_field() { return member; }
+};
+auto autograd_field();
+template struct Reveal<&c10::TensorImpl::autograd_meta_>;
+
+// Where a tensor keeps what guards read.
+struct Members {
+    const c10::TensorImpl *impl;
+    const int64_t *keys, *dtype, *device, *dim, *autograd_slot;
+    const torch::autograd::AutogradMeta *autograd;
+
+    explicit Members(const c10::TensorImpl *of) : impl(of) {
+        keys = (const int64_t *)&(of->*Fields::keys);
+        dtype = word_of(&(of->*Fields::dtype));
+        auto &device_member = of->*Fields::device;
+        device = word_of((const char *)&device_member + sizeof device_member - 1);
+        dim = (const int64_t *)&(of->*Fields::sizes);  // its first member
+        autograd_slot = (const int64_t *)&(of->*autograd_field());
+        autograd = (const torch::autograd::AutogradMeta *)of->autograd_meta();
+    }
+    bool contains(const void *first, const void *last) const {
+        return (const char *)first > (const char *)impl &&
+               (const char *)last < (const char *)impl + sizeof(c10::TensorImpl);
+    }
+};
+
 struct TensorSpec {
     PyTypeObject *type;  // kept alive by the instruction's argument
     uint64_t keys;
@@ -72,82 +108,6 @@ bool read_numbers(PyObject *tuple, std::vector<int64_t> &out) {
     return !PyErr_Occurred();
 }
 
-template <typename F>
-F find_symbol(const char *name) {
-    static void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library ? (F)dlsym(library, name) : nullptr;
-}
-
-struct Switches {
-    using Flag = bool (*)(const void *);
-    bool (*autocast_enabled)(c10::DeviceType) = find_symbol<bool (*)(c10::DeviceType)>(
-        "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE");
-    c10::ScalarType (*autocast_dtype)(c10::DeviceType) =
-        find_symbol<c10::ScalarType (*)(c10::DeviceType)>(
-            "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE");
-    int64_t (*function_modes)() =
-        find_symbol<int64_t (*)()>("_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
-    int (*functions_disabled)() =
-        find_symbol<int (*)()>("_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv");
-    int (*threads)() = find_symbol<int (*)()>("_ZN2at15get_num_threadsEv");
-    void *context = nullptr;
-    Flag flags[4] = {
-        find_symbol<Flag>("_ZNK2at7Context23deterministicAlgorithmsEv"),
-        find_symbol<Flag>("_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv"),
-        find_symbol<Flag>("_ZNK2at7Context34deterministicFillUninitializedMemoryEv"),
-        find_symbol<Flag>("_ZNK2at7Context17userEnabledMkldnnEv"),
-    };
-    Switches() {
-        auto get = find_symbol<void *(*)()>("_ZN2at13globalContextEv");
-        context = get ? get() : nullptr;
-    }
-};
-
-constexpr size_t STATE_WORDS = 12;
-const char *const STATE_NAMES[STATE_WORDS] = {
-    "grad mode", "inference mode", "dispatch keys included", "dispatch keys excluded",
-    "default dtype", "dispatch modes", "function modes", "__torch_function__ switch",
-    "autocast on CPU", "autocast on CUDA", "deterministic algorithms", "threads"};
-using State = std::array<int64_t, STATE_WORDS>;
-
-int64_t autocast_word(const Switches &s, c10::DeviceType device) {
-    if (!s.autocast_enabled || !s.autocast_dtype || !s.autocast_enabled(device)) {
-        return 0;
-    }
-    return 1 + (int64_t)s.autocast_dtype(device);
-}
-
-State current_state() {
-    static const Switches s;
-    auto keys = c10::impl::tls_local_dispatch_key_set();
-    auto &autograd = c10::AutogradState::get_tls_state();
-    int64_t flags = 0;
-    for (int i = 0; s.context != nullptr && i < 4; i++) {
-        flags |= (int64_t)(s.flags[i] && s.flags[i](s.context)) << i;
-    }
-    return {autograd.get_grad_mode(),
-            autograd.get_inference_mode(),
-            (int64_t)keys.included_.raw_repr(),
-            (int64_t)keys.excluded_.raw_repr(),
-            (int64_t)c10::get_default_dtype_as_scalartype(),
-            c10::impl::TorchDispatchModeTLS::stack_len(),
-            s.function_modes ? s.function_modes() : 0,
-            s.functions_disabled ? s.functions_disabled() : 0,
-            autocast_word(s, c10::kCPU),
-            autocast_word(s, c10::kCUDA),
-            flags,
-            s.threads ? s.threads() : 0};
-}
-
-PyObject *global_state(PyObject *, PyObject *) {
-    State state = current_state();
-    PyObject *tuple = PyTuple_New(STATE_WORDS);
-    for (size_t i = 0; tuple != nullptr && i < STATE_WORDS; i++) {
-        PyTuple_SET_ITEM(tuple, i, PyLong_FromLongLong(state[i]));
-    }
-    return tuple;
-}
-
 PyObject *tensor_facts(PyObject *, PyObject *value) {
     c10::TensorImpl *impl = find_layout() ? impl_of(value) : nullptr;
     if (impl == nullptr) {
@@ -159,7 +119,6 @@ PyObject *tensor_facts(PyObject *, PyObject *value) {
 }
 
 PyMethodDef functions[] = {
-    {"global_state", global_state, METH_NOARGS, "Torch's global state as numbers (STATE_NAMES)."},
     {"tensor_facts", tensor_facts, METH_O,
      "(dispatch keys, dtype number, device type, device index, requires_grad) of a tensor."},
     {nullptr}};
@@ -218,24 +177,41 @@ int tensor_spec_holds(const void *given, PyObject *value) {
     return 1;
 }
 
-void *global_state_new(PyObject *facts) {
-    if (!PyTuple_Check(facts) || PyTuple_GET_SIZE(facts) != (Py_ssize_t)STATE_WORDS) {
-        PyErr_SetString(PyExc_TypeError, "a tuple made by global_state() is needed");
-        return nullptr;
+int tensor_places(const void *given, PyObject *value, const int64_t **places, int limit) {
+    const TensorSpec &spec = *(const TensorSpec *)given;
+    auto *slot = (c10::TensorImpl **)((char *)value + impl_offset);
+    const c10::TensorImpl *impl = *slot;
+    auto sizes = impl->sizes(), strides = impl->strides();
+    size_t dim = spec.sizes.size();
+    const Members members(impl);
+    if (sizes.size() != dim || *members.dim != (int64_t)dim || 2 * (int)dim + 8 > limit ||
+        (dim > 0 && !members.contains(&sizes[0], &strides[dim - 1]))) {
+        return 0;  // more dimensions than lie in the object, or sizes by some other rule
     }
-    auto *state = new State;
-    for (size_t i = 0; i < STATE_WORDS; i++) {
-        (*state)[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(facts, i));
+    int count = 0;
+    places[count++] = (const int64_t *)&((PyObject *)value)->ob_type;
+    places[count++] = (const int64_t *)slot;
+    places[count++] = members.keys;
+    places[count++] = members.dtype;
+    if (members.device != members.dtype) {
+        places[count++] = members.device;
     }
-    if (PyErr_Occurred()) {
-        delete state;
-        return nullptr;
+    places[count++] = members.dim;
+    for (size_t i = 0; i < dim; i++) {
+        if (spec.sizes[i] >= 0) {
+            places[count++] = &sizes[i];
+        }
+        if (spec.strides[i] >= 0) {
+            places[count++] = &strides[i];
+        }
     }
-    return state;
+    places[count++] = members.autograd_slot;
+    if (members.autograd != nullptr) {
+        places[count++] = (const int64_t *)&members.autograd->grad_fn_;
+        places[count++] = word_of(&members.autograd->requires_grad_);
+    }
+    return count;
 }
-
-void global_state_free(void *spec) { delete (State *)spec; }
-int global_state_holds(const void *spec) { return current_state() == *(const State *)spec; }
 
 int tensor_number(PyObject *value, int what, int dim, long long *out) {
     c10::TensorImpl *impl = find_layout() ? impl_of(value) : nullptr;
@@ -264,13 +240,6 @@ void *tensor_storage(PyObject *value) {
 }
 
 int tensor_add_functions(PyObject *module) {
-    PyObject *names = PyTuple_New(STATE_WORDS);
-    for (size_t i = 0; names != nullptr && i < STATE_WORDS; i++) {
-        PyTuple_SET_ITEM(names, i, PyUnicode_FromString(STATE_NAMES[i]));
-    }
-    if (names == nullptr || PyModule_AddObject(module, "STATE_NAMES", names) < 0) {
-        return -1;
-    }
-    return PyModule_AddFunctions(module, functions);
+    return global_state_add_names(module) < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }
 }

@@ -10,7 +10,6 @@ the arguments come before those of what hangs on them.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -18,9 +17,10 @@ from typing import Any
 
 from dynamo import _C
 from dynamo.guards import sources as s
-from dynamo.guards.kinds import GUARD_KINDS, HEAP_TYPE, const_equal
+from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import ShapeFacts, compile_shape
+from dynamo.guards.weak import HEAP_TYPE
 
 OPCODES: dict[str, int] = _C.OPCODES
 Row = tuple[int, int, int, int, Any, int]
@@ -218,14 +218,11 @@ def instruction(guard: Guard) -> tuple[str, int, Any]:
     """(opcode, number, object) of a check of one value."""
     opcode, payload = GUARD_KINDS[guard.kind].opcode, guard.payload
     if guard.kind == "ID":
-        try:
-            return ("IS_WEAK", 0, weakref.ref(payload))
-        except TypeError:
-            return ("IS", 0, payload)
+        return ("IS_WEAK" if type(payload).__weakrefoffset__ else "IS", 0, payload)
     if guard.kind == "CONST":
         if any(payload is single for single in SINGLETONS):
             return ("IS", 0, payload)
-        return (opcode, 0, payload)
+        return (opcode, int(is_immutable(payload)), payload)
     if guard.kind == "TENSOR":
         return (opcode, 0, (payload.cls, payload.raw, payload.sizes, payload.strides))
     if guard.kind in ("LENGTH", "BOOL_TRUTH", "WEAKREF_ALIVE"):

@@ -9,6 +9,7 @@ from dynamo.guards.build import GROUPS
 from dynamo.guards.kinds import GUARD_KINDS
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import Scope, Source
+from dynamo.guards.weak import Weak, strongly
 
 # What reading a place raises when it is gone.
 GONE = (KeyError, AttributeError, IndexError, ValueError, TypeError)
@@ -36,12 +37,14 @@ def failure(guard: Guard, scope: Scope) -> str | None:
     text = guard.source.text()
     try:
         value = guard.source.fetch(scope)
-        payload = guard.payload
+        payload = strongly(guard.payload)
+        if payload is None and isinstance(guard.payload, Weak):
+            return f"{text} was {guard.payload.text}, which is gone" + where
         if isinstance(payload, Source) and guard.kind in ("SAME", "NOT_SAME"):
             payload = payload.fetch(scope)
         if kind.holds(value, payload):
             return None
-        return kind.sentence(text, guard.payload, value) + where
+        return kind.sentence(text, payload, value) + where
     except GONE:
         return f"{text} is gone" + where
 

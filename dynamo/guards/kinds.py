@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dynamo import _C
+from dynamo.guards.weak import HEAP_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,6 @@ def const_equal(a: Any, b: Any) -> bool:
     if cls.__flags__ & HEAP_TYPE:
         return False
     return bool(a == b)
-
-
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class may have Python methods
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dynamo.guards.sources import Source
+from dynamo.guards.weak import weakly
+
+ABOUT_OBJECTS = frozenset({"ID", "TYPE", "SUBCLASS"})  # kinds whose payload is the object itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,11 @@ class Guard:
         except TypeError:
             payload = (type(self.payload), id(self.payload))
         return (self.kind, self.source, payload)
+
+
+def released(guard: Guard) -> Guard:
+    """The guard as an entry keeps it: without keeping alive what it is about."""
+    return replace(guard, payload=weakly(guard.payload)) if guard.kind in ABOUT_OBJECTS else guard
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ record is its own plain-Python twin (`holds`) and explains itself.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "GE", ast.And: "AND", ast.Or: "OR",
 }
 CALLS = {"min": "MIN", "max": "MAX", "abs": "ABS"}
+ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
 WHAT = {"size": 0, "stride": 1, "storage_offset": 2, "dim": 3, "numel": 4}
 READERS: dict[str, Callable[[Any, int], Any]] = {
     "size": lambda t, i: t.shape[i],
@@ -59,7 +61,7 @@ class Fact:
 @dataclass(frozen=True, eq=False)
 class ShapeFacts:
     """Payload of a SHAPE guard: `expression` in Python (+ - * / // % **, comparisons, and, or, not,
-    min, max, abs) over the names of `facts`."""
+    min, max, abs, floor, ceil) over the names of `facts`."""
 
     expression: str
     facts: Mapping[str, Fact]
@@ -72,7 +74,7 @@ class ShapeFacts:
 
     def holds(self, scope: Scope) -> bool:
         """The plain-Python twin."""
-        names = {"min": min, "max": max, "abs": abs, **self.values(scope)}
+        names = {"min": min, "max": max, "abs": abs, **ROUNDINGS, **self.values(scope)}
         try:
             return bool(eval(self.expression, {"__builtins__": {}}, names))
         except (ZeroDivisionError, OverflowError):
@@ -138,5 +140,14 @@ def _emit(
             for arg in args[1:]:
                 operands(arg)
                 word(CALLS[name])
+        case ast.Call(func=ast.Name(id="floor" | "ceil" as name), args=[operand]):
+            operands(operand)
+            up = ["NEG"] if name == "ceil" else []
+            for step in up:
+                word(step)
+            word("CONST_FLOAT", 1.0)
+            word("FLOORDIV")
+            for step in up:
+                word(step)
         case _:
             raise ValueError(f"a shape guard can't contain {ast.unparse(node)!r}")

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dynamo.guards.weak import strongly, weakly
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -142,11 +144,21 @@ class ModuleSource(Source):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectSource(Source):
-    """An object that the entry itself keeps alive (a class, a function found through a class,
-    a constant of the compiler). Equal only for the same object."""
+    """An object that needs no place: a class (it is not kept alive), a function found through a class,
+    a constant of the compiler. Equal only for the same object."""
 
-    value: Any
+    held: Any
     name: str
+    identity: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", id(self.held))
+        if isinstance(self.held, type):
+            object.__setattr__(self, "held", weakly(self.held))
+
+    @property
+    def value(self) -> Any:
+        return strongly(self.held)
 
     def text(self) -> str:
         return self.name
@@ -155,10 +167,12 @@ class ObjectSource(Source):
         return self.value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectSource) and other.value is self.value
+        if not isinstance(other, ObjectSource):
+            return False
+        return other is self or (other.value is self.value and self.value is not None)
 
     def __hash__(self) -> int:
-        return hash((ObjectSource, id(self.value)))
+        return hash((ObjectSource, self.identity))
 
 
 # -- steps ---------------------------------------------------------------------------------

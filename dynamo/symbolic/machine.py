@@ -11,7 +11,7 @@ import linecache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.raw import is_generator_like
 from dynamo.guards.records import UserLine
@@ -23,6 +23,7 @@ from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.generators import GeneratorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -93,6 +94,21 @@ class SymbolicFrame:
         finally:
             trace.frames.pop()
 
+    def leave(self) -> None:
+        """Lets go of what the root frame holds when it returns."""
+        self.locals.clear()
+        self.cells.clear()
+        self.stack.clear()
+        self.stack_at_start.clear()
+        if self.trace.suspended:
+            self.trace.frames.append(self)
+            try:
+                self.close_dropped()
+            except Break as reason:
+                raise RestartTrace(self.step_at_start, reason) from reason
+            finally:
+                self.trace.frames.pop()
+
     def step(self) -> None:
         """Executes one instruction."""
         trace = self.trace
@@ -110,12 +126,28 @@ class SymbolicFrame:
                 raise trace.context.forced[trace.steps]
             if trace.steps > trace.context.max_steps:
                 raise Break("trace_too_long", f"{trace.steps} instructions")
+            if trace.suspended:
+                self.close_dropped()
             HANDLERS[op](self, instruction.arg, instruction)
         except Break as reason:
             breaks.end_trace(self, reason)
         except ObservedException as error:
             self.awaiting = False
             self.handle(error)
+
+    def close_dropped(self) -> None:
+        """Closes the generators that the program has let go of, as CPython does at once."""
+        suspended = self.trace.suspended
+        for frame in [frame for frame, var in suspended.items() if var() is None]:
+            del suspended[frame]
+            GeneratorVar(frame).close_dropped(self)
+
+    def has_cleanup(self) -> bool:
+        """True for a suspended generator frame that must still run when it is closed."""
+        handler = self.decoded.handlers[self.current.index]
+        if handler is None:
+            return False
+        return self.decoded.instructions[handler.target].op != "STOPITERATION_ERROR"
 
     def handle(self, error: ObservedException) -> None:
         """Goes to the handler of an exception that the current instruction raised."""

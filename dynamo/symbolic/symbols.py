@@ -8,6 +8,7 @@ and log lines that say which line of the program fixed which number.
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import math
 import operator
@@ -21,14 +22,20 @@ from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.errors import Break, ConstraintViolation, RestartTrace
 from dynamo.guards.explain import failures
-from dynamo.guards.shape_code import Fact, ShapeFacts
+from dynamo.guards.shape_code import ROUNDINGS, Fact, ShapeFacts
 from dynamo.guards.sources import Scope, Source
 from dynamo.shapes.fake import NotSymbolic, Unprintable
 from dynamo.symbolic.sizes import is_argument, make_fake
 from dynamo.symbolic.unknowns import Unknowns
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.numbers import LARGEST_INT, SymbolicNumber
+from dynamo.symbolic.variables.numbers import (
+    CURVES,
+    LARGEST_INT,
+    UNGUARDED,
+    SymbolicNumber,
+    is_guardable,
+)
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
@@ -41,9 +48,13 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Pow: operator.pow, ast.USub: operator.neg,
 }  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs, "min": min, "max": max, "sqrt": math.sqrt, "power": operator.pow,
+    "abs": abs, "min": min, "max": max, "power": operator.pow, "round": round, **ROUNDINGS,
+    **{name: getattr(math, name) for name in CURVES},
 }  # fmt: skip
-SYMBOLIC_FUNCTIONS = {"abs": abs, "min": torch.sym_min, "max": torch.sym_max}
+SYMBOLIC_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs, "min": lambda *numbers: functools.reduce(torch.sym_min, numbers),
+    "max": lambda *numbers: functools.reduce(torch.sym_max, numbers),
+}  # fmt: skip
 # Functions of which only the type of a number decides what comes out: size, strides and dtype.
 VALUE_FREE = frozenset(
     """add sub mul div truediv true_divide floor_divide floordiv divide multiply subtract remainder
@@ -66,6 +77,7 @@ FLOAT_FREE = frozenset(
 OFFSET_READERS = frozenset("storage_offset as_strided as_strided_copy as_strided_scatter".split())
 
 
+UNKNOWN_TO_TORCH = frozenset(FUNCTIONS) - {"abs", "min", "max"}
 ADVICE = "Use maybe_mark_dynamic, or change the program so that the size does not matter."
 
 
@@ -86,6 +98,7 @@ class Symbols:
     facts: what each name stands for; values: what it is in this trace.
     tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size.
     declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
+    derived: names of ints that are rounded floats, for torch, which sees no more than an int.
     """
 
     def __init__(self, trace: Trace, context: Any) -> None:
@@ -99,6 +112,7 @@ class Symbols:
         self.ducks: dict[int, str] = {}
         self.declared: dict[str, Fact] = {}
         self.dims: dict[str, str] = {}
+        self.derived: dict[str, str] = {}
         self._names: dict[Fact, str] = {}
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
@@ -170,6 +184,8 @@ class Symbols:
 
     def symbolic_value(self, text: str) -> Any:
         """The expression over torch's symbols (a plain int where it has become one)."""
+        if not self._is_known_to_world(text):
+            text = self._derive(text)
         world, names = self.trace.world, names_in(text)
         for name in names:
             if name not in world.symbols:
@@ -180,6 +196,23 @@ class Symbols:
         scope = {name: world.symbols[name] for name in names}
         return eval(text, {"__builtins__": {}}, {**SYMBOLIC_FUNCTIONS, **scope})
 
+    def _derive(self, text: str) -> str:
+        """A name for an int that is made of floats."""
+        known = next((name for name, old in self.derived.items() if old == text), None)
+        if known is not None:
+            return known
+        name = f"d{len(self.derived)}"
+        self.derived[name], self.values[name] = text, self.evaluate(text)
+        self.trace.world.number(name, self.values[name])
+        return name
+
+    def expand(self, text: str) -> str:
+        """The expression over facts alone."""
+        if not any(name in text for name in self.derived):
+            return text
+        tree = ast.parse(text, mode="eval")
+        return ast.unparse(Expansion(self.derived).visit(tree))
+
     def _is_known_to_world(self, text: str) -> bool:
         """True for expressions that torch's symbols take part in: of ints, without `/`."""
         if not self.trace.world.is_symbolic:
@@ -189,7 +222,7 @@ class Symbols:
         return not any(
             isinstance(node, ast.Div)
             or type(getattr(node, "value", 0)) is float
-            or (isinstance(node, ast.Name) and node.id in ("sqrt", "power"))
+            or (isinstance(node, ast.Name) and node.id in UNKNOWN_TO_TORCH)
             for node in ast.walk(ast.parse(text, mode="eval"))
         )
 
@@ -221,17 +254,20 @@ class Symbols:
         for name in error.symbols:
             if name in self.declared:
                 self.violate(self.declared[name], f"takes part in {error}, which can't be guarded")
-        if not all(name in self.facts for name in error.symbols):
+        symbols = [
+            name for symbol in error.symbols for name in names_in(self.expand(symbol))
+        ]
+        if not all(name in self.facts for name in symbols):
             raise Break("unknown_number_decides", str(error))
-        if not error.symbols:
+        if not symbols:
             raise NotSymbolic(str(error))
-        facts = [self.facts[name] for name in error.symbols]
+        facts = [self.facts[name] for name in symbols]
         shown = ", ".join(fact.text() for fact in facts)
         logs.log("dynamic").emit(
             f"{shown} is fixed, because {error} can't be guarded, at {self.place()}")
         self.context.fixed |= {
             fact for name, fact in self.facts.items()
-            if fact in facts or self.values[name] in [self.values[n] for n in error.symbols]
+            if fact in facts or self.values[name] in [self.values[n] for n in symbols]
         }
         raise RestartTrace(None)
 
@@ -283,14 +319,14 @@ class Symbols:
 
     def payload(self, text: str) -> ShapeFacts:
         """The expression with what its names stand for."""
-        names = names_in(text)
-        return ShapeFacts(text, {name: self.facts[name] for name in names})
+        text = self.expand(text)
+        return ShapeFacts(text, {name: self.facts[name] for name in names_in(text)})
 
     def fix(self, number: SymbolicNumber) -> None:
         """The number becomes a constant of this trace."""
         logs.log("dynamic").emit(
             lambda: f"{self.spell(number.text)} is fixed to {number._value!r} at {self.place()}")
-        names = names_in(number.text)
+        names = names_in(self.expand(number.text))
         for name in names:
             if name in self.declared and len(names) == 1 and number.text == name:
                 self.violate(self.declared[name], f"is fixed to {number._value}")
@@ -298,7 +334,7 @@ class Symbols:
             self.trace.guard("CONST", number.source, number._value)
         elif self._is_known_to_world(number.text):
             self.decide(f"({number.text} == {number._value})")
-        elif type(number._value) is int:
+        elif type(number._value) is int and not any(word in number.text for word in UNGUARDED):
             self.assume(f"({number.text} == {number._value})")
         else:
             for name in names:
@@ -317,7 +353,7 @@ class Symbols:
 
     def spell(self, text: str) -> str:
         """The expression with the program's words in place of names."""
-        tree = ast.parse(text, mode="eval")
+        tree = ast.parse(self.expand(text), mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in self.facts:
                 node.id = self.facts[node.id].text()
@@ -360,7 +396,7 @@ class Symbols:
     def _may_be_size(self, number: SymbolicNumber) -> bool:
         if self.context is None or self.context.static_sizes or type(number.hint) is not int:
             return False
-        return all(type(self.values[name]) is int for name in names_in(number.text))
+        return is_guardable(number)
 
     def node(self, text: str) -> Any:
         """The graph node that computes an expression (a plain number where it has no names)."""
@@ -397,6 +433,8 @@ class Symbols:
         return self.trace.graph.operation("call_function", function, args, {}, compute(*values))
 
     def _input(self, name: str) -> fx.Node:
+        if name in self.derived:
+            return self.node(self.derived[name])
         if name not in self.facts:
             return self.unknowns.input(name)
         fact = self.facts[name]
@@ -404,6 +442,19 @@ class Symbols:
             tensor, method = self.tensors[fact.source].node, self.trace.graph.read_input
             return method("call_method", fact.what, (tensor, fact.index), self.values[name])
         return self.trace.graph.placeholder(fact.source, self.values[name])
+
+
+class Expansion(ast.NodeTransformer):
+    """Puts expressions in place of names."""
+
+    def __init__(self, expressions: dict[str, str]) -> None:
+        self.expressions = expressions
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+        if node.id not in self.expressions:
+            return node
+        tree = ast.parse(self.expressions[node.id], mode="eval").body
+        return self.visit(tree)  # type: ignore[no-any-return]
 
 
 def names_in(text: str) -> list[str]:

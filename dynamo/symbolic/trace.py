@@ -8,6 +8,7 @@ wrapping, constants, globals, calls by the rule table, exceptions.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,6 +39,7 @@ from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
+from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.wrapping import wrap_value
@@ -55,6 +57,8 @@ class Trace(ObjectProtocol):
     frames: the symbolic frames, root first; kept by the machine.
     steps: instructions executed so far, over all frames; kept by the machine.
     forced_breaks: steps before which this attempt must break.
+    suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die when the
+        program lets go of them.
     """
 
     def __init__(self, context: Any = None) -> None:
@@ -63,6 +67,7 @@ class Trace(ObjectProtocol):
         self.frames: list[SymbolicFrame] = []
         self.steps = 0
         self.forced_breaks: frozenset[int] = frozenset()
+        self.suspended: dict[SymbolicFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
         self.effects = Effects()
         self.graph = GraphBuilder(self.user_stack)
@@ -74,6 +79,15 @@ class Trace(ObjectProtocol):
         self.grad_mode_at_start = torch.is_grad_enabled()
         self.inference_mode = self.saw_inference_mode = torch.is_inference_mode_enabled()
         self.guard("GLOBAL_STATE", None, _C.global_state())
+
+    def release(self) -> None:
+        """Lets go of the program's values: the trace is part of cycles, and dies late."""
+        self._known.clear()
+        self.suspended.clear()
+        self.tensor_inputs.clear()
+        self.mutated.clear()
+        self.identified.clear()
+        self.effects = Effects()
 
     # -- places -----------------------------------------------------------------------------
 

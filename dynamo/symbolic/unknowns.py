@@ -163,13 +163,27 @@ class Unknowns:
         name = getattr(function, "__name__", "").strip("_")
         if not self.trace.world.is_symbolic or name not in ("getitem", "setitem"):
             return args
-        key = args[1]
-        if isinstance(key, tuple):
-            key = tuple(map(self._settle, key))
-        return [args[0], self._settle(key), *args[2:]]
+        keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if not any(isinstance(key, torch.SymInt) for key in keys):
+            return args
+        sizes = args[0].shape if isinstance(args[0], torch.Tensor) else ()
+        plain = len(keys) <= len(sizes) and all(
+            isinstance(key, int | torch.SymInt | slice) and type(key) is not bool for key in keys)
+        settled = tuple(
+            self._settle(key, sizes[axis] if plain else None) for axis, key in enumerate(keys))
+        return [args[0], settled if isinstance(args[1], tuple) else settled[0], *args[2:]]
 
-    def _settle(self, key: Any) -> Any:
-        return 0 if isinstance(key, torch.SymInt) and self.trace.world.unknowns(key) else key
+    def _settle(self, key: Any, size: Any) -> Any:
+        """0 for an unknown index, and for a symbolic one that is in the range of the size."""
+        if not isinstance(key, torch.SymInt):
+            return key
+        if self.trace.world.unknowns(key):
+            return 0
+        if size is None or self.trace.world.unknowns(size):
+            return key
+        inside = bool(key >= -size) and bool(key < size)
+        self.trace.symbols.keep_assumptions()
+        return 0 if inside else key
 
     def keep_checks(self, function: Any, node: fx.Node | None) -> None:
         """After an operation: what it assumed of unknown numbers must be what it checks itself."""

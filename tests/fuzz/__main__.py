@@ -7,6 +7,7 @@ DYNAMO_SUPPRESS_ERRORS is off, so that internal errors count too.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ import traceback
 import dynamo
 from tests.fuzz.compare import differs, shrink
 from tests.fuzz.program import Program, SeedChooser, generate
+from tests.fuzz.wide import generate_wide
 
 
 def check(program: Program, backend: str) -> str | None:
@@ -29,11 +31,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="eager")
+    parser.add_argument("--wide", action="store_true", help="draw from the constructs of wide.py, too")
     parser.add_argument("--stop", type=int, default=5, help="stop after this many differences")
     options = parser.parse_args()
+    gc.freeze()
     found, start = 0, time.perf_counter()
     for seed in range(options.seed, options.seed + options.count):
-        program = generate(SeedChooser(seed))
+        program = (generate_wide if options.wide else generate)(SeedChooser(seed))
         difference = check(program, options.backend)
         if difference is None:
             continue

@@ -9,6 +9,7 @@ tensor storages), strides and requires_grad included.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import sys
@@ -65,6 +66,7 @@ class Viewer:
         elif isinstance(value, BaseException):
             parts.append([self.view(v) for v in value.args])
             parts.append(self.view(value.__cause__))
+            parts.append(getattr(value, "__notes__", None))
         elif isinstance(value, types.MethodType):
             parts.append((value.__func__.__name__, self.view(value.__self__)))
         if hasattr(value, "__dict__") and not isinstance(value, BaseException):
@@ -87,13 +89,14 @@ def make_arguments(module: types.SimpleNamespace, call: int) -> list[Any]:
     return [x, tensor(), lst, {"a": tensor(), "k": 4}, box, 2 + call // 2, "abc"]
 
 
-def observe(source: str, wrap: Callable[[Any], Any], graph_break: Callable[[], None], calls: int) -> Outcome:
+def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[[], None], calls: int) -> Outcome:
     """Runs the program `calls` times in one fresh module; argument values change with the call."""
     module = types.ModuleType(f"fuzzed_{next(_names)}")
     module.__dict__["graph_break"] = graph_break
     sys.modules[module.__name__] = module  # dataclasses look their module up
     exec(compile(PRELUDE, "<prelude>", "exec"), module.__dict__)
-    exec(compile(source, f"<program {module.__name__}>", "exec"), module.__dict__)
+    exec(compile(program.prelude, "<prelude>", "exec"), module.__dict__)
+    exec(compile(program.source(), f"<program {module.__name__}>", "exec"), module.__dict__)
     f = wrap(module.__dict__["f"])
     views = []
     for call in range(calls):
@@ -103,9 +106,11 @@ def observe(source: str, wrap: Callable[[Any], Any], graph_break: Callable[[], N
             with contextlib.redirect_stdout(out):
                 outcome = ("returned", f(*arguments))
         except Exception as error:
-            outcome = ("raised", error)
+            outcome = ("raised", error.with_traceback(None))
+        gc.collect()  # generators whose frames lie in cycles
         viewer = Viewer()
         state = [module.__dict__[k] for k in ("EVENTS", "COUNT", "SHARED", "TABLE")]
+        state += [vars(module.__dict__["OTHER"])] if program.prelude else []
         views.append((viewer.view(outcome), viewer.view(arguments), viewer.view(state), out.getvalue(),
                       torch.is_grad_enabled()))
         torch.set_grad_enabled(True)
@@ -120,8 +125,8 @@ def differs(program: Program, compile_function: Callable[[Any], Any], graph_brea
         compile(source, "<fuzz>", "exec")
     except SyntaxError:
         return None
-    want = observe(source, lambda f: f, lambda: None, calls)
-    got = observe(source, compile_function, graph_break, calls)
+    want = observe(program, lambda f: f, lambda: None, calls)
+    got = observe(program, compile_function, graph_break, calls)
     if want == got:
         return None
     for call, (a, b) in enumerate(zip(want.view, got.view)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -232,8 +232,11 @@ def block(body: tuple[Stmt, ...], indent: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Program:
+    """prelude: definitions that the program needs besides PRELUDE."""
+
     body: tuple[Stmt, ...]
     result: str
+    prelude: str = ""
 
     def source(self) -> str:
         lines = ["def f(x, y, lst, d, box, n, s):", "    global COUNT", "    t = x + 0; k = n; acc = []"]
@@ -329,6 +332,9 @@ SIMPLE = (
 )
 
 
+BLOCKS = ("if_block", "for_block", "while_block", "try_block", "with_block", "def_block", "return_block", "match_block")
+
+
 @dataclass
 class Generator:
     """Draws one program. depth bounds blocks, fuel the number of statements."""
@@ -337,13 +343,17 @@ class Generator:
     fuel: int = 12
     names: int = 0
     in_loop: bool = False
+    kinds: ClassVar[dict[str, tuple[str, ...]]] = KINDS
+    simple: ClassVar[tuple[str, ...]] = SIMPLE
+    conditions: ClassVar[tuple[str, ...]] = BOOL
+    blocks: ClassVar[tuple[str, ...]] = BLOCKS
 
     def expr(self, kind: str, depth: int = 0) -> str:
         if kind == "A":
             kind = self.choose.pick("TTNNLDBSK")
             if kind == "K":
                 return self.choose.pick(("None", "True", "2.5", "(1, 2)", "...", "b'q'"))
-        table = KINDS[kind]
+        table = self.kinds[kind]
         if depth >= 2:
             table = tuple(e for e in table if "{" not in e.replace("{{", ""))
         return self.fill(self.choose.pick(table), depth + 1)
@@ -358,7 +368,7 @@ class Generator:
                 end = template.index("}", i)
                 kind = template[i + 1 : end]
                 if kind == "BOOL":
-                    out.append(f"({self.fill(self.choose.pick(BOOL), depth)})")
+                    out.append(f"({self.fill(self.choose.pick(self.conditions), depth)})")
                 else:
                     inner = self.expr(kind, depth)
                     out.append(inner if inner.isidentifier() or inner.isdigit() else f"({inner})")
@@ -371,7 +381,7 @@ class Generator:
     def condition(self) -> str:
         if self.choose.integer(0, 3) == 0:
             return self.choose.pick(("t.sum() > 0", "(t > 0).any()", "x.mean() < y.mean()"))
-        return self.fill(self.choose.pick(BOOL), 1)
+        return self.fill(self.choose.pick(self.conditions), 1)
 
     def body(self, depth: int) -> tuple[Stmt, ...]:
         return tuple(self.stmt(depth) for _ in range(self.choose.integer(1, 3)))
@@ -379,8 +389,8 @@ class Generator:
     def stmt(self, depth: int) -> Stmt:
         self.fuel -= 1
         if depth >= 3 or self.fuel <= 0 or self.choose.integer(0, 2) > 0:
-            return Stmt(self.fill(self.choose.pick(SIMPLE), 0))
-        return getattr(self, self.choose.pick(BLOCKS))(depth + 1)
+            return Stmt(self.fill(self.choose.pick(self.simple), 0))
+        return getattr(self, self.choose.pick(self.blocks))(depth + 1)
 
     def fresh(self, stem: str) -> str:
         self.names += 1
@@ -455,9 +465,6 @@ class Generator:
         body = tuple(self.stmt(0) for _ in range(self.choose.integer(2, 6)))
         result = self.choose.pick(("t", "t, acc", "t, acc, k", "{'t': t, 'acc': acc, 'lst': lst}", "[t, box, d]", "acc", "(t, x, y)", "locals().get('k'), t"))
         return Program(body, result)
-
-
-BLOCKS = ("if_block", "for_block", "while_block", "try_block", "with_block", "def_block", "return_block", "match_block")
 
 
 def generate(choose: Chooser) -> Program:

@@ -11,6 +11,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules._functions import BackwardHookFunction
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
@@ -53,7 +54,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
         return function.apply(*args)  # type: ignore[no-untyped-call]
 
     apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
-    apply.__module__ = function.__module__
+    apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
     return apply
 
 
@@ -63,6 +64,8 @@ def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Va
     trace = tx.trace
     if not isinstance(cls, ClassVar) or kwargs or torch_functions.in_transform():
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
+        raise Break("call_of_unknown_function", "backward hooks of a module")
     if trace.effects.has_outside():
         raise Break("call_of_unknown_function", f"apply of {cls!r} after changes it may read")
     for arg in args:

@@ -8,6 +8,7 @@ import math
 import operator
 import sys
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,10 +114,49 @@ def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
     return found if found is not None else special_number(tx, args, ("__float__", "__index__"))
 
 
-@rule([math.sqrt])
-def sqrt(tx: SymbolicFrame, *args: Var) -> Var | None:
-    """Of a symbolic size or int; constants are folded."""
-    return numbers.square_root(tx.trace, args[0]) if len(args) == 1 else None
+def number_rule(function: Any, make: Callable[..., Var | None], name: str) -> None:
+    """A function of numbers; of constants it is folded."""
+
+    @rule(function)
+    def handle(tx: SymbolicFrame, *args: Var) -> Var | None:
+        return make(tx.trace, name, args[0]) if len(args) == 1 else None
+
+
+for _name in numbers.CURVES:
+    number_rule(getattr(math, _name), numbers.curve, _name)
+for _name in ("floor", "ceil", "trunc"):
+    number_rule(getattr(math, _name), numbers.rounded, _name)
+number_rule(round, numbers.rounded, "round")
+
+
+@rule([min])
+def min_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    return None if kwargs else numbers.extreme(tx.trace, "min", args)
+
+
+@rule([max])
+def max_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    return None if kwargs else numbers.extreme(tx.trace, "max", args)
+
+
+@rule([divmod])
+def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
+    if not (numbers.is_open(a) or numbers.is_open(b)):
+        return None
+    call = tx.trace.call
+    return TupleVar([call(tx, operator.floordiv, a, b), call(tx, operator.mod, a, b)])
+
+
+@rule([torch.Size.numel], SizeVar)
+def size_numel(tx: SymbolicFrame, size: SizeVar) -> Var:
+    return product(tx, size)
+
+
+@rule([math.prod])
+def product(tx: SymbolicFrame, items: Var, *, start: Var = ConstVar(1)) -> Var:  # noqa: B008
+    for item in items.unpack(tx):
+        start = tx.trace.call(tx, operator.mul, start, item)
+    return start
 
 
 def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:

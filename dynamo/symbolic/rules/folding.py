@@ -17,6 +17,13 @@ RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are aske
 NOT_PURE = frozenset("""attrgetter itemgetter methodcaller setitem delitem iconcat call length_hint countOf
                         indexOf""".split())
 
+# Pure functions that have rules too, for what is no constant.
+ALSO_RULES = (str, int, float, complex, repr, format, hash, len, round, divmod)
+
+
+def is_math(function: Any) -> bool:
+    return getattr(function, "__module__", None) == "math"
+
 
 def register_folds() -> None:
     """Pure functions and methods of constants."""
@@ -36,7 +43,7 @@ def register_folds() -> None:
     for name in dir(operator):
         if not name.startswith("_") and name not in NOT_PURE:
             found.append(getattr(operator, name))
-    table.foldable(f for f in found if f not in table.RULES or f in (str, int, float, complex, repr, format, hash, len, math.sqrt))
+    table.foldable(f for f in found if f not in table.RULES or f in ALSO_RULES or is_math(f))
 
 
 register_folds()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
-@late_rule("torch._dynamo.mutation_guard", "GenerationTracker.tag")
+@late_rule("mutation_guard", "GenerationTracker.tag")
 def tag_module(tx: SymbolicFrame, tracker: Var, module: Var) -> Var:
     """Marks a module that is made, for that compiler alone: `torch.nn.Module.__init__` calls it
     once that compiler (or `torch.cond` in eager) has run."""

@@ -43,7 +43,8 @@ class Rule:
 
 RULES: dict[Any, list[Rule]] = {}
 FOLDABLE: set[Any] = set()
-# Rules for functions of modules that may never be imported, by module and qualified name.
+# Rules for functions of modules that may never be imported, by the module's last name
+# and the qualified name.
 LATE_RULES: dict[tuple[str, str], Handler] = {}
 
 
@@ -84,7 +85,8 @@ def has_rule(function: Any) -> bool:
         return False
     if not isinstance(function, types.FunctionType):
         return False
-    late = LATE_RULES.get((function.__module__, function.__qualname__))
+    module = str(function.__module__).rpartition(".")[2]
+    late = LATE_RULES.get((module, function.__qualname__))
     if late is not None:
         rule(function)(late)
     return late is not None

@@ -30,6 +30,7 @@ FACTS = frozenset(
 )
 # Attributes that tell how a tensor was made, which its metadata do not.
 HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
+CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -115,7 +116,8 @@ def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
 
 @rule([torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
 def is_compiling(tx: SymbolicFrame) -> Var:
-    return ConstVar(True)
+    """True, but for `nn.Module`, which leaves out `always_call` hooks of modules that raise."""
+    return ConstVar(tx.code is not CALL_OF_MODULES)
 
 
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
+import weakref
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,14 @@ class GeneratorVar(IteratorVar):
             result: Var = self.frame.resume(tx, value, exception)
         except ObservedException as error:
             self.finished = True
+            tx.trace.suspended.pop(self.frame, None)
             raise error
         finally:
             self.running = False
+        if self.frame.has_cleanup():
+            tx.trace.suspended[self.frame] = weakref.ref(self)
+        else:
+            tx.trace.suspended.pop(self.frame, None)
         return result
 
     def next_item(self, tx: SymbolicFrame) -> Var:
@@ -102,6 +108,14 @@ class GeneratorVar(IteratorVar):
                 return ConstVar(None)
             raise
         tx.trace.raise_exception(RuntimeError, "generator ignored GeneratorExit")
+
+    def close_dropped(self, tx: SymbolicFrame) -> None:
+        """What happens when the program lets go of the generator: its `finally` blocks run."""
+        self.started = True
+        try:
+            self._close(tx)
+        except ObservedException as error:
+            raise Break("escaping_generator", f"{self!r}: {error.value!r} when it is closed") from error
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name in ("gi_frame", "gi_code", "gi_running", "gi_yieldfrom"):

@@ -8,11 +8,13 @@ value finds an ordinary constant: the number is fixed then, by a guard that name
 
 from __future__ import annotations
 
+import ast
 import math
 import operator
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.guards.shape_code import ROUNDINGS
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -30,8 +32,18 @@ FLOAT_SYMBOLS = {name: INT_SYMBOLS[name] for name in ("add", "sub", "mul", "true
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 DIVISIONS = ("floordiv", "mod", "truediv")
 HIGHEST_POWER = 8
+SHIFTS = {"lshift": "mul", "rshift": "floordiv"}
+HIGHEST_SHIFT = 40
+# Functions of one number that give floats, with the numbers that they are defined for (and do not
+# overflow for).
+CURVES: dict[str, tuple[float, float]] = {
+    "sqrt": (0, math.inf), "log": (5e-324, math.inf), "log2": (5e-324, math.inf),
+    "log10": (5e-324, math.inf), "log1p": (-0.5, math.inf), "exp": (-math.inf, 700),
+    "sin": (-1e15, 1e15), "cos": (-1e15, 1e15), "tanh": (-math.inf, math.inf),
+}  # fmt: skip
 # Functions of expressions that no guard can compute: a comparison fixes what they are made of.
-UNGUARDED = ("sqrt(", "power(")
+UNGUARDED = ("power(", "round(", *(f"{name}(" for name in CURVES))
+LARGEST_ROUNDED = 2**25  # of two such ints a guard computes the product exactly, in doubles
 
 
 class SymbolicNumber(ConstVar):
@@ -128,6 +140,8 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
         return None
     left, right = hint_of(a), hint_of(b)
     ints = type(left) is int and type(right) is int
+    if name in SHIFTS and ints and not is_open(b) and 0 <= right <= HIGHEST_SHIFT:
+        return binary(trace, SHIFTS[name], a, ConstVar(2**right))
     symbol = (INT_SYMBOLS if ints else FLOAT_SYMBOLS).get(name)
     if name == "pow" and ints and not is_open(b) and 0 <= right <= HIGHEST_POWER:
         symbol = "**"
@@ -160,12 +174,67 @@ def root(trace: Trace, a: Var, b: Var) -> Var | None:
     return trace.symbols.make(f"power({text_of(a)}, {exponent!r})", base**exponent)
 
 
-def square_root(trace: Trace, a: Var) -> Var | None:
-    """`math.sqrt(a)` of a symbolic int; None where it has to be fixed."""
-    if not is_open(a) or type(hint_of(a)) is not int or hint_of(a) < 0 or not keep_exact(trace, a):
+def curve(trace: Trace, name: str, a: Var) -> Var | None:
+    """`math.sqrt(a)`, `math.log(a)`, .. of a symbolic number; None where it has to be fixed."""
+    if not is_open(a) or not keep_exact(trace, a):
         return None
-    trace.symbols.decide(f"({text_of(a)} >= 0)")
-    return trace.symbols.make(f"sqrt({text_of(a)})", math.sqrt(hint_of(a)))
+    low, high = CURVES[name]
+    if not low <= hint_of(a) <= high:
+        return None
+    for sign, bound in ((">=", low), ("<=", high)):
+        if abs(bound) != math.inf:
+            if not is_guardable(a):
+                return None
+            trace.symbols.decide(f"({text_of(a)} {sign} {bound!r})")
+    return trace.symbols.make(f"{name}({text_of(a)})", getattr(math, name)(hint_of(a)))
+
+
+def rounded(trace: Trace, name: str, a: Var) -> Var | None:
+    """`math.floor(a)`, "ceil", "trunc" or "round" of a symbolic number, as an int."""
+    if not is_open(a):
+        return None
+    hint = hint_of(a)
+    if type(hint) is int:
+        return a
+    if not abs(hint) <= LARGEST_ROUNDED or name == "round" and not is_guardable(a):
+        return None
+    if is_guardable(a):
+        trace.symbols.decide(f"(abs({text_of(a)}) <= {LARGEST_ROUNDED}.0)")
+        if name == "trunc":
+            name = "floor" if trace.symbols.decide(f"({text_of(a)} >= 0.0)") else "ceil"
+    if name == "trunc":
+        return None
+    parts = quotient(trace, text_of(a) or "")
+    if parts is not None and name in ROUNDINGS:
+        text = "({} // {})" if name == "floor" else "(-(-{} // {}))"
+        return trace.symbols.make(text.format(*parts), ROUNDINGS[name](hint))
+    function = round if name == "round" else ROUNDINGS[name]
+    return trace.symbols.make(f"{name}({text_of(a)})", function(hint))
+
+
+def quotient(trace: Trace, text: str) -> tuple[str, str] | None:
+    """(a, b) where the text is `a / b` of ints: floor(a / b) == a // b, rounded or not."""
+    tree = ast.parse(text, mode="eval").body
+    if not isinstance(tree, ast.BinOp) or not isinstance(tree.op, ast.Div):
+        return None
+    parts = f"({ast.unparse(tree.left)})", f"({ast.unparse(tree.right)})"
+    if all(type(trace.symbols.evaluate(part)) is int and "/ " not in part.replace("//", "")
+           for part in parts):
+        return parts
+    return None
+
+
+def extreme(trace: Trace, name: str, args: tuple[Var, ...]) -> Var | None:
+    """`min(a, b, ..)` or `max(a, b, ..)` of ints of which one is symbolic."""
+    if len(args) < 2 or not any(map(is_open, args)) or not all(map(is_number, args)):
+        return None
+    hints, texts = list(map(hint_of, args)), list(map(text_of, args))
+    if any(type(hint) is not int for hint in hints) or None in texts:
+        return None
+    text = ", ".join(texts)  # type: ignore[arg-type]
+    if len(text) > LONGEST:
+        return None
+    return trace.symbols.make(f"{name}({text})", (min if name == "min" else max)(hints))
 
 
 def keep_exact(trace: Trace, var: Var) -> bool:
@@ -215,6 +284,8 @@ def convert(trace: Trace, kind: type, a: Var) -> Var | None:
         return None
     if type(a.hint) is kind:
         return a
+    if kind is int:
+        return rounded(trace, "trunc", a)
     if kind is float and keep_exact(trace, a):
         return trace.symbols.make(f"({a.text} * 1.0)", float(a.hint))
     return None

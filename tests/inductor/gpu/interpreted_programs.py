@@ -25,7 +25,7 @@ def interpreted(gm, example_inputs):
 
     def compile_aten(module, fakes):
         graph = lower_graph(module).graph
-        text = cuda.generate(graph, schedule_graph(graph, 8))
+        text = cuda.generate(graph, schedule_graph(graph, 8)).text
         texts.append(text)
         call = cuda.load(text, graph, False)
         positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]

@@ -1,0 +1,322 @@
+// The guard program's accessors and checks, and the loop that runs them one after the other.
+//
+// In: instructions and value registers. Out: the first instruction that fails, if any. Values are
+// borrowed from the objects that hold them; when an accessor must run Python code the program starts
+// over with owned values and without tags, for then anything may change on the way.
+#include "machine.h"
+
+#include <cstring>
+
+#include "compare.h"
+#include "tensor_guards.h"
+
+namespace {
+
+// Attribute reads that run no Python code: modules, functions, and C descriptors found on the type.
+// Returns 1 found (in *value, owned), 0 not there, -1 Python would have to run.
+int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (PyModule_CheckExact(object)) {
+        PyObject *found = PyDict_GetItemWithError(PyModule_GetDict(object), name);
+        if (found != nullptr) {
+            *value = run.borrow(found);
+            return 1;
+        }
+        return -1;
+    }
+    bool generic = type->tp_getattro == PyObject_GenericGetAttr;
+    if (!generic) {
+        return PyFunction_Check(object) || PyMethod_Check(object)
+                   ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr)
+                   : -1;
+    }
+    PyObject *found = _PyType_Lookup(type, name);
+    if (found != nullptr) {
+        descrgetfunc get = Py_TYPE(found)->tp_descr_get;
+        bool safe = get == nullptr || Py_IS_TYPE(found, &PyGetSetDescr_Type) ||
+                    Py_IS_TYPE(found, &PyMemberDescr_Type) || PyFunction_Check(found) ||
+                    Py_IS_TYPE(found, &PyMethodDescr_Type) ||
+                    Py_IS_TYPE(found, &PyWrapperDescr_Type);
+        if (!safe) {
+            return -1;
+        }
+    }
+    *value = run.own(PyObject_GenericGetAttr(object, name));
+    return *value != nullptr;
+}
+
+PyObject *instance_dict(Run &run, PyObject *object) {
+    if (PyModule_Check(object)) {
+        return run.borrow(PyModule_GetDict(object));
+    }
+    if (PyType_Check(object)) {
+        PyObject *dict = type_dict((PyTypeObject *)object);
+        return dict ? run.borrow(dict)
+                    : run.own(PyObject_GetAttrString(object, "__dict__"));  // a fresh proxy
+    }
+    PyObject **slot = _PyObject_GetDictPtr(object);
+    if (slot != nullptr && *slot != nullptr) {
+        return run.borrow(*slot);
+    }
+    return run.own(PyObject_GenericGetDict(object, nullptr));
+}
+
+PyObject *item_of(Run &run, PyObject *container, const Instruction &in) {
+    if (PyDict_Check(container)) {
+        PyObject *found = PyDict_GetItemWithError(container, in.arg);
+        if (found == nullptr) {
+            PyErr_Clear();
+        }
+        return run.borrow(found);
+    }
+    if (Py_IS_TYPE(container, &PyDictProxy_Type)) {
+        return run.own(PyObject_GetItem(container, in.arg));
+    }
+    bool is_list = PyList_Check(container);
+    if ((!is_list && !PyTuple_Check(container)) || !PyLong_CheckExact(in.arg)) {
+        if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+            return nullptr;
+        }
+        return run.own(PyObject_GetItem(container, in.arg));  // deque, range: C code
+    }
+    Py_ssize_t count = is_list ? PyList_GET_SIZE(container) : PyTuple_GET_SIZE(container);
+    Py_ssize_t at = in.extra < 0 ? in.extra + count : in.extra;
+    if (at < 0 || at >= count) {
+        return nullptr;
+    }
+    return run.borrow(is_list ? PyList_GET_ITEM(container, at) : PyTuple_GET_ITEM(container, at));
+}
+
+PyObject *weak_object(PyObject *reference) {  // borrowed
+    if (!PyWeakref_Check(reference)) {
+        return nullptr;
+    }
+    PyObject *object = PyWeakref_GET_OBJECT(reference);
+    return object == Py_None ? nullptr : object;
+}
+
+// 1 there, 0 not there, -1 Python would have to run.
+int has_attribute(Run &run, PyObject *object, PyObject *name) {
+    PyObject *value = nullptr;
+    int found = plain_attribute(run, object, name, &value);
+    if (found >= 0 || !run.python) {
+        return found;
+    }
+    value = PyObject_GetAttr(object, name);
+    if (value == nullptr) {
+        PyErr_Clear();
+        return 0;
+    }
+    run.owned->push_back(value);
+    return 1;
+}
+
+bool all_distinct(PyObject **values, const std::vector<int> &registers, bool storages) {
+    constexpr size_t LIMIT = 2048;
+    size_t size = 8;
+    while (size < 2 * registers.size()) {
+        size *= 2;
+    }
+    void *small[LIMIT];
+    std::vector<void *> large;
+    void **table = small;
+    if (size > LIMIT) {
+        large.resize(size);
+        table = large.data();
+    }
+    std::memset(table, 0, size * sizeof(void *));
+    for (int at : registers) {
+        void *key = storages ? tensor_storage(values[at]) : values[at];
+        if (key == nullptr) {
+            continue;
+        }
+        size_t slot = ((uintptr_t)key >> 4) * 0x9E3779B97F4A7C15ull >> 32 & (size - 1);
+        while (table[slot] != nullptr) {
+            if (table[slot] == key) {
+                return false;
+            }
+            slot = (slot + 1) & (size - 1);
+        }
+        table[slot] = key;
+    }
+    return true;
+}
+
+int in_range(PyObject *value, PyObject *bounds) {
+    if (!PyLong_Check(value) && !PyFloat_Check(value)) {
+        return 0;
+    }
+    PyObject *low = PyTuple_GET_ITEM(bounds, 0), *high = PyTuple_GET_ITEM(bounds, 1);
+    int held = low == Py_None ? 1 : PyObject_RichCompareBool(value, low, Py_GE);
+    if (held == 1 && high != Py_None) {
+        held = PyObject_RichCompareBool(value, high, Py_LE);
+    }
+    return held;
+}
+
+PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_python) {
+    const GuardScope *scope = run.scope;
+    switch (in.opcode) {
+        case OP_LOCAL:
+            return run.borrow(scope->slots[scope->local_index[in.extra]]);
+        case OP_CELL:
+            return scope->closure == nullptr
+                       ? nullptr
+                       : run.borrow(PyTuple_GET_ITEM(scope->closure, scope->cell_index[in.extra]));
+        case OP_GLOBALS:
+            return run.borrow(scope->globals);
+        case OP_BUILTINS:
+            return run.borrow(scope->builtins);
+        case OP_OBJECT:
+            return in.target;
+        case OP_MODULE: {
+            PyObject *modules = PyImport_GetModuleDict();
+            return run.borrow(PyDict_GetItemWithError(modules, in.arg));
+        }
+        case OP_ITEM:
+            return item_of(run, value, in);
+        case OP_DICT:
+            return instance_dict(run, value);
+        case OP_ATTR: {
+            PyObject *found = nullptr;
+            int known = plain_attribute(run, value, in.arg, &found);
+            if (known >= 0) {
+                return found;
+            }
+            *needs_python = !run.python;
+            return run.python ? run.own(PyObject_GetAttr(value, in.arg)) : nullptr;
+        }
+        case OP_KEY_AT:
+        case OP_VALUE_AT:
+            return run.borrow(dict_at(value, in.extra, in.opcode == OP_VALUE_AT));
+        case OP_CONTENTS:
+            return PyCell_Check(value) ? run.borrow(PyCell_GET(value)) : nullptr;
+        case OP_TYPE_OF:
+            return run.borrow((PyObject *)Py_TYPE(value));
+        case OP_DEREF:
+            return run.borrow(weak_object(value));
+        case OP_REDUCE:
+            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+                return nullptr;
+            }
+            return run.own(PyObject_CallMethod(value, "__reduce__", nullptr));
+        default:
+            return nullptr;
+    }
+}
+
+// 1 holds, 0 fails, -1 error, NEEDS_PYTHON.
+int check(Run &run, const Instruction &in, PyObject *value) {
+    int found;
+    switch (in.opcode) {
+        case OP_EQUAL:
+            return constants_equal(in.arg, value);
+        case OP_LENGTH:
+            return container_length(value) == in.extra;
+        case OP_DICT_KEYS:
+            return dict_keys_equal(value, in.arg);
+        case OP_DICT_HAS:
+        case OP_DICT_LACKS:
+            if (Py_IS_TYPE(value, &PyDictProxy_Type)) {
+                found = PyObject_IsTrue(value) < 0 ? -1 : PySequence_Contains(value, in.arg);
+            } else {
+                found = PyDict_Check(value) ? PyDict_Contains(value, in.arg) : -2;
+            }
+            return found < 0 ? (found == -2 ? 0 : -1) : found == (in.opcode == OP_DICT_HAS);
+        case OP_HAS_ATTR:
+        case OP_LACKS_ATTR:
+            found = has_attribute(run, value, in.arg);
+            return found < 0 ? NEEDS_PYTHON : found == (in.opcode == OP_HAS_ATTR);
+        case OP_SET_ITEMS:
+            return set_items_equal(value, in.arg);
+        case OP_CODE:
+            return PyFunction_Check(value) && PyFunction_GET_CODE(value) == in.arg;
+        case OP_SAME:
+            return value == run.values[in.extra];
+        case OP_NOT_SAME:
+            return value != run.values[in.extra];
+        case OP_DISTINCT:
+        case OP_DISTINCT_STORAGE:
+            return all_distinct(run.values, *(std::vector<int> *)in.spec,
+                                in.opcode == OP_DISTINCT_STORAGE);
+        case OP_CELL_EMPTY:
+            return PyCell_Check(value) && PyCell_GET(value) == nullptr;
+        case OP_WEAK_ALIVE:
+            return PyWeakref_Check(value) && (weak_object(value) != nullptr) == in.extra;
+        case OP_TRUTH:
+            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && !run.python) {
+                return NEEDS_PYTHON;
+            }
+            found = PyObject_IsTrue(value);
+            return found < 0 ? (PyErr_Clear(), 0) : found == in.extra;
+        case OP_IN_RANGE:
+            return in_range(value, in.arg);
+        case OP_SUBCLASS:
+            return PyType_IsSubtype(Py_TYPE(value), (PyTypeObject *)in.arg);
+        case OP_SHAPE:
+            return shape_holds((const ShapeWords *)in.spec, run.values);
+        default:
+            PyErr_Format(PyExc_SystemError, "guard opcode %d is not a check", in.opcode);
+            return -1;
+    }
+}
+
+}  // namespace
+
+int step(Run &run, const Instruction &in) {
+    PyObject **values = run.values;
+    PyObject *value = in.src >= 0 ? values[in.src] : nullptr;
+    switch (in.opcode) {
+        case OP_IS_TYPE:
+            return (PyObject *)Py_TYPE(value) == in.target;
+        case OP_IS:
+        case OP_IS_WEAK:
+            return value == in.target;
+        case OP_TENSOR:
+            return tensor_spec_holds(in.spec, value);
+        case OP_EMPTY:
+            return PyDict_Check(value) && PyDict_GET_SIZE(value) == 0;
+        case OP_GLOBAL_STATE:
+            return global_state_holds(in.spec);
+        default:
+            break;
+    }
+    if (in.opcode > OP_TAG_SEAL) {
+        return check(run, in, value);
+    }
+    bool needs_python = false;
+    values[in.dst] = access(run, in, value, &needs_python);
+    return needs_python ? NEEDS_PYTHON : values[in.dst] != nullptr;
+}
+
+int execute(Program *program, Run &run) {
+    Instruction *begin = program->instructions->data();
+    Instruction *end = begin + program->instructions->size();
+    PyObject **values = run.values;
+    for (Instruction *in = begin; in < end; in++) {
+        if (in->opcode == OP_TAG_TEST) {
+            PyObject *value = values[in->src];
+            if (!run.python && in->dict == value && in->version != 0 && PyDict_Check(value) &&
+                dict_version(value) == in->version) {
+                in += in->extra;
+            } else {
+                in->dict = nullptr;
+            }
+        } else if (in->opcode == OP_TAG_SEAL) {
+            if (!run.python) {
+                Instruction *test = in - in->extra;
+                PyObject *value = values[in->src];
+                test->dict = value;
+                test->version = PyDict_Check(value) ? dict_version(value) : 0;
+            }
+        } else {
+            int held = step(run, *in);
+            if (held != 1) {
+                return held == 0              ? (int)(in - begin)
+                       : held == NEEDS_PYTHON ? NEEDS_PYTHON
+                                              : FAILED_WITH_ERROR;
+            }
+        }
+    }
+    return HOLDS;
+}

@@ -1,0 +1,323 @@
+// The short cut of a guard program.
+//
+// A full walk in which all guards held leaves *anchors* (values of the frame that are the same objects
+// from call to call), *stamps* (words of memory and what they held: versions of dicts, classes of
+// instances, lengths of lists, metadata of tensors) and the instructions that have to run every time.
+// While anchors and stamps are as they were, all that hangs on them is as it was.
+//
+// Why each address may be read: an anchor is alive, because the frame holds it, and each later stamp
+// lies in an object that the stamps before it prove to be the one that was there, held by its parent.
+// A new dict never gets an old version, so that a new object at an old address is noticed.
+#include "plan.h"
+
+#include "tensor_guards.h"
+
+typedef int64_t __attribute__((may_alias)) word;
+
+struct Stamp {
+    const word *at;
+    int64_t expected;
+};
+
+struct Anchor {
+    uint16_t opcode;
+    int32_t index;
+    PyObject *expected;
+};
+
+struct FastPlan {
+    bool valid = false;
+    std::vector<Anchor> anchors;
+    std::vector<Stamp> stamps;
+    std::vector<const Instruction *> early, late;  // run before and after the stamps are compared
+    std::vector<PyObject *> values;
+    // A plan that fails at once is not worth making again soon.
+    unsigned wait = 0, patience = 1;
+};
+
+namespace {
+
+PyObject *anchor_value(const GuardScope *scope, uint16_t opcode, int32_t index) {
+    switch (opcode) {
+        case OP_LOCAL: return scope->slots[scope->local_index[index]];
+        case OP_GLOBALS: return scope->globals;
+        case OP_BUILTINS: return scope->builtins;
+        case OP_MODULE: return PyImport_GetModuleDict();
+        case OP_CELL:
+            return scope->closure
+                       ? PyTuple_GET_ITEM(scope->closure, scope->cell_index[index]) : nullptr;
+        default: return nullptr;
+    }
+}
+
+bool can_change_class(PyObject *object) {
+    return (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object);
+}
+
+// Decides for each instruction whether it can be skipped, and by which stamps.
+struct Maker {
+    Program *program;
+    FastPlan &plan;
+    const GuardScope *scope;
+    std::vector<char> pinned;     // registers: the same object while anchors and stamps hold
+    std::vector<char> versioned;  // registers: the version of the dict is stamped
+    std::vector<char> stable;     // registers worth pinning: instances, closures of functions
+    std::vector<char> loose;      // registers that do not need the stamps
+
+    Maker(Program *p, const GuardScope *s)
+        : program(p), plan(*p->plan), scope(s), pinned(p->values->size()),
+          versioned(p->values->size()), stable(p->values->size()), loose(p->values->size()) {
+        // From the end, as what hangs on a value comes after it.
+        auto &all = *program->instructions;
+        for (auto in = all.rbegin(); in != all.rend(); ++in) {
+            if (in->src >= 0 && (in->opcode == OP_DICT || in->opcode == OP_IS_WEAK ||
+                                 (in->opcode == OP_CONTENTS && stable[in->dst]))) {
+                stable[in->src] = 1;
+            }
+        }
+    }
+
+    PyObject *value(int at) { return plan.values[at]; }
+    template <typename T>
+    bool stamp(const T *at) {
+        static_assert(sizeof(T) == 8);
+        plan.stamps.push_back({(const word *)at, *(const word *)at});
+        return true;
+    }
+    bool stamp_version(int at) {
+        PyObject *dict = value(at);
+        if (!PyDict_Check(dict) || dict_version(dict) == 0) {
+            return false;
+        }
+        if (!versioned[at]) {
+            versioned[at] = 1;
+            stamp(dict_version_address(dict));
+        }
+        return true;
+    }
+    bool anchor(const Instruction &in) {
+        plan.anchors.push_back({in.opcode, in.extra, anchor_value(scope, in.opcode, in.extra)});
+        return true;
+    }
+
+    // True where the register is pinned.
+    bool pin(const Instruction &in) {
+        PyObject *from = in.src >= 0 ? value(in.src) : nullptr;
+        switch (in.opcode) {
+            case OP_OBJECT: return true;
+            case OP_GLOBALS:
+            case OP_BUILTINS: return anchor(in);
+            case OP_LOCAL:
+            case OP_CELL: return stable[in.dst] && anchor(in);
+            case OP_MODULE: return pin_module(in);
+            case OP_CONTENTS:
+                return pinned[in.src] && stable[in.dst] &&
+                       stamp(&((PyCellObject *)from)->ob_ref);
+            case OP_TYPE_OF: return pinned[in.src] && stamp(&from->ob_type);
+            case OP_DICT: return pinned[in.src] && pin_dict(from, value(in.dst));
+            case OP_ITEM: return pinned[in.src] && pin_item(in, from);
+            case OP_KEY_AT:
+            case OP_VALUE_AT:
+                return pinned[in.src] && PyDict_CheckExact(from) && stamp_version(in.src);
+            default: return false;
+        }
+    }
+    bool pin_module(const Instruction &in) {
+        PyObject *modules = PyImport_GetModuleDict();
+        if (dict_version(modules) == 0) {
+            return false;
+        }
+        for (const Anchor &known : plan.anchors) {
+            if (known.opcode == OP_MODULE) {
+                return true;
+            }
+        }
+        plan.anchors.push_back({OP_MODULE, 0, modules});
+        return stamp(dict_version_address(modules));
+    }
+    bool pin_dict(PyObject *owner, PyObject *dict) {
+        if (PyModule_Check(owner)) {
+            return true;
+        }
+        if (PyType_Check(owner)) {
+            return type_dict((PyTypeObject *)owner) == dict;
+        }
+        PyObject **slot = _PyObject_GetDictPtr(owner);
+        return slot != nullptr && *slot == dict && stamp(slot);
+    }
+    bool pin_item(const Instruction &in, PyObject *from) {
+        if (PyDict_Check(from)) {
+            return stamp_version(in.src);
+        }
+        if (PyTuple_Check(from)) {
+            return true;
+        }
+        if (!PyList_Check(from) || !PyLong_CheckExact(in.arg)) {
+            return false;
+        }
+        PyListObject *list = (PyListObject *)from;
+        Py_ssize_t at = in.extra < 0 ? in.extra + Py_SIZE(list) : in.extra;
+        return stamp(&list->ob_base.ob_size) && stamp(&list->ob_item) && stamp(&list->ob_item[at]);
+    }
+
+    // True where the check holds while anchors and stamps do.
+    bool covered(const Instruction &in) {
+        if (in.opcode == OP_DISTINCT) {
+            bool all = true;
+            for (int at : *(const std::vector<int> *)in.spec) {
+                all = all && pinned[at];
+            }
+            return all;
+        }
+        if (in.src < 0 || !pinned[in.src]) {
+            return false;
+        }
+        PyObject *of = value(in.src);
+        switch (in.opcode) {
+            case OP_IS:
+            case OP_IS_WEAK: return true;
+            case OP_IS_TYPE:
+                return !can_change_class(of) || stamp(&of->ob_type);
+            case OP_CODE: return stamp(&((PyFunctionObject *)of)->func_code);
+            case OP_EQUAL: return in.extra;  // 1: only an immutable value is equal
+            case OP_EMPTY: return stamp(&((PyDictObject *)of)->ma_used);
+            case OP_DICT_HAS:
+            case OP_DICT_LACKS: return PyDict_Check(of) && stamp_version(in.src);
+            case OP_DICT_KEYS: return PyDict_CheckExact(of) && stamp_version(in.src);
+            case OP_LENGTH: return cover_length(of);
+            case OP_SAME:
+            case OP_NOT_SAME: return pinned[in.extra];
+            case OP_TENSOR: return cover_tensor(in, of);
+            default: return false;
+        }
+    }
+    bool cover_length(PyObject *of) {
+        if (PyTuple_Check(of) || PyUnicode_Check(of) || PyBytes_Check(of)) {
+            return true;
+        }
+        if (PyList_Check(of)) {
+            return stamp(&((PyListObject *)of)->ob_base.ob_size);
+        }
+        return PyDict_Check(of) && stamp(&((PyDictObject *)of)->ma_used);
+    }
+    bool cover_tensor(const Instruction &in, PyObject *of) {
+        constexpr int LIMIT = 32;
+        const int64_t *places[LIMIT];
+        int count = tensor_places(in.spec, of, places, LIMIT);
+        for (int i = 0; i < count; i++) {
+            stamp(places[i]);
+        }
+        return count > 0;
+    }
+
+    bool is_early(const Instruction &in) {
+        switch (in.opcode) {
+            case OP_SAME:
+            case OP_NOT_SAME:
+            case OP_DISTINCT:
+            case OP_DISTINCT_STORAGE:
+            case OP_SHAPE: return false;
+            default: return in.src < 0 || loose[in.src];
+        }
+    }
+    void make() {
+        for (const Instruction &in : *program->instructions) {
+            bool tag = in.opcode == OP_TAG_TEST || in.opcode == OP_TAG_SEAL;
+            bool fetches = in.opcode < OP_TAG_TEST;
+            if (tag || (fetches ? (bool)(pinned[in.dst] = pin(in)) : covered(in))) {
+                continue;
+            }
+            bool early = is_early(in);
+            if (fetches) {
+                loose[in.dst] = early;
+            }
+            (early ? plan.early : plan.late).push_back(&in);
+        }
+    }
+};
+
+// Index of the instruction that fails, HOLDS, or an Outcome.
+int run_all(Program *program, Run &run, const std::vector<const Instruction *> &list) {
+    for (const Instruction *in : list) {
+        int held = step(run, *in);
+        if (held == 1) {
+            continue;
+        }
+        return held == 0              ? (int)(in - program->instructions->data())
+               : held == NEEDS_PYTHON ? NEEDS_PYTHON
+                                      : FAILED_WITH_ERROR;
+    }
+    return HOLDS;
+}
+
+bool unchanged(const FastPlan &plan) {
+    for (const Stamp *s = plan.stamps.data(), *end = s + plan.stamps.size(); s < end; s++) {
+        if (__builtin_expect(*s->at != s->expected, 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+void plan_make(Program *program, const GuardScope *scope) {
+    if (program->plan == nullptr) {
+        program->plan = new FastPlan;
+    }
+    FastPlan &plan = *program->plan;
+    if (plan.wait > 0) {
+        plan.wait--;
+        return;
+    }
+    plan.anchors.clear();
+    plan.stamps.clear();
+    plan.early.clear();
+    plan.late.clear();
+    plan.values = *program->values;
+    Maker(program, scope).make();
+    plan.valid = true;
+}
+
+void plan_free(Program *program) {
+    delete program->plan;
+    program->plan = nullptr;
+}
+
+Answer plan_run(Program *program, Run &run, int *failed) {
+    FastPlan *plan = program->plan;
+    if (plan == nullptr || !plan->valid) {
+        return PLAN_UNKNOWN;
+    }
+    bool same = true;
+    for (const Anchor &anchor : plan->anchors) {
+        same = same && anchor_value(run.scope, anchor.opcode, anchor.index) == anchor.expected;
+    }
+    run.values = plan->values.data();
+    int outcome = same ? run_all(program, run, plan->early) : HOLDS;
+    if (same && outcome == HOLDS) {
+        same = unchanged(*plan);
+        outcome = same ? run_all(program, run, plan->late) : HOLDS;
+    }
+    if (!same) {
+        plan->valid = false;
+        plan->patience = plan->patience < 1024 ? 2 * plan->patience : plan->patience;
+        plan->wait = plan->patience;
+        return PLAN_UNKNOWN;
+    }
+    if (outcome == HOLDS) {
+        plan->patience = 1;
+        return PLAN_HOLDS;
+    }
+    *failed = outcome;
+    return outcome < 0 ? PLAN_UNKNOWN : PLAN_FAILS;
+}
+
+PyObject *plan_counts(Program *program) {
+    const FastPlan *plan = program->plan;
+    if (plan == nullptr || !plan->valid) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("nnn", (Py_ssize_t)plan->anchors.size(), (Py_ssize_t)plan->stamps.size(),
+                         (Py_ssize_t)(plan->early.size() + plan->late.size()));
+}

@@ -1,0 +1,44 @@
+"""References that keep nothing alive: what an entry remembers of classes, functions and modules.
+
+In: an object that a guard is about. Out: a `Weak` in its place, where Python can refer to it weakly. An
+entry lives no longer than these objects (its program dies with the first of them).
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that may die, and have Python methods
+
+
+class Weak:
+    """Stands for an object that may die; its text stays."""
+
+    __slots__ = ("reference", "text")
+
+    def __init__(self, value: Any) -> None:
+        self.reference = weakref.ref(value)
+        self.text = getattr(value, "__qualname__", None) or type(value).__qualname__
+
+    def __repr__(self) -> str:
+        return f"<{self.text}>" if self.reference() is not None else f"<{self.text}, which is gone>"
+
+
+def weakly(value: Any) -> Any:
+    """A `Weak` for what can be referred to weakly and may die, else the value itself.
+
+    >>> weakly(int), weakly(3)
+    (<class 'int'>, 3)
+    """
+    if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
+        return value
+    if isinstance(value, type | types.FunctionType) or type(value).__weakrefoffset__:
+        return Weak(value)
+    return value
+
+
+def strongly(value: Any) -> Any:
+    """The object that `weakly` was given; None once it is dead."""
+    return value.reference() if isinstance(value, Weak) else value

@@ -1,0 +1,336 @@
+"""The short cut of the guard program: what it skips is noticed all the same when it changes."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import sys
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo import hook
+from dynamo.guards.build import build_program
+from dynamo.guards.explain import failures
+from dynamo.guards.kinds import TensorFacts
+from dynamo.guards.records import Guard
+from dynamo.guards.sources import (
+    AttrSource,
+    CellContentsSource,
+    CellSource,
+    DictSource,
+    DictValueSource,
+    GlobalSource,
+    ItemSource,
+    LocalSource,
+    ModuleSource,
+    ObjectSource,
+    Scope,
+    Source,
+    TypeSource,
+)
+
+HAS_TAGS = sys.version_info < (3, 13)  # without versions of dicts there is no short cut
+M = LocalSource("m")
+DICT = DictSource(M)
+
+
+def item(name: str) -> Source:
+    return ItemSource(DICT, name)
+
+
+class Program:
+    """A program, its twin, and a frame to run them on."""
+
+    def __init__(self, *guards: Guard, collect: tuple[Source, ...] = (), **values: Any) -> None:
+        self.guards, self.values = guards, values
+        self.globals: dict[str, Any] = {"g": len}
+        self.cells: dict[str, Any] = {}
+        self.program = build_program(guards, collect)
+
+    def holds(self) -> bool:
+        scope = Scope(self.values, self.globals, builtins.__dict__, self.cells)
+        expected = not failures(self.guards, scope)
+        for _ in range(2):  # by the short cut or a walk, then by the other
+            collected, _, held = self.program.run(
+                self.values, self.globals, builtins.__dict__, self.cells)
+            assert held == expected, failures(self.guards, scope)
+        return bool(held)
+
+    def settle(self) -> None:
+        """Runs until the short cut stands."""
+        for _ in range(3):
+            assert self.holds()
+        assert (self.program.plan is not None) == HAS_TAGS
+
+
+class Box:
+    k = 3
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class OtherBox(Box):
+    pass
+
+
+def helper() -> int:
+    return 1
+
+
+def changed_helper() -> int:
+    return 2
+
+
+def tensor_guard(source: Source, value: torch.Tensor) -> Guard:
+    return Guard("TENSOR", source, TensorFacts.of(value))
+
+
+def weight() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.randn(3, 2))
+
+
+def set_class(box: Any) -> None:
+    box.__class__ = OtherBox
+
+
+# name: the object, its guards, what changes it.
+MUTATIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Guard]], Callable[[Any], Any]]] = {
+    "class of an instance": (
+        Box, lambda b: [Guard("TYPE", M, Box), Guard("DICT_LACKS", DICT, "q")], set_class),
+    "value in an instance dict": (
+        lambda: Box(n=1), lambda b: [Guard("CONST", item("n"), 1)], lambda b: setattr(b, "n", 2)),
+    "equal value of another type": (
+        lambda: Box(n=1), lambda b: [Guard("CONST", item("n"), 1)],
+        lambda b: setattr(b, "n", True)),
+    "a whole new instance dict": (
+        lambda: Box(n=1), lambda b: [Guard("CONST", item("n"), 1)],
+        lambda b: setattr(b, "__dict__", {"n": 2})),
+    "a key more": (
+        Box, lambda b: [Guard("DICT_LACKS", DICT, "forward")],
+        lambda b: setattr(b, "forward", 1)),
+    "order of keys": (
+        lambda: Box(d={1: 1, 2: 2}),
+        lambda b: [Guard("TYPE", item("d"), dict), Guard("DICT_KEYS", item("d"), (1, 2))],
+        lambda b: b.d.update({1: b.d.pop(1)})),
+    "order of an OrderedDict": (
+        lambda: Box(d=OrderedDict([(1, 1), (2, 2)])),
+        lambda b: [Guard("TYPE", item("d"), OrderedDict), Guard("DICT_KEYS", item("d"), (1, 2))],
+        lambda b: b.d.move_to_end(1)),
+    "n-th value of an OrderedDict": (
+        lambda: Box(d=OrderedDict([(1, 5), (2, 6)])),
+        lambda b: [Guard("TYPE", item("d"), OrderedDict), Guard("DICT_KEYS", item("d"), (1, 2)),
+                   Guard("CONST", DictValueSource(item("d"), 0), 5)],
+        lambda b: b.d.move_to_end(1)),
+    "an empty dict fills": (
+        lambda: Box(d=OrderedDict()), lambda b: [Guard("DICT_KEYS", item("d"), ())],
+        lambda b: b.d.update(a=1)),
+    "length of a list": (
+        lambda: Box(d=[1]), lambda b: [Guard("LENGTH", item("d"), 1)], lambda b: b.d.append(1)),
+    "item of a list": (
+        lambda: Box(d=[1, 2]), lambda b: [Guard("CONST", ItemSource(item("d"), 1), 2)],
+        lambda b: b.d.__setitem__(1, 3)),
+    "last item of a list": (
+        lambda: Box(d=[1, 2]), lambda b: [Guard("CONST", ItemSource(item("d"), -1), 2)],
+        lambda b: b.d.append(3)),
+    "a list sorted in place": (
+        lambda: Box(d=[2, 1]), lambda b: [Guard("CONST", ItemSource(item("d"), 0), 2)],
+        lambda b: b.d.sort()),
+    "contents of a constant list": (
+        lambda: Box(d=[1, 2]), lambda b: [Guard("CONST", item("d"), [1, 2])],
+        lambda b: b.d.__setitem__(0, 9)),
+    "code of a function": (
+        lambda: Box(f=types.FunctionType(helper.__code__, {})),
+        lambda b: [Guard("CODE", item("f"), helper.__code__)],
+        lambda b: setattr(b.f, "__code__", changed_helper.__code__)),
+    "attribute of a class": (
+        lambda: Box(c=type("C", (), {"k": 1})),
+        lambda b: [Guard("CONST", ItemSource(DictSource(item("c")), "k"), 1)],
+        lambda b: setattr(b.c, "k", 2)),
+    "attribute more on a class": (
+        lambda: Box(c=type("C", (), {})),
+        lambda b: [Guard("DICT_LACKS", DictSource(item("c")), "k")],
+        lambda b: setattr(b.c, "k", 2)),
+    "type of a value": (
+        lambda: Box(v=Box()), lambda b: [Guard("ID", TypeSource(item("v")), Box)],
+        lambda b: set_class(b.v)),
+    "a set": (
+        lambda: Box(v={1}), lambda b: [Guard("SET_ITEMS", item("v"), frozenset({1}))],
+        lambda b: b.v.add(2)),
+    "a slot": (
+        lambda: Box(v=types.MethodType(helper, 1)),
+        lambda b: [Guard("ID", AttrSource(item("v"), "__self__"), 1)],
+        lambda b: setattr(b, "v", types.MethodType(helper, 2))),
+    "requires_grad_": (
+        lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: b.p.requires_grad_(False)),
+    "requires_grad_ of a plain tensor": (
+        lambda: Box(p=torch.ones(2)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: b.p.requires_grad_()),
+    "data of another size": (
+        lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: setattr(b.p, "data", torch.ones(3, 4))),
+    "data of another dtype": (
+        lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: setattr(b.p, "data", torch.ones(3, 2, dtype=torch.float64))),
+    "data with other strides": (
+        lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: setattr(b.p, "data", torch.ones(2, 3).t())),
+    "data on another device": (
+        lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: setattr(b, "p", torch.nn.Parameter(b.p.to("meta")))),
+    "resize_": (
+        lambda: Box(p=torch.ones(3, 2)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: b.p.resize_(2, 2)),
+    "a dimension more": (
+        lambda: Box(p=torch.ones(3, 2)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: b.p.unsqueeze_(0)),
+    "swapped tensors": (
+        lambda: Box(p=torch.ones(3, 2)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: torch.utils.swap_tensors(b.p, torch.ones(2, 2))),
+    "a result of autograd in place": (
+        lambda: Box(p=torch.ones(3)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: b.p.mul_(torch.ones(3, requires_grad=True))),
+    "many dimensions": (
+        lambda: Box(p=torch.ones(1, 2, 1, 2, 1, 2, 1)), lambda b: [tensor_guard(item("p"), b.p)],
+        lambda b: setattr(b.p, "data", torch.ones(2, 1, 2, 1, 1, 2, 1))),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_change_is_noticed(name: str) -> None:
+    make, guards_of, change = MUTATIONS[name]
+    value = make()
+    program = Program(*guards_of(value), m=value)
+    program.settle()
+    change(value)
+    assert not program.holds()
+
+
+def test_another_instance_of_the_class() -> None:
+    program = Program(Guard("TYPE", M, Box), Guard("CONST", item("n"), 1), m=Box(n=1))
+    program.settle()
+    program.values["m"] = Box(n=2)
+    assert not program.holds()
+    program.values["m"] = Box(n=1)
+    assert program.holds()
+
+
+def test_values_of_another_instance_are_not_handed_out() -> None:
+    boxes = [Box(p=weight()) for _ in range(3)]
+    program = Program(tensor_guard(item("p"), boxes[0].p), collect=(item("p"),), m=boxes[0])
+    for number in (0, 0, 0, 1, 0, 2, 2, 1, 0, 0, 1, 1):
+        values = {"m": boxes[number]}
+        collected, _, held = program.program.run(values, {}, builtins.__dict__)
+        assert held and collected[0] is boxes[number].p
+
+
+def test_a_new_object_at_an_old_address() -> None:
+    program = Program(Guard("TYPE", M, Box), Guard("CONST", item("n"), 1), m=Box(n=1))
+    program.settle()
+    for count in range(200):
+        program.values.clear()
+        program.values["m"] = Box(n=2 if count % 2 else 1)
+        assert program.holds() == (count % 2 == 0)
+
+
+def test_cells_globals_and_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = types.ModuleType("fresh_module")
+    fresh.k = 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fresh_module", fresh)
+    cell = types.CellType(Box(n=1))
+    contents = CellContentsSource(CellSource("c"))
+    program = Program(
+        Guard("ID", GlobalSource("g"), len),
+        Guard("CONST", ItemSource(DictSource(contents), "n"), 1),
+        Guard("CONST", ItemSource(DictSource(ModuleSource("fresh_module")), "k"), 1),
+    )
+    program.cells["c"] = cell
+    program.settle()
+    cell.cell_contents = Box(n=2)
+    assert not program.holds()
+    cell.cell_contents = Box(n=1)
+    program.settle()
+    program.globals["g"] = max
+    assert not program.holds()
+    program.globals["g"] = len
+    fresh.k = 2  # type: ignore[attr-defined]
+    assert not program.holds()
+    fresh.k = 1  # type: ignore[attr-defined]
+    program.settle()
+    other = types.ModuleType("fresh_module")
+    other.k = 2  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fresh_module", other)
+    assert not program.holds()
+
+
+def test_an_instance_that_changes_at_each_call_is_walked() -> None:
+    box = Box(n=1, count=0)
+    program = Program(Guard("CONST", item("n"), 1), m=box)
+    for count in range(100):
+        box.count = count
+        assert program.holds()
+    box.n = 2
+    assert not program.holds()
+
+
+# -- death ------------------------------------------------------------------------------------
+
+
+def test_a_program_dies_with_the_class_that_it_is_about() -> None:
+    cls = type("Local", (), {"k": 1})
+    value = cls()
+    program = Program(
+        Guard("TYPE", M, cls),
+        Guard("CONST", ItemSource(DictSource(ObjectSource(cls, "Local")), "k"), 1), m=value)
+    program.settle()
+    reference = weakref.ref(cls)
+    built = program.program
+    del cls, value, program
+    gc.collect()
+    assert reference() is None
+    assert not built.alive
+    assert built.run({"m": Box()}, {}, builtins.__dict__)[2] is False
+
+
+def entry_count(compiled: Any, function: Any) -> int:
+    return len(hook.entries(function.__code__, compiled.region))
+
+
+held: dict[str, Any] = {}
+
+
+def call(x: torch.Tensor) -> torch.Tensor:
+    return held["it"](x)  # type: ignore[no-any-return]
+
+
+def test_entries_go_with_the_functions_and_classes_that_they_guard() -> None:
+    def make_function() -> Any:
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        return inner
+
+    def make_class() -> Any:
+        return type("Local", (), {"__call__": lambda self, x: x * 3})()
+
+    for make in (make_function, make_class):
+        compiled = dynamo.compile(call, backend="eager")
+        references = []
+        for _ in range(4):
+            held["it"] = make()
+            kept = held["it"] if make is make_function else type(held["it"])
+            references.append(weakref.ref(kept))
+            del kept
+            assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+            held.clear()
+            gc.collect()
+        assert [reference() for reference in references] == [None] * 4, make
+        assert entry_count(compiled, call) == 0
