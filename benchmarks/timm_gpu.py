@@ -1,7 +1,7 @@
 """Image models of timm on a GPU: right against float64, graphs, seconds to compile, speed.
 
     python benchmarks/timm_gpu.py [--only resnet50 ...] [--jobs 6] [--batch 32] [--no-peer]
-                                  [--mode NAME] [--out FILE]
+                                  [--what eval train] [--mode NAME] [--out FILE]
 
 Each model runs in a process of its own, for inference and for one training step (forward, loss,
 backward): as eager, as `dynamo.compile` (default backend) and as `torch.compile`. Compiling is
@@ -44,6 +44,7 @@ MODELS = {
     "beit": "beit_base_patch16_224", "cait": "cait_s24_224",
 }  # fmt: skip
 LOCK = Path(tempfile.gettempdir()) / "timm_gpu.lock"
+KINDS = ("eval", "train")
 ROUNDS, CALLS, CHECKED = 5, 5, 4
 Step = Callable[[torch.Tensor], Any]
 
@@ -104,7 +105,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for kind, compile_with in compilers.items():
         row[f"{kind}_graphs"] = graphs_of(compile_with, copy.deepcopy(base).eval(), x[:CHECKED])
         dynamo.reset()
-    for what in ("eval", "train"):
+    for what in options.what:
         steps: dict[str, Step] = {}
         for kind in ("exact", "eager", *compilers):
             model = copy.deepcopy(base).train(what == "train")
@@ -153,7 +154,7 @@ HEAD = (
 
 
 def lines_of(row: dict[str, Any]) -> Iterator[str]:
-    for what in ("eval", "train"):
+    for what in (what for what in KINDS if what in row):
         part = row[what]
         nan = float("nan")
         good = part["ours_error"] <= 3 * part["eager_error"] + 1e-6
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--mode", default=None)
     parser.add_argument("--out", default="")
     parser.add_argument("--worker", default="")
@@ -197,7 +199,7 @@ def main() -> None:
             traceback.print_exc()
             raise SystemExit(1) from None
         return
-    given = ["--batch", str(options.batch)]
+    given = ["--batch", str(options.batch), "--what", *options.what]
     given += ["--no-peer"] if options.no_peer else []
     given += ["--mode", options.mode] if options.mode else []
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -67,7 +67,7 @@ def compile_fx(
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with config.patch(**settings):
-            return _compile(module, inputs)
+            return _compile(module, inputs, settings)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
         with config.patch(**settings), timed("inductor"):
@@ -78,13 +78,19 @@ def compile_fx(
     return compile_static(gm, example_inputs)
 
 
-def _compile(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+def _compile(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> Compiled:
+    def compile_backward(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+        with config.patch(**settings):  # it is compiled later
+            return _compile_backward(module, fakes)
+
     table = _decompositions()
     try:
         with timed("inductor"):
             if _needs_gradients(example_inputs):
                 return compile_training(
-                    gm, example_inputs, compile_aten, _compile_backward, decompositions=table
+                    gm, example_inputs, compile_aten, compile_backward, decompositions=table
                 )
             return compile_inference(
                 gm, example_inputs, _compile_inference, decompositions=table, epilogue_in_graph=True

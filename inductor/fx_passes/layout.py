@@ -1,8 +1,9 @@
 """Channels-last convolutions: activations stay as the library convolves them fastest.
 
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
-reads a channels-last input; what is computed from it keeps that layout until an operator needs
-another, and the graph's outputs have the strides they had. A graph that speaks of strides itself
+(on a GPU: that its matrix units compute) reads a channels-last input; what is computed from it
+keeps that layout until an operator needs another, and the graph's outputs have the strides they
+had. A graph that speaks of strides itself
 (`as_strided`) or has no convolution is returned as it is.
 """
 
@@ -36,11 +37,20 @@ def _wants_last(node: fx.Node) -> bool:
     if node.target is not aten.convolution.default:
         return False
     source = node.args[0].meta["val"]  # type: ignore[union-attr]
-    return (
-        source.device.type == "cpu"
-        and source.dim() == 4
-        and source.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    )
+    if source.dim() != 4 or source.dtype not in _fast_dtypes(source.device):
+        return False
+    depthwise = 1 < node.args[8] == source.shape[1]
+    return source.device.type == "cpu" or not depthwise
+
+
+def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Dtypes whose convolutions are fastest channels last: on a GPU those of its matrix units."""
+    if device.type == "cpu":
+        return (torch.float32, torch.bfloat16, torch.float16)
+    if device.type != "cuda" or not torch.backends.cudnn.enabled:
+        return ()
+    halves = (torch.bfloat16, torch.float16)
+    return (torch.float32, *halves) if torch.backends.cudnn.allow_tf32 else halves
 
 
 class _Rewriter:

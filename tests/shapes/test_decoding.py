@@ -26,12 +26,14 @@ def llama() -> Any:
         intermediate_size=64, vocab_size=97, max_position_embeddings=128))
 
 
-def decode(model: Callable[..., Any], prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def decode(
+    model: Callable[..., Any], prompt: torch.Tensor, count: int = TOKENS
+) -> tuple[torch.Tensor, torch.Tensor]:
     """All tokens and the scores of each step."""
     cache, current = transformers.DynamicCache(), prompt
     tokens, scores = [], []
     with torch.no_grad():
-        for _ in range(TOKENS):
+        for _ in range(count):
             result = model(input_ids=current, past_key_values=cache, use_cache=True)
             scores.append(result.logits[:, -1])
             current = scores[-1].argmax(-1, keepdim=True)
@@ -52,3 +54,52 @@ def test_greedy_decoding(make: Callable[[], Any]) -> None:
         if length == 5:
             assert counter.frame_count <= 3
     assert counter.frame_count <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_decoding_64_tokens(make: Callable[[], Any], backend: str) -> None:
+    model = make().eval()
+    dynamo.reset()
+    compiled = dynamo.compile(model, backend=backend)
+    prompt = torch.randint(0, 97, (2, 5))
+    tokens, scores = decode(compiled, prompt, 64)
+    wanted_tokens, wanted_scores = decode(model, prompt, 64)
+    assert torch.equal(tokens, wanted_tokens)
+    torch.testing.assert_close(scores, wanted_scores)
+    assert dynamo.counters["stats"]["graphs"] <= 3
+
+
+def bert() -> Any:
+    return transformers.BertModel(transformers.BertConfig(
+        num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64,
+        vocab_size=97, max_position_embeddings=64))
+
+
+@pytest.mark.parametrize("make", [bert, llama])
+@pytest.mark.parametrize("axis", ["batch", "sequence"])
+def test_twenty_sizes_of_a_model(make: Callable[[], Any], axis: str) -> None:
+    model, counter = make().eval(), CompileCounter()
+    compiled = dynamo.compile(model, backend=counter)
+    with torch.no_grad():
+        for size in range(3, 23):
+            tokens = torch.randint(0, 97, (size, 7) if axis == "batch" else (2, size))
+            found, wanted = compiled(input_ids=tokens), model(input_ids=tokens)
+            torch.testing.assert_close(found[0], wanted[0])
+    assert counter.frame_count <= 2
+
+
+def test_step_counter_and_learning_rate() -> None:
+    def step(weight: torch.Tensor, grad: torch.Tensor, number: int, rate: float) -> torch.Tensor:
+        decay = 1 - 0.9**number if number < 1000 else 1.0
+        return weight - rate * grad / decay
+
+    counter = CompileCounter()
+    compiled = dynamo.compile(step, backend=counter)
+    weight, grad = torch.randn(4), torch.randn(4)
+    for number in range(1, 21):
+        rate = 0.1 / number
+        found, wanted = (f(weight, grad, number, rate) for f in (compiled, step))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert counter.frame_count <= 2

@@ -63,6 +63,7 @@ TWICE: dict[str, Program] = {
     "remainder": lambda x: x * (x.shape[0] % 4),
     "divmod": lambda x: [x * part for part in divmod(x.shape[0], 3)],
     "power": lambda x: x * x.shape[0] ** 2 * x.shape[0] ** -0.5,
+    "powers of constants": lambda x: x * 0.9 ** x.shape[0] + 1.5 ** -x.shape[0],
     "shifts": lambda x: x * (x.shape[0] << 1) * (x.shape[0] >> 1),
     "numel": lambda x: x / x.numel(),
     "len": lambda x: x * len(x),

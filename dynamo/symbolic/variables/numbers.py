@@ -147,7 +147,7 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
         symbol = "**"
     texts = text_of(a), text_of(b)
     if name == "pow" and symbol is None:
-        return root(trace, a, b)
+        return power(trace, a, b)
     if symbol is None or None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
         return None
     if name in DIVISIONS and right == 0:
@@ -163,15 +163,25 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     return trace.symbols.make(f"({texts[0]} {symbol} {texts[1]})", real(left, right))
 
 
-def root(trace: Trace, a: Var, b: Var) -> Var | None:
-    """`size ** 0.5` and the like."""
-    if not is_open(a) or is_open(b) or type(hint_of(b)) is not float or type(hint_of(a)) is not int:
-        return None
+def power(trace: Trace, a: Var, b: Var) -> Var | None:
+    """`size ** 0.5`, `0.9 ** step` and the like: a float, in a range where nothing overflows."""
     base, exponent = hint_of(a), hint_of(b)
-    if base <= 0 or not abs(exponent) <= 2 or not keep_exact(trace, a):
+    if float not in (type(base), type(exponent)) or (is_open(a) and is_open(b)):
         return None
-    trace.symbols.decide(f"({text_of(a)} > 0)")
-    return trace.symbols.make(f"power({text_of(a)}, {exponent!r})", base**exponent)
+    if not (base > 0 and is_guardable(a) and is_guardable(b)):
+        return None
+    if is_open(a):
+        bounds = (f"({text_of(a)} >= 1e-30)", f"({text_of(a)} <= 1e30)")
+        inside = 1e-30 <= base <= 1e30 and abs(exponent) <= HIGHEST_POWER
+    else:
+        most = 700 / abs(math.log(base)) if base != 1 else 1e300
+        bounds = (f"(abs({text_of(b)}) <= {most!r})",)
+        inside = abs(exponent) <= most
+    if not inside or not (keep_exact(trace, a) and keep_exact(trace, b)):
+        return None
+    if not all([trace.symbols.decide(bound) for bound in bounds]):
+        return None
+    return trace.symbols.make(f"power({text_of(a)}, {text_of(b)})", base**exponent)
 
 
 def curve(trace: Trace, name: str, a: Var) -> Var | None:

@@ -1,0 +1,39 @@
+"""Which convolutions get channels-last inputs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import fx
+
+from inductor.fx_passes.layout import _wants_last
+
+F32, BF16 = torch.float32, torch.bfloat16
+
+
+def convolution(device: str, dtype: torch.dtype, groups: int, channels: int, axes: int) -> fx.Node:
+    graph = fx.Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    shape = (2, channels, *[9] * axes)
+    x.meta["val"] = SimpleNamespace(
+        device=torch.device(device), dtype=dtype, shape=shape, dim=lambda: len(shape)
+    )
+    rest = (None, [1] * axes, [0] * axes, [1] * axes, False, [0] * axes, groups)
+    return graph.call_function(torch.ops.aten.convolution.default, (x, weight, *rest))
+
+
+@pytest.mark.parametrize(("device", "dtype", "groups", "axes", "tf32", "wanted"), [
+    ("cpu", F32, 1, 2, False, True), ("cpu", F32, 8, 2, False, True),
+    ("cpu", torch.float64, 1, 2, False, False), ("cpu", F32, 1, 3, False, False),
+    ("cuda", BF16, 1, 2, False, True), ("cuda", F32, 1, 2, True, True),
+    ("cuda", F32, 1, 2, False, False), ("cuda", F32, 4, 2, True, True),
+    ("cuda", F32, 8, 2, True, False),
+])  # fmt: skip
+def test_convolutions(
+    device: str, dtype: torch.dtype, groups: int, axes: int, tf32: bool, wanted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    assert _wants_last(convolution(device, dtype, groups, 8, axes)) == wanted
