@@ -21,7 +21,6 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.records import Unsupported
-from dynamo.aot.symbols import assumption_check
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
@@ -41,7 +40,7 @@ from inductor.runtime import _launch, cuda_graphs
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
-from inductor.symbolic import ForAllSizes, Variant
+from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
 
 Compiled = Callable[..., Any]
 
@@ -71,7 +70,7 @@ def compile_fx(
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
         with config.patch(**settings), timed("inductor"):
-            return _compile_symbolic(module, inputs)
+            return _compile_symbolic(module, inputs, settings)
 
     if is_symbolic(gm, example_inputs):
         return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
@@ -81,11 +80,8 @@ def compile_fx(
 def _compile(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> Compiled:
-    def compile_backward(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-        with config.patch(**settings):  # it is compiled later
-            return _compile_backward(module, fakes)
-
     table = _decompositions()
+    compile_backward = functools.partial(_compile_backward, settings)
     try:
         with timed("inductor"):
             if _needs_gradients(example_inputs):
@@ -105,23 +101,24 @@ def _compile(
 
 
 def _compile_symbolic(
-    gm: torch.fx.GraphModule, example_inputs: list[Any]
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> tuple[Callable[..., bool], Compiled]:
     """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
-    tables = []
+    checks = []
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-        tables.append(module.meta["symbols"])
+        checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return compile_aten(module, fakes)
 
     options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
     if _needs_gradients(example_inputs):
-        call = compile_training(gm, example_inputs, compile_first, _compile_backward, **options)
+        compile_backward = functools.partial(_compile_backward, settings)
+        call = compile_training(gm, example_inputs, compile_first, compile_backward, **options)
     else:
         call = compile_inference(
             gm, example_inputs, compile_first, epilogue_in_graph=True, **options
         )
-    return assumption_check(tables[0]), call
+    return checks[0], call
 
 
 def _report_defect(defect: Exception) -> None:
@@ -136,10 +133,14 @@ def _report_defect(defect: Exception) -> None:
     )
 
 
-def _compile_backward(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-    """The backward half; its forward has run already, so what can't be compiled runs as ATen."""
+def _compile_backward(
+    settings: Mapping[str, Any], module: torch.fx.GraphModule, fakes: list[Any]
+) -> Compiled:
+    """The backward half, compiled later than its forward, which has run already: so what can't be
+    compiled runs as ATen."""
     try:
-        return compile_aten(module, fakes)
+        with config.patch(**settings):
+            return compile_aten(module, fakes)
     except NoCompiler:
         raise
     except Unsupported as refusal:

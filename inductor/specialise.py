@@ -1,7 +1,7 @@
 """Graphs with symbolic sizes and numbers: one compile for all, or one per sizes that are met.
 
-In: a captured graph that holds for many sizes, a compiler for all of them and one for those at hand.
-Out: a callable. What can't be compiled for all sizes is compiled for the sizes and numbers of each
+In: a captured graph that holds for many sizes, a compiler for all of them and one for some. Out: a
+callable. What can't be compiled for all sizes is compiled for the sizes and numbers of each
 call at its first use, up to a limit; beyond, new ones run the graph as it was captured. All this is
 counted, and said in the log `dynamic`.
 """

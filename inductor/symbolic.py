@@ -20,7 +20,8 @@ from typing import Any
 
 from torch import fx
 
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import SymbolTable, Unsupported
+from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
 from inductor import cpu, metrics
@@ -163,6 +164,17 @@ def places_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Source]
         sizes = getattr(node.meta.get("example_value"), "shape", ())
         found += [Source(number, dim) for dim, size in enumerate(sizes) if type(size) is not int]
     return found
+
+
+def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any]) -> Check:
+    """Whether inputs fit an ATen graph: what it assumed holds, and open sizes that it took for
+    constants (0 and 1, say) are these."""
+    check = assumption_check(table)
+    fixed = [(place, place.read(fakes)) for place in places]
+    fixed = [(place, value) for place, value in fixed if type(value) is int]
+    if not fixed:
+        return check
+    return lambda *inputs: all(p.read(inputs) == v for p, v in fixed) and check(*inputs)
 
 
 def _reader(sources: Sequence[Source]) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:

@@ -85,7 +85,8 @@ class _Writer:
             "outputs": [self._output(output) for output in self.graph.outputs],
         }
         spec["views"] = list(self.views)
-        return Wrapper("\n".join([HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]), spec)
+        lines = [HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]
+        return Wrapper("\n".join(lines), spec)
 
     def _sizes(self) -> list[str]:
         """Sizes known at a call are read from the last slot."""

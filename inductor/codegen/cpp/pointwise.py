@@ -51,7 +51,8 @@ def plain_level(loop: Loop) -> Level:
 
 
 def _big_level(loop: Loop, name: str) -> Level:
-    return Level(f"{name}_big", "0", str(loop.extent), up_to_multiple(loop.extent, BIG_TILE), BIG_TILE)
+    count = up_to_multiple(loop.extent, BIG_TILE)
+    return Level(f"{name}_big", "0", str(loop.extent), count, BIG_TILE)
 
 
 def _tile_level(loop: Loop, name: str) -> Level:
