@@ -5,7 +5,8 @@ and real example inputs. Out: a world with the face of `ReferenceWorld`. Equal s
 share a symbol here; the values at hand are the hints; numbers among the inputs are symbols.
 Importing this module costs seconds, so that only graphs with symbolic sizes do.
 
-An input is modelled with offset 0: offsets of views of inputs count from where the input begins.
+Inputs and tensor attributes are modelled with offset 0: offsets of their views count from where they
+begin.
 Errors: Unsupported, for all that fails.
 """
 
@@ -37,6 +38,8 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 # What torch's C++ calls where it wants plain ints.
 READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_offset.default))
+# A storage is resized or exchanged; memory is pinned or not.
+NOT_MODELLED = frozenset((aten.resize_, aten.resize_as_, aten.set_, aten.is_pinned))
 
 
 class NeedsPython(Unsupported):
@@ -127,6 +130,8 @@ class SymbolicReferenceWorld:
 
     def _symbol(self, place: Place, value: int) -> Any:
         index, dim = place
+        if dim is not None and value < 2:
+            raise Unsupported(f"a symbolic size is {value}")
         make = self._world.number if dim is None else self._world.size
         name = f"n{index}" if dim is None else f"s{index}_{dim}"
         number = make(name, value)
@@ -206,6 +211,8 @@ class SymbolicReferenceWorld:
             return args[0].device
         if func in READS_NUMBERS:
             raise Unsupported(f"{func} makes sizes constant")
+        if func.overloadpacket in NOT_MODELLED:
+            raise Unsupported(f"{func} with symbolic sizes")
         with _outside_recording():
             return self._ops(func, args, kwargs)
 

@@ -420,8 +420,9 @@ class _Level:
     def _keep_handled(self, var: Var) -> None:
         """A handled exception has a traceback: `with` relies on it."""
         rebuilder = self.generator.rebuilder
-        if is_fetched(var) or var in rebuilder.places:
+        if is_fetched(var) or var in rebuilder.handled:
             return
+        rebuilder.handled.add(var)
         rebuilder.call_const(as_raised, var)
         rebuilder.places[var] = rebuilder.emitter.store_fresh("handled")
 

@@ -98,6 +98,7 @@ class Rebuilder:
         self.emitter = emitter
         self.fetcher = fetcher
         self.counts = counts
+        self.handled: set[Var] = set()
         self.places: dict[Var, str] = {}
 
     def load(self, var: Var) -> None:

@@ -25,6 +25,12 @@ class Oops(ValueError):
     pass
 
 
+class Coded(Oops):
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class Manager:
     def __init__(self, log: list[Any], swallow: bool = False) -> None:
         self.log, self.swallow = log, swallow
@@ -118,6 +124,7 @@ CONSTRUCTS = {
     "with no_grad": "with torch.no_grad():\n    y = {B:x + 1}\n    log.append(torch.is_grad_enabled())\n    y = y + 1\nlog.append(torch.is_grad_enabled())\nreturn y * 2",
     "with then raise": "with Manager(log, swallow=True):\n    y = {B:x + 1}\n    raise Oops(3)\nreturn x * 2",
     "with escaping": "with Manager(log):\n    y = {B:x + 1}\n    raise Oops(3)\nreturn x * 2",
+    "with then raise of an object": "with managed(log) as m:\n    y = {B:x + 1}\n    raise Coded(3)\nreturn x * 2",
     "with raising site": "with Manager(log, swallow=True):\n    y = boom({B:x + 1})\nreturn x * 2",
     "try": "try:\n    y = {B:x + 1}\nexcept Oops:\n    y = x\nreturn y * 2",
     "try then raise": "try:\n    y = {B:x + 1}\n    raise Oops(1)\nexcept Oops as e:\n    log.append(e.args)\n    y = y + 1\nreturn y * 2",
@@ -143,7 +150,7 @@ CONSTRUCTS = {
     "sorted key": "return sorted([x + 2, x + 1], key=lambda v: {B:v * 2}.shape[0])[0] * 2",
     "exception group": "try:\n    y = {B:x + 1}\n    raise ExceptionGroup('g', [Oops(1), KeyError(2)])\nexcept* Oops as e:\n    log.append(len(e.exceptions))\nexcept* KeyError:\n    log.append('k')\nreturn y * 2",
 }
-RAISES = {"with escaping", "try wrong handler", "except reraise"}
+RAISES = {"with escaping", "with then raise of an object", "try wrong handler", "except reraise"}
 # Each call defines a new class, so that code which depends on the class is compiled again.
 NEW_CLASS = {"method", "constructor", "property", "operator method"}
 # Here no tensor operation follows the break, or all work is in the body of a generator, which is not
