@@ -183,7 +183,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         module = unfuse_biases(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if has_symbols(module):
-        return ForAllSizes(module, functools.partial(_compile_variant, module))
+        return ForAllSizes(module, functools.partial(_compile_variant, module)).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
         return _tensors_only(_for_gpu(lowered, schedule), lowered)

@@ -55,7 +55,7 @@ def compile_for_sizes(
     def compile_open(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
         if is_symbolic(module, inputs):
             try:
-                return Program(module, inputs, compile_symbolic)
+                return Program(module, inputs, compile_symbolic).call
             except Unsupported as refusal:
                 why = refusal.reason
             logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")

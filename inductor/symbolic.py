@@ -46,7 +46,7 @@ class Variant:
 
 
 class ForAllSizes:
-    """A compiled graph that takes its flat inputs, numbers among them."""
+    """A compiled graph; `call` takes its flat inputs, numbers among them."""
 
     def __init__(
         self, module: fx.GraphModule, compile_for: Callable[[Sequence[int] | None], Variant]
@@ -57,19 +57,15 @@ class ForAllSizes:
         self.lock = threading.Lock()
         first = compile_for(None)
         self.variants = [first]
-        self.key_of = _reader(first.sources)
-        self.launcher_for = functools.lru_cache(MOST_BOUND)(self._bind)
-        count = sum(node.op == "placeholder" for node in module.graph.nodes)
-        self.tensors = None if len(first.tensors) == count else first.tensors
+        self.call = _write_call(
+            sum(node.op == "placeholder" for node in module.graph.nodes), first.sources,
+            first.tensors, "unbound({inputs})",
+            {"known": functools.lru_cache(MOST_BOUND)(self._bind), "unbound": self._run_as_aten},
+        )  # fmt: skip
 
-    def __call__(self, *inputs: Any) -> Any:
-        launcher = self.launcher_for(self.key_of(inputs))
-        if launcher is None:
-            counters["inductor"]["calls run as ATen operators for their sizes"] += 1
-            return self.module.forward(*inputs)
-        if self.tensors is not None:
-            return launcher(*[inputs[n] for n in self.tensors])
-        return launcher(*inputs)
+    def _run_as_aten(self, *inputs: Any) -> Any:
+        counters["inductor"]["calls run as ATen operators for their sizes"] += 1
+        return self.module.forward(*inputs)
 
     def _bind(self, key: tuple[int, ...]) -> Compiled | None:
         with self.lock, timed("inductor.bind"):
@@ -96,7 +92,8 @@ class ForAllSizes:
 
 
 class Program:
-    """A captured graph as ATen graphs that each hold for many sizes, chosen by their assumptions.
+    """A captured graph as ATen graphs that each hold for many sizes, chosen by their assumptions;
+    `call` has its inputs and outputs.
 
     compile_symbolic: makes a callable of a graph and the inputs at hand, and a function that tells
     for which inputs it holds; raises Unsupported.
@@ -111,25 +108,22 @@ class Program:
         self.gm = gm
         self.compile_symbolic = compile_symbolic
         self.lock = threading.Lock()
-        self.key_of = _reader(places_of(gm, example_inputs))
         self.variants = [self._compile(example_inputs)]
         self.known: dict[tuple[int, ...], Compiled] = {}
+        count = len(example_inputs)
+        self.call = _write_call(
+            count, places_of(gm, example_inputs), range(count), "choose(({key}), ({inputs},))",
+            {"known": self.known.get, "choose": self._choose},
+        )  # fmt: skip
         metrics.count("symbolic_graphs")
 
-    def __call__(self, *inputs: Any) -> Any:
-        key = self.key_of(inputs)
-        compiled = self.known.get(key)
-        if compiled is None:
-            compiled = self._choose(key, inputs)
-        return compiled(*inputs)
-
-    def _choose(self, key: tuple[int, ...], inputs: tuple[Any, ...]) -> Compiled:
+    def _choose(self, key: tuple[int, ...], inputs: tuple[Any, ...]) -> Any:
         with self.lock:
             compiled = self._variant_for(inputs)
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
             self.known[key] = compiled
-            return compiled
+        return compiled(*inputs)
 
     def _variant_for(self, inputs: tuple[Any, ...]) -> Compiled:
         for holds, compiled in self.variants:
@@ -177,10 +171,29 @@ def check_of(table: SymbolTable, places: Sequence[Source], fakes: Sequence[Any])
     return lambda *inputs: all(p.read(inputs) == v for p, v in fixed) and check(*inputs)
 
 
-def _reader(sources: Sequence[Source]) -> Callable[[tuple[Any, ...]], tuple[int, ...]]:
-    """A function from inputs to the values of the symbols."""
-    parts = [
-        f"inputs[{source.input}]" + ("" if source.dim is None else f".size({source.dim})")
-        for source in sources
-    ]
-    return eval(f"lambda inputs: ({''.join(f'{part}, ' for part in parts)})")  # type: ignore[no-any-return] # noqa: S307
+CALL = """\
+def call({inputs}):
+    found = known(({key}))
+    if found is None:
+        return {missed}
+    return found({given})
+"""
+
+
+def _write_call(
+    count: int, places: Sequence[Source], given: Sequence[int], missed: str, scope: dict[str, Any]
+) -> Compiled:
+    """A function of `count` inputs that looks up by the numbers in `places` (`known` of the scope)
+    what to call with the inputs `given`; it runs at each call of a graph.
+
+    missed: what it returns where nothing is found; it may use `inputs`, `key`.
+    """
+    parts = [f"a{p.input}" + ("" if p.dim is None else f".shape[{p.dim}]") for p in places]
+    words = {
+        "inputs": ", ".join(f"a{number}" for number in range(count)),
+        "key": "".join(f"{part}, " for part in parts),
+        "given": ", ".join(f"a{number}" for number in given),
+    }
+    exec(CALL.format(missed=missed.format(**words), **words), scope)
+    call: Compiled = scope["call"]
+    return call

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -225,9 +225,10 @@ class ReductionPrinter:
                 self.writer.line(f"const i64 {name}e = {limit} < {end} ? {limit} : {end};")
                 self._print_chunk(loops, one, found, (f"{name}b", f"{name}e"))
             return
-        with self._loop(loop, rest, found, (begin, end)):
-            self.scope.print_ready(one.members)
-            self._print_loops(rest, one, found, inside)
+        for opened in self._loops(loop, rest, found, (begin, end)):
+            with opened:
+                self.scope.print_ready(one.members)
+                self._print_loops(rest, one, found, inside)
 
     def _print_chunk(
         self,
@@ -242,9 +243,10 @@ class ReductionPrinter:
             self._declare(accumulator.variables, lanes=True)
         if bounds is not None:
             loop, *rest = loops
-            with self._loop(loop, rest, narrow, bounds):
-                self.scope.print_ready(one.members)
-                self._print_loops(rest, one, narrow, inside=True)
+            for opened in self._loops(loop, rest, narrow, bounds):
+                with opened:
+                    self.scope.print_ready(one.members)
+                    self._print_loops(rest, one, narrow, inside=True)
         else:
             self._print_loops(loops, one, narrow, inside=True)
         for accumulator in self.flushed.values():
@@ -260,20 +262,47 @@ class ReductionPrinter:
             text = line.replace(CELL, "[k]")
             self.writer.line(f"for (i64 k = 0; k < {self.plan.block}; ++k) {{ {text} }}")
 
-    @contextmanager
-    def _loop(
+    def _loops(
         self, loop: Loop, rest: list[Loop], found: list[Accumulator], bounds: tuple[str, str]
-    ) -> Iterator[None]:
+    ) -> Iterator[AbstractContextManager[None]]:
+        """The loop, to be filled; two where what is left over by the lanes has one of its own."""
+        if rest or not self.lanes:
+            yield self._loop(loop, rest, found, bounds)
+            return
         name, (begin, end) = loop.name, bounds
-        if not rest and self.lanes:
-            head = f"for (i64 {name}l = {begin}; {name}l < {end}; {name}l += {self.lanes}) {{"
-            with self.writer.block(head), self.scope.nested():
+        if divides(self.lanes, loop.extent):
+            yield self._lane_loop(name, f"{begin}; {name}l < {end}")
+            return
+        whole = f"{name}w"
+        steps = f"({end} - {begin}) / {self.lanes}"
+        with self.writer.block("{"):
+            self.writer.line(f"const i64 {whole} = {begin} + {steps} * {self.lanes};")
+            yield self._lane_loop(name, f"{begin}; {name}l < {whole}")
+            yield self._rest_loop(name, whole, end)
+
+    @contextmanager
+    def _lane_loop(self, name: str, bounds: str) -> Iterator[None]:
+        with self.writer.block(f"for (i64 {name}l = {bounds}; {name}l += {self.lanes}) {{"):
+            with self.scope.nested():
                 self.writer.line("#pragma omp simd")
                 with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
                     self.writer.line(f"const i64 {name} = {name}l + k;")
                     with self.scope.nested(name):
                         yield
-            return
+
+    @contextmanager
+    def _rest_loop(self, name: str, begin: str, end: str) -> Iterator[None]:
+        self.writer.line("#pragma omp simd")
+        with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
+            self.writer.line(f"const i64 {name} = {begin} + k;")
+            with self.writer.block(f"if ({name} < {end}) {{"), self.scope.nested(name):
+                yield
+
+    @contextmanager
+    def _loop(
+        self, loop: Loop, rest: list[Loop], found: list[Accumulator], bounds: tuple[str, str]
+    ) -> Iterator[None]:
+        name, (begin, end) = loop.name, bounds
         vector = not rest and self.plan.tile is None and not may_collide(self.nest)
         if vector and all(a.vectorizes() for a in found):
             clauses = "".join(
@@ -344,11 +373,15 @@ class ReductionPrinter:
 
 
 def lanes_in(extent: int) -> int:
-    """How many accumulators suit a loop that is walked in steps of them; 0: none."""
-    if surely_less(extent, 2 * LANES) or not divides(LANES, extent):
+    """How many accumulators suit a loop that is walked in steps of them; 0: none.
+
+    They may leave something over where the extent is known at a call only.
+    """
+    if type(extent) is Extent:
+        return LANES
+    if extent < 2 * LANES or extent % LANES:
         return 0
-    wide = divides(2 * LANES, extent) and hint_of(extent) >= 16 * LANES
-    return 2 * LANES if wide else LANES
+    return LANES if extent % (2 * LANES) or extent < 16 * LANES else 2 * LANES
 
 
 def _fold(variable: Variable) -> str:
