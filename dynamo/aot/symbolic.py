@@ -5,8 +5,8 @@ and real example inputs. Out: a world with the face of `ReferenceWorld`. Equal s
 share a symbol here; the values at hand are the hints; numbers among the inputs are symbols.
 Importing this module costs seconds, so that only graphs with symbolic sizes do.
 
-Inputs and tensor attributes are modelled with offset 0: offsets of their views count from where they
-begin.
+Inputs and tensor attributes are modelled with offset 0: offsets of their views count from where
+these begin.
 Errors: Unsupported, for all that fails.
 """
 
