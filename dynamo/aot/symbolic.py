@@ -239,7 +239,8 @@ class SymbolicReferenceWorld:
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes and checks an operation of the reference run; see `ReferenceWorld`."""
         if func._schema.is_mutable:
-            check_write(func, args, kwargs)
+            with _outside_recording():
+                check_write(func, args, kwargs)
         if func is aten.as_strided.default:
             raise Unsupported("as_strided, whose offset counts from the storage's begin")
         in_place = BERNOULLI.get(func)
