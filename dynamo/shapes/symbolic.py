@@ -59,6 +59,9 @@ class Place(TorchSource):
         return self.place
 
 
+SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 class SymbolicWorld:
     """The fakes of one trace whose sizes are expressions over named symbols."""
 
@@ -140,6 +143,8 @@ class SymbolicWorld:
 
     def unknowns(self, value: Any) -> list[Any]:
         """The symbols in a number or tensor whose values only the running program knows."""
+        if not isinstance(value, SYMBOLIC):
+            return []
         return sorted(free_unbacked_symbols(value), key=str)
 
     def lone_unknown(self, value: Any) -> Any:

@@ -22,6 +22,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
 
 # Operations that raise by themselves where a size does not fit, in eager too.
@@ -95,7 +96,8 @@ class Unknowns:
         self.trace.world.name_unknown(value, name)
         self.origins[name] = origin
         place = self.places[name] = self.trace.symbols.place()
-        logs.log("dynamic").emit(lambda: f"{name} is known only when the program runs, of {place}")
+        logs.log("dynamic").emit(
+            lambda: f"{name} is known only when the program runs, met at {place}")
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -185,6 +187,13 @@ class Unknowns:
         self.trace.symbols.keep_assumptions()
         return 0 if inside else key
 
+    def refuse_in_try(self, values: list[Any]) -> None:
+        """What may raise when the graph runs must not be where the program catches it."""
+        if not self.origins or not any(self.trace.world.unknowns(value) for value in flat(values)):
+            return
+        if any(map(catches, self.trace.frames)):
+            raise Break("unknown_number_unchecked", "it does not raise, inside of a try statement")
+
     def keep_checks(self, function: Any, node: fx.Node | None) -> None:
         """After an operation: what it assumed of unknown numbers must be what it checks itself."""
         world = self.trace.world
@@ -232,6 +241,17 @@ class Unknowns:
         return True
 
 
+def catches(frame: SymbolicFrame) -> bool:
+    """True inside of a try statement; a `with` block passes exceptions on."""
+    decoded, index = frame.decoded, frame.current.index
+    while (handler := decoded.handlers[index]) is not None:
+        index = handler.target
+        ops = [item.op for item in decoded.instructions[index : index + 2]]
+        if ops[0] == "PUSH_EXC_INFO" and ops[1] != "WITH_EXCEPT_START":
+            return True
+    return False
+
+
 def constant_of(world: Any, value: Any) -> int | bool | None:
     """The value of a symbolic int or bool where it is known."""
     if isinstance(value, torch.SymInt):
@@ -241,8 +261,10 @@ def constant_of(world: Any, value: Any) -> int | bool | None:
 
 
 def flat(args: list[Any]) -> list[Any]:
-    """The items of nested sequences."""
+    """The items of nested sequences and slices."""
     found: list[Any] = []
     for arg in args:
+        if isinstance(arg, slice):
+            arg = (arg.start, arg.stop, arg.step)
         found += flat(list(arg)) if isinstance(arg, list | tuple) else [arg]
     return found

@@ -173,7 +173,36 @@ def caught(x: torch.Tensor, t: torch.Tensor) -> Any:
         return x - n
 
 
-BROKEN = [branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
+def checked_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    try:
+        with torch.no_grad():
+            torch._check(n > 0)
+    except RuntimeError as error:
+        return x - 1, str(error)
+    return x + n
+
+
+def size_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    seen = []
+    try:
+        return torch.zeros(n)
+    except RuntimeError:
+        return x[0] * n
+    finally:
+        seen.append(x[:2].sum(0))
+
+
+def index_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    try:
+        return x[n].sum(dim=None, dtype=torch.float64)
+    except IndexError:
+        return x
+
+
+BROKEN = [checked_in_try, size_in_try, index_in_try, branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
 
 
 @pytest.mark.parametrize("program", BROKEN)

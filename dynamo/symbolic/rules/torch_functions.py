@@ -152,6 +152,7 @@ def call_in_graph(
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
+    tx.trace.symbols.unknowns.refuse_in_try([*fake_args, *fake_kwargs.values()])
     fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
     tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     try:

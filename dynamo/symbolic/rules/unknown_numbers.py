@@ -134,6 +134,7 @@ def check_unknown(tx: SymbolicFrame, function: Any, cond: Var, message: Var) -> 
 
 def learn(tx: SymbolicFrame, function: Any, var: Var) -> None:
     """The world knows from here on what the program has checked."""
+    tx.trace.symbols.unknowns.refuse_in_try([var.as_fake()])
     try:
         tx.trace.run_fake(function, var.as_fake())
     except Signal as error:
