@@ -25,8 +25,8 @@ and done again at run time on the real tensors, in this order:
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
    - `NumberOutput`: an expression over sizes. `PlainOutput`: no tensor.
 
-**Symbolic sizes.** The same for all sizes that the frontend left open: sizes, strides and offsets in
-the records are SymPy expressions over symbols that are read from the inputs (`SymbolTable`). The
+**Symbolic sizes.** The same for all sizes that the frontend left open: sizes, strides and offsets
+in the records are SymPy expressions over symbols that are read from inputs (`SymbolTable`). The
 offset of a view of an input or of a constant counts from where that begins.
 
 Inputs that share memory with one another are fine as long as the program mutates none of them;
