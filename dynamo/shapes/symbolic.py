@@ -11,8 +11,10 @@ failed that may work with static sizes; `Unprintable` for assumptions that no gu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -59,6 +61,7 @@ class Place(TorchSource):
         return self.place
 
 
+LOG = logging.getLogger("torch._subclasses.fake_tensor")
 SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -241,7 +244,7 @@ class SymbolicWorld:
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)` with this world active."""
         try:
-            with self.mode, enable_python_dispatcher():
+            with self.mode, enable_python_dispatcher(), quiet():
                 return function(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependent(error.func) from error
@@ -253,6 +256,16 @@ class SymbolicWorld:
             raise
         except Exception as error:
             raise NotSymbolic(f"{function}: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """torch logs what its kernels raise; here it may be an error that the program handles."""
+    before, LOG.disabled = LOG.disabled, True
+    try:
+        yield
+    finally:
+        LOG.disabled = before
 
 
 def _chain(symbol: str) -> Callable[..., str]:

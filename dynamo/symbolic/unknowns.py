@@ -7,7 +7,7 @@ would be right only for some values of it that nobody has checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -39,12 +39,14 @@ class Unknowns:
     """See the module.
 
     origins: per name, how the graph gets it: a node, or a dimension of a node's result.
+    places: the line that made it. declared: sizes of inputs that the user declared unbacked.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.origins: dict[str, fx.Node | tuple[fx.Node, int]] = {}
         self.places: dict[str, str] = {}
+        self.declared: set[str] = set()
 
     # -- making ---------------------------------------------------------------------------------
 
@@ -134,19 +136,19 @@ class Unknowns:
 
     def refuse(self, condition: Any) -> NoReturn:
         """A decision that needs an unknown number: a break, or an error where it was declared."""
-        symbols, text = self.trace.symbols, self.words(condition.node.expr)
-        for name in self.trace.world.names_in(condition.node.expr):
-            if name in symbols.facts:
-                symbols.violate_unbacked(symbols.facts[name], text)
-        raise Break("unknown_number_decides", text)
+        expression = condition.node.expr
+        self._refuse(expression, self.trace.world.names_in(expression))
 
     def undecided(self, error: Undecided) -> NoReturn:
         """An operation needed to know an unknown number."""
-        symbols = self.trace.symbols
-        for name in error.names:
-            if name in symbols.facts:
-                symbols.violate_unbacked(symbols.facts[name], self.words(error.expression))
-        raise Break("unknown_number_decides", self.words(error.expression)) from error
+        self._refuse(error.expression, error.names)
+
+    def _refuse(self, expression: Any, names: Iterable[str]) -> NoReturn:
+        symbols, text = self.trace.symbols, self.words(expression)
+        for name in names:
+            if name in self.declared:
+                symbols.violate_unbacked(symbols.facts[name], text)
+        raise Break("unknown_number_decides", text)
 
     # -- checks ---------------------------------------------------------------------------------
 

@@ -131,6 +131,11 @@ def branches(x: torch.Tensor, t: torch.Tensor) -> Any:
     return y - n
 
 
+def compares_sizes(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return x * 2 if x.shape[0] == n else x - n
+
+
 def view_unchecked(x: torch.Tensor, t: torch.Tensor) -> Any:
     return x.view(t.item(), -1).sum(0)
 
@@ -202,13 +207,14 @@ def index_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
         return x
 
 
-BROKEN = [checked_in_try, size_in_try, index_in_try, branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
+BROKEN = [checked_in_try, size_in_try, index_in_try, compares_sizes, branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
 
 
 @pytest.mark.parametrize("program", BROKEN)
 def test_decisions_break(program: Program) -> None:
     x = rows()
     compare(program, [(x, t) for t in INTS])
+    compare(program, [(torch.randn(n, 3), INTS[1]) for n in (5, 6, 7, 8)])
     reasons = [str(reason) for reason in counters["graph_break"]]
     assert reasons and all("unknown" in r or "Unknown" in r for r in reasons), reasons
 
