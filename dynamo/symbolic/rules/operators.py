@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.texts import plain_operand
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -194,9 +195,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             function = real if isinstance(a, TensorVar) else plain
             return torch_functions.call_in_graph(tx, function, [a, b], {})
         if name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
-            if b.is_constant():
-                return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % b.as_constant()))
-            raise Break("not_a_constant", repr(b))
+            operand = plain_operand(tx, b)
+            return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
         found = union_of_types(tx, a, b) if name == "or" else None
         if found is not None:
             return found
