@@ -133,7 +133,7 @@ class SymbolicWorld:
             return str(bool(expression))
         return WORDS[type(expression)](*map(self._words, expression.args))
 
-    # -- numbers that are known only when the program runs ------------------------------------------
+    # -- numbers that are known only when the program runs ----------------------------------------
 
     def unbacked_size(self, name: str) -> Any:
         """A size of an input that no decision may look at."""

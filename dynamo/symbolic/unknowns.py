@@ -189,14 +189,21 @@ class Unknowns:
         self.trace.symbols.keep_assumptions()
         return 0 if inside else key
 
-    def refuse_in_try(self, values: list[Any]) -> None:
-        """What may raise when the graph runs must not be where the program catches it."""
-        if not self.origins or not any(self.trace.world.unknowns(value) for value in flat(values)):
-            return
+    def may_raise(self, values: list[Any]) -> bool:
+        """True for arguments of unknown value or size: the operation may raise when the graph runs.
+
+        Such an operation stays in the graph, whoever needs its result. Errors: Break where the
+        program would catch what it raises.
+        """
+        if not (self.origins or self.declared):
+            return False
+        if not any(self.trace.world.unknowns(value) for value in flat(values)):
+            return False
         if any(map(catches, self.trace.frames)):
             raise Break("unknown_number_unchecked", "it does not raise, inside of a try statement")
+        return True
 
-    def keep_checks(self, function: Any, node: fx.Node | None) -> None:
+    def keep_checks(self, function: Any) -> None:
         """After an operation: what it assumed of unknown numbers must be what it checks itself."""
         world = self.trace.world
         if not world.is_symbolic:
@@ -209,8 +216,6 @@ class Unknowns:
             left = [check for check in checks if not self._guard(check)]
             if left:
                 self.unchecked(left)
-        elif node is not None:
-            node.meta["checks"] = True  # it stays in the graph, whoever needs its result
 
     def unchecked(self, checks: list[Any]) -> NoReturn:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))

@@ -102,6 +102,7 @@ def listed(x: torch.Tensor, t: torch.Tensor) -> Any:
 def unused(x: torch.Tensor, t: torch.Tensor) -> Any:
     n = t.item()
     torch.zeros(n)  # raises, though nobody needs it
+    x[n]
     return x + 1
 
 

@@ -152,7 +152,7 @@ def call_in_graph(
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
-    tx.trace.symbols.unknowns.refuse_in_try([*fake_args, *fake_kwargs.values()])
+    may_raise = tx.trace.symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
     tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     try:
@@ -175,7 +175,8 @@ def call_in_graph(
     proxies = tuple(arg.as_proxy() for arg in args)
     keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
-    tx.trace.symbols.unknowns.keep_checks(function, node)
+    node.meta["checks"] = may_raise
+    tx.trace.symbols.unknowns.keep_checks(function)
     for var in changed:
         tx.trace.note_mutation(var)
     return wrap_result(tx, node, result, tensors)
