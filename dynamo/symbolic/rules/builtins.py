@@ -300,12 +300,16 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
         raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
     if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
         return issubclass(cls, kinds)
+    if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
+        facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
+        return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
     real = getattr(var, "real", None)
     if real is not None and not isinstance(var, TensorVar):
         return isinstance(real, kinds)
     return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
 
 
+TENSOR_TYPE = type(torch.FloatTensor)
 KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
                           "torch.autograd.variable", "_py_abc"})
 

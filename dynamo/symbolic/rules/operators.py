@@ -26,6 +26,7 @@ from dynamo.symbolic.variables.lists import (
     NamedTupleVar,
     RangeVar,
     SequenceVar,
+    SizeVar,
     TupleVar,
 )
 from dynamo.symbolic.variables.lookup import find_in_mro
@@ -100,7 +101,12 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
     if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
         return a.clone([*a.items, *b.items])  # type: ignore[attr-defined]
     if name == "add" and both(a, b, TupleVar | NamedTupleVar):
-        return TupleVar([*a.items, *b.items])  # type: ignore[attr-defined]
+        items = [*a.items, *b.items]  # type: ignore[attr-defined]
+        if isinstance(a, SizeVar) or isinstance(b, SizeVar):
+            if any(item.python_type() is not int for item in items):
+                raise Break("operator_unknown", f"{a!r} + {b!r}")
+            return SizeVar(items)
+        return TupleVar(items)
     if name == "mul":
         sequence, count = (a, b) if isinstance(a, SequenceVar) else (b, a)
         if isinstance(sequence, SequenceVar) and count.is_constant():
