@@ -23,7 +23,7 @@ from dynamo.base.config import config
 from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
 from dynamo.guards.changes import changed_facts
-from dynamo.guards.explain import failures
+from dynamo.guards.explain import Difference, differences
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
@@ -59,6 +59,23 @@ class CodeRecord:
     warned: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that is reached. name: the setting; count: its value."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why no entry fits: the first difference to the nearest one, and the numbers and sizes that
+    differ from those of any entry."""
+
+    nearest: Difference
+    changed: set[Fact]
+
+
 Convert = Callable[[hook.FrameState, CompileOptions, str, frozenset[Fact]], Any]
 
 
@@ -82,13 +99,19 @@ class FramePolicy:
         with self.lock:
             known = hook.entries(frame.code, self.region)
             record = self.records.setdefault(frame.code, CodeRecord(len(self.records)))
+            limit = self.limit_reached(frame.code, len(known))
+            quiet = stance.name == "default" and not config.error_on_recompile
+            if limit and record.warned and quiet:
+                return None
             if known:
-                reason, changed = nearest_difference([entry.keepalive for entry in known], frame)
-                if reason is None:
-                    return next(iter(known))  # another thread has just compiled it
-                if not self.may_recompile(frame, record, len(known), reason):
-                    return None
-                record.changed |= changed
+                found = nearest_difference(known, frame)
+                if isinstance(found, hook.Entry):
+                    return found  # another thread has just compiled it
+                self.report(frame, record, found.nearest)
+                record.changed |= found.changed
+            if limit:
+                self.stop(frame, record, limit)
+                return None
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
             made = self.convert(
@@ -105,39 +128,49 @@ class FramePolicy:
         return replace(self.options, backend=stance.backend, backend_name=name, mode=None, options={})
 
     def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
-        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
         raise RecompileError(
-            f"{place}: would be compiled, because {reason}. "
+            f"{place_of(frame.code)}: would be compiled, because {reason}. "
             "The stance 'fail_on_recompile' (dynamo.set_stance) forbids it."
         )
 
-    def may_recompile(
-        self, frame: hook.FrameState, record: CodeRecord, count: int, reason: str
-    ) -> bool:
+    def limit_reached(self, code: CodeType, count: int) -> Limit | None:
+        """The limit that forbids one more entry."""
+        own = self.options.recompile_limit or config.recompile_limit
+        if count >= own:
+            return Limit("recompile_limit", own)
+        total = config.accumulated_recompile_limit
+        if hook.entry_count(code) >= total:
+            return Limit("accumulated_recompile_limit", total)
+        return None
+
+    def report(self, frame: hook.FrameState, record: CodeRecord, nearest: Difference) -> None:
+        """Tells why no entry fits; errors where the user forbids it."""
+        place, reason = place_of(frame.code), str(nearest)
         record.reasons[reason] += 1
-        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
         logs.log("recompiles").emit(
-            lambda: f"{place}: compiled again because {reason}", f"{record.number}/{record.attempts}"
+            lambda: f"{place}: compiled again because {nearest.sentence()}",
+            f"{record.number}/{record.attempts}",
         )
         counters.counters["recompiles"][reason] += 1
         if decisions.stance.name == "fail_on_recompile":
             self.refuse(frame, reason)
         if config.error_on_recompile:
-            raise RecompileError(f"{place}: would be compiled again because {reason}")
-        limit = self.options.recompile_limit or config.recompile_limit
-        if count < limit:
-            return True
+            raise RecompileError(f"{place}: would be compiled again because {nearest.sentence()}")
+
+    def stop(self, frame: hook.FrameState, record: CodeRecord, limit: Limit) -> None:
+        """One warning that new values run eager from now on."""
+        reasons = "; ".join(record.reasons) or "other compiled functions share this code"
         text = (
-            f"{place}: reached the recompile limit of {limit}; new values run eager, compiled ones stay. "
-            f"Reasons seen: {'; '.join(record.reasons)}. What to do: make the value that changes a "
-            "tensor, mark the size dynamic, or raise config.recompile_limit."
+            f"{place_of(frame.code)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
+            f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make the "
+            "value that changes a tensor, mark the size dynamic, or raise "
+            f"config.{limit.name}."
         )
         if config.fail_on_recompile_limit_hit:
             raise RecompileLimitExceeded(text)
         if not record.warned:
             record.warned = True
             warnings.warn(text, stacklevel=2)
-        return False
 
     def forget(self) -> None:
         """Drops everything compiled in this region."""
@@ -159,21 +192,20 @@ def function_modes() -> tuple[Any, ...]:
     return tuple(torch._C._get_function_stack_at(number) for number in range(count))
 
 
-def nearest_difference(
-    records: Iterable[EntryRecord], frame: hook.FrameState
-) -> tuple[str | None, set[Fact]]:
-    """The first difference to the entry with the fewest, and the numbers and sizes that differ
-    from those of any entry.
+def place_of(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno} {code.co_name}"
 
-    None where an entry has no difference in this frame.
-    """
+
+def nearest_difference(entries: Iterable[hook.Entry], frame: hook.FrameState) -> Miss | hook.Entry:
+    """Why no entry fits; an entry that has no difference in this frame, where there is one."""
     scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
-    found: list[list[str]] = []
+    found: list[list[Difference]] = []
     changed: set[Fact] = set()
-    for record in records:
-        differences = failures(record.guards, scope)
-        if not differences and not any(g.kind == "GLOBAL_STATE" for g in record.guards):
-            return None, set()
-        found.append(differences or ["torch's global state (grad mode, autocast, dtype) changed"])
-        changed |= changed_facts(record.guards, scope)
-    return min(found, key=len)[0], changed
+    for entry in entries:
+        guards = entry.keepalive.guards
+        different = differences(guards, scope)
+        if not different:
+            return entry
+        found.append(different)
+        changed |= changed_facts(guards, scope)
+    return Miss(min(found, key=len)[0], changed)

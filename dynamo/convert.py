@@ -45,6 +45,7 @@ from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
+from dynamo.guards.listing import lines, verbose_lines
 from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, LocalSource, Scope
@@ -103,6 +104,8 @@ class Converter:
         changed: numbers and sizes that had several values in earlier calls.
         """
         if frame.code.co_filename in WHOLE_FILES or frame.code.co_filename.startswith("<frozen"):
+            return hook.SKIP_RECURSIVE
+        if frame.code.co_name == "__torch_dispatch__":  # below autograd: the graphs are above it
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame.code)
         if reason is not None:
@@ -202,7 +205,8 @@ class Converter:
         with timed("guards"):
             collect = [item.source for item in graph.inputs] if graph is not None else []
             program = build_program(result.guards, collect, frame.code)
-        logs.log("guards").emit(lambda: "\n".join(map(str, result.guards)), compile_id)
+        logs.log("guards").emit(lambda: "\n".join(lines(result.guards)), compile_id)
+        logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(result.guards)), compile_id)
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
             code, program, EntryRecord(

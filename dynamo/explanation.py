@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from dynamo import hook
 from dynamo.api import compile
 from dynamo.base import counters, events
 from dynamo.base.events import Event
+from dynamo.guards.listing import verbose_lines
 from dynamo.testing import CompileCounter
 
 
@@ -39,12 +41,13 @@ class BreakCost:
 @dataclass(frozen=True)
 class Explanation:
     """graphs: captured graphs in order; breaks: reason -> how often; costs: each break in order;
-    seconds: by stage, this call only."""
+    seconds: by stage, this call only; guards: what each compiled function assumes, and why."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: dict[str, int]
     costs: tuple[BreakCost, ...]
     seconds: dict[str, float]
+    guards: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def graph_count(self) -> int:
@@ -63,6 +66,8 @@ class Explanation:
         lines += [f"  break ({count} times): {reason}" for reason, count in self.breaks.items()]
         lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
         lines += [f"  {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
+        for name, guards in self.guards.items():
+            lines += [f"  guards of {name}:", *(f"    {line}" for line in guards)]
         return "\n".join(lines)
 
 
@@ -86,9 +91,22 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
             costs_of([event for event in events.events("frame") if event.time >= start]),
             {s: t - seconds.get(s, 0.0) for s, t in counters.compile_times().items()
              if t > seconds.get(s, 0.0)},
+            guards_of(compiled),
         )
 
     return call
+
+
+def guards_of(compiled: Any) -> dict[str, tuple[str, ...]]:
+    """The guards of all entries of a compiled function or module, by function."""
+    policy = getattr(type(compiled), "_policy", None)
+    region = getattr(compiled, "region", None) if policy is None else policy.region
+    found: dict[str, tuple[str, ...]] = {}
+    for code in [] if region is None else region.codes():
+        for entry in hook.entries(code, region):
+            name = f"{code.co_qualname} [{entry.keepalive.compile_id}]"
+            found[name] = tuple(verbose_lines(entry.keepalive.guards))
+    return found
 
 
 def repeats(event: Event, earlier: list[Event]) -> bool:

@@ -36,10 +36,29 @@ class Recording:
         self.modules.append(module)
 
         def run(*inputs: Any) -> Any:
-            self.inputs, self.outputs = list(inputs), module.forward(*inputs)
+            self.inputs = list(inputs)
+            self.outputs = tuple(map(as_object, module.forward(*inputs)))
             return self.outputs
 
         return run
+
+
+class GraphInt(int):
+    """An int that the graph has computed: an object of its own, to be found again."""
+
+
+class GraphFloat(float):
+    """The same for a float."""
+
+
+NUMBERS = {int: GraphInt, float: GraphFloat}
+
+
+def as_object(value: Any) -> Any:
+    """A result of a graph as an object that is found again by its identity."""
+    if type(value) is bool:
+        raise Unsupported(f"a graph can't return a bool ({value}) that it has computed")
+    return NUMBERS[type(value)](value) if type(value) in NUMBERS else value
 
 
 def export(
@@ -109,7 +128,7 @@ class Places:
         self._nodes: dict[int, tuple[Any, Any]] = {}
 
     def add(self, value: Any, node: Any) -> None:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, FOUND_AGAIN):
             self._nodes.setdefault(id(value), (value, node))
 
     def of_input(self, value: Any) -> Any:
@@ -125,7 +144,7 @@ class Places:
 
     def find(self, value: Any, f: Any) -> Any:
         """A leaf of the result as an argument of the output node."""
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, FOUND_AGAIN):
             if value is None or type(value) in PLAIN:
                 return value
             raise Unsupported(f"{_name(f)}: a graph can't return {value!r}")
@@ -134,6 +153,7 @@ class Places:
         return self.of_input(value)
 
 
+FOUND_AGAIN = (torch.Tensor, GraphInt, GraphFloat)
 PLAIN = frozenset({bool, int, float, complex, str, torch.dtype, torch.device, torch.Size})
 
 

@@ -6,7 +6,7 @@ tensor of its own. What the program's outputs and inputs share is told beside th
 and done again at run time on the real tensors, in this order:
 
 1. *Numbers.* A number among the example inputs was taken as a constant; other values at run time
-   make the program run as it was captured.
+   make the program run as it was captured. With symbolic sizes, ints are symbols instead.
 2. *The compiled graph* is called with all inputs, in order. It reads the inputs as they were.
 3. *Mutations.* An input whose data the program changed, directly or through a view, gets its last
    value: `input.copy_(value)`, which bumps the version counter once. The value is an extra output
@@ -23,7 +23,11 @@ and done again at run time on the real tensors, in this order:
      `_is_view()` are as in eager; `detach` tells where the program cut that tie. A lone view of an
      intermediate is a `FreshOutput`.
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
-   - `PlainOutput`: no tensor.
+   - `NumberOutput`: an expression over sizes. `PlainOutput`: no tensor.
+
+**Symbolic sizes.** The same for all sizes that the frontend left open: sizes, strides and offsets
+in the records are SymPy expressions over symbols that are read from inputs (`SymbolTable`). The
+offset of a view of an input or of a constant counts from where that begins.
 
 Inputs that share memory with one another are fine as long as the program mutates none of them;
 otherwise `Unsupported` is raised at compile time, and at run time the program runs as it was

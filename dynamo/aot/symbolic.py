@@ -5,8 +5,8 @@ and real example inputs. Out: a world with the face of `ReferenceWorld`. Equal s
 share a symbol here; the values at hand are the hints; numbers among the inputs are symbols.
 Importing this module costs seconds, so that only graphs with symbolic sizes do.
 
-Inputs and tensor attributes are modelled with offset 0: offsets of their views count from where they
-begin.
+Inputs and tensor attributes are modelled with offset 0: offsets of their views count from where
+these begin.
 Errors: Unsupported, for all that fails.
 """
 
@@ -239,7 +239,8 @@ class SymbolicReferenceWorld:
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes and checks an operation of the reference run; see `ReferenceWorld`."""
         if func._schema.is_mutable:
-            check_write(func, args, kwargs)
+            with _outside_recording():
+                check_write(func, args, kwargs)
         if func is aten.as_strided.default:
             raise Unsupported("as_strided, whose offset counts from the storage's begin")
         in_place = BERNOULLI.get(func)

@@ -81,6 +81,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Say what holds of it by torch._check, or use torch.where or torch.cond."),
     ("unknown_number_unchecked", "an operation is right only where a number that only the running "
      "program knows fulfils a condition", "Say so before: torch._check(condition)."),
+    ("caught_error", "an operation may fail by the values in a tensor, and the program catches it",
+     "Use a variant that tells instead (torch.linalg.cholesky_ex)."),
 )
 
 REASONS = {

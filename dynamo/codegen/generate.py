@@ -420,11 +420,14 @@ class _Level:
     def _keep_handled(self, var: Var) -> None:
         """A handled exception has a traceback: `with` relies on it."""
         rebuilder = self.generator.rebuilder
-        if is_fetched(var) or var in rebuilder.handled:
+        if var in rebuilder.handled:
             return
         rebuilder.handled.add(var)
         rebuilder.call_const(as_raised, var)
-        rebuilder.places[var] = rebuilder.emitter.store_fresh("handled")
+        if is_fetched(var):
+            rebuilder.emitter.emit("POP_TOP")
+        else:
+            rebuilder.places[var] = rebuilder.emitter.store_fresh("handled")
 
     def enter_handled(self) -> None:
         """Makes the exceptions that the frame is handling the current ones."""

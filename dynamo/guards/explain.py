@@ -1,13 +1,19 @@
-"""Which guard of an entry fails for a frame, in a sentence: value, old and new, the user's line."""
+"""Which guard of an entry fails for a frame, in a sentence: value, old and new, the user's line.
+
+In: guards and the scope of a frame. Out: `Difference`s, by the plain-Python twin of the program.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from dynamo import _C
-from dynamo.guards.build import GROUPS
+from dynamo.guards.advice import advice
+from dynamo.guards.build import GROUPS, PAIRS
 from dynamo.guards.kinds import GUARD_KINDS
-from dynamo.guards.records import Guard
+from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import Weak, strongly
 
@@ -15,38 +21,64 @@ from dynamo.guards.weak import Weak, strongly
 GONE = (KeyError, AttributeError, IndexError, ValueError, TypeError)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One guard that fails.
+
+    text: the value, what it was and is; line: who needed it; advice: what to do.
+    """
+
+    text: str
+    line: UserLine | None
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.text} (needed at {self.line})" if self.line else self.text
+
+    def sentence(self) -> str:
+        """All of it."""
+        return f"{self}. {self.advice}".rstrip()
+
+
 def failures(guards: Iterable[Guard], scope: Scope) -> list[str]:
-    """One sentence for each guard that fails in this scope (plain-Python twin of the program)."""
-    return [text for guard in guards if (text := failure(guard, scope)) is not None]
+    """One sentence for each guard that fails in this scope."""
+    return list(map(str, differences(guards, scope)))
 
 
-def failure(guard: Guard, scope: Scope) -> str | None:
-    """None where the guard holds, else what differs."""
-    where = f" (needed at {guard.line})" if guard.line else ""
+def differences(guards: Iterable[Guard], scope: Scope) -> list[Difference]:
+    """The guards that fail in this scope."""
+    found = []
+    for guard in guards:
+        text, value = failure(guard, scope)
+        if text is not None:
+            found.append(Difference(text, guard.line, advice(guard, value)))
+    return found
+
+
+def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
+    """What differs (None where the guard holds), and the value that is there now."""
     if guard.kind == "SHAPE":
         try:
-            return None if guard.payload.holds(scope) else guard.payload.sentence(scope) + where
+            return (None if guard.payload.holds(scope) else guard.payload.sentence(scope)), None
         except GONE:
-            return f"{guard.payload.expression}: a value in it is gone{where}"
+            return f"{guard.payload.expression}: a value in it is gone", None
     if guard.source is None and guard.kind in GROUPS:
-        return group_failure(guard, scope)
+        return group_failure(guard, scope), None
     kind = GUARD_KINDS[guard.kind]
     if guard.source is None:
         state = _C.global_state()
-        return None if kind.holds(state, guard.payload) else kind.sentence("", guard.payload, state)
+        return (None if kind.holds(state, guard.payload)
+                else kind.sentence("", guard.payload, state)), None
     text = guard.source.text()
     try:
         value = guard.source.fetch(scope)
         payload = strongly(guard.payload)
         if payload is None and isinstance(guard.payload, Weak):
-            return f"{text} was {guard.payload.text}, which is gone" + where
-        if isinstance(payload, Source) and guard.kind in ("SAME", "NOT_SAME"):
-            payload = payload.fetch(scope)
-        if kind.holds(value, payload):
-            return None
-        return kind.sentence(text, payload, value) + where
+            return f"{text} was {guard.payload.text}, which is gone", value
+        wanted = payload.fetch(scope) if guard.kind in PAIRS else payload
+        return (None if kind.holds(value, wanted) else kind.sentence(text, payload, value)), value
     except GONE:
-        return f"{text} is gone" + where
+        return f"{text} is gone", None
 
 
 def group_failure(guard: Guard, scope: Scope) -> str | None:

@@ -95,11 +95,26 @@ class GuardKind:
 
 
 def short(value: Any) -> str:
-    """A value in a sentence."""
+    """A value in a sentence: no data of tensors, no addresses."""
     if isinstance(value, torch.Tensor):
         return TensorFacts.of(value).describe()
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+        return f"{'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
+    if type(value) in (tuple, list):
+        items = [short(item) for item in value[:SHOWN]] + ["..."] * (len(value) > SHOWN)
+        left, right = "()" if type(value) is tuple else "[]"
+        return f"{left}{', '.join(items)}{',' if len(value) == 1 and left == '(' else ''}{right}"
+    if type(value).__repr__ is object.__repr__ or isinstance(value, torch.nn.Module):
+        return f"a {type(value).__qualname__}"
     text = repr(value)
     return text if len(text) < 80 else text[:77] + "..."
+
+
+def named(code: types.CodeType) -> str:
+    return f"function {code.co_qualname}"
+
+
+SHOWN = 4  # items of a container in a sentence
 
 
 def _keys(value: Any) -> tuple[Any, ...]:
@@ -113,7 +128,7 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda t, p, v: f"type of {t} was {p.__name__}, now it is {type(v).__name__}",
     ),
     "ID": GuardKind(
-        "IS", lambda v, p: v is p, lambda t, p, v: f"{t} was another object, now it is {short(v)}"
+        "IS", lambda v, p: v is p, lambda t, p, v: f"{t} was {other(p, v)}, now it is {short(v)}"
     ),
     "CONST": GuardKind(
         "EQUAL", const_equal, lambda t, p, v: f"{t} was {short(p)}, now it is {short(v)}"
@@ -121,7 +136,7 @@ GUARD_KINDS: dict[str, GuardKind] = {
     "TENSOR": GuardKind(
         "TENSOR",
         lambda v, p: p.holds(v),
-        lambda t, p, v: f"{t} was {p.describe()}, now it is {short(v)}",
+        lambda t, p, v: tensor_change(t, p, v),
     ),
     "LENGTH": GuardKind(
         "LENGTH", lambda v, p: len(v) == p, lambda t, p, v: f"len({t}) was {p}, now it is {len(v)}"
@@ -155,15 +170,15 @@ GUARD_KINDS: dict[str, GuardKind] = {
     "CODE": GuardKind(
         "CODE",
         lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
-        lambda t, p, v: f"{t} was another function, now it is {short(v)}",
+        lambda t, p, v: f"{t} was {named(p)}, now it is {short(v)}",
     ),
     "SAME": GuardKind(
-        "SAME", lambda v, p: v is p, lambda t, p, v: f"{t} was one object with another input"
+        "SAME", lambda v, p: v is p, lambda t, p, v: f"{t} and {p} were one object, now they are two"
     ),
     "NOT_SAME": GuardKind(
         "NOT_SAME",
         lambda v, p: v is not p,
-        lambda t, p, v: f"{t} is now one object with another input",
+        lambda t, p, v: f"{t} and {p} were two objects, now they are one",
     ),
     "GLOBAL_STATE": GuardKind(
         "GLOBAL_STATE",
@@ -196,6 +211,11 @@ GUARD_KINDS: dict[str, GuardKind] = {
 }
 
 
+def other(old: Any, new: Any) -> str:
+    """The old object in a sentence about a new one."""
+    return "another object of this kind" if short(old) == short(new) else short(old)
+
+
 def in_range(value: Any, bounds: tuple[Any, Any]) -> bool:
     low, high = bounds
     return (
@@ -209,8 +229,34 @@ def changed_state(old: tuple[int, ...] | None, new: tuple[int, ...]) -> str:
     """Which parts of torch's global state differ, in words."""
     if old is None:
         return "grad mode, autocast, default dtype or the like"
-    names = [n for n, a, b in zip(_C.STATE_NAMES, old, new, strict=True) if a != b]
-    return ", ".join(names) or "nothing"
+    rows = [row for row in zip(_C.STATE_NAMES, old, new, strict=True) if row[1] != row[2]]
+    plain = [row for row in rows if not row[0].startswith("dispatch keys")] or rows
+    words = [
+        f"{name} was {a}, now it is {b}" if max(a, b) <= 1 or name == "threads" else name
+        for name, a, b in plain
+    ]
+    return ", ".join(words) or "nothing"
+
+
+def tensor_change(text: str, facts: TensorFacts, value: Any) -> str:
+    """The first fact of a tensor that differs."""
+    if type(value) is not facts.cls:
+        return f"type of {text} was {facts.cls.__name__}, now it is {type(value).__name__}"
+    for name in ("dtype", "device", "requires_grad"):
+        old, new = getattr(facts, name), getattr(value, name)
+        if old != new:
+            return f"{name} of {text} was {old}, now it is {new}"
+    sizes = [new if old == -1 else old for old, new in zip(facts.sizes, value.shape, strict=False)]
+    if len(facts.sizes) != value.dim() or sizes != list(value.shape):
+        old = ["?" if n == -1 else n for n in facts.sizes]
+        return f"shape of {text} was {short_list(old)}, now it is {short_list(value.shape)}"
+    if value.layout is torch.strided and _C.tensor_facts(value) == facts.raw:
+        return f"strides of {text} were {facts.strides}, now they are {tuple(value.stride())}"
+    return f"{text} was {facts.describe()}, now it is {short(value)} with other dispatch keys"
+
+
+def short_list(items: Any) -> str:
+    return f"[{', '.join(map(str, items))}]"
 
 
 def cell_bound(cell: types.CellType) -> bool:

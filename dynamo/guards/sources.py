@@ -144,8 +144,8 @@ class ModuleSource(Source):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectSource(Source):
-    """An object that needs no place: a class (it is not kept alive), a function found through a class,
-    a constant of the compiler. Equal only for the same object."""
+    """An object that needs no place: a class (it is not kept alive), a function found through a
+    class, a constant of the compiler. Equal only for the same object."""
 
     held: Any
     name: str

@@ -11,8 +11,10 @@ failed that may work with static sizes; `Unprintable` for assumptions that no gu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -57,6 +59,10 @@ class Place(TorchSource):
     @property
     def _name_template(self) -> str:
         return self.place
+
+
+LOG = logging.getLogger("torch._subclasses.fake_tensor")
+SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class SymbolicWorld:
@@ -127,7 +133,7 @@ class SymbolicWorld:
             return str(bool(expression))
         return WORDS[type(expression)](*map(self._words, expression.args))
 
-    # -- numbers that are known only when the program runs ------------------------------------------
+    # -- numbers that are known only when the program runs ----------------------------------------
 
     def unbacked_size(self, name: str) -> Any:
         """A size of an input that no decision may look at."""
@@ -140,6 +146,8 @@ class SymbolicWorld:
 
     def unknowns(self, value: Any) -> list[Any]:
         """The symbols in a number or tensor whose values only the running program knows."""
+        if not isinstance(value, SYMBOLIC):
+            return []
         return sorted(free_unbacked_symbols(value), key=str)
 
     def lone_unknown(self, value: Any) -> Any:
@@ -236,7 +244,7 @@ class SymbolicWorld:
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)` with this world active."""
         try:
-            with self.mode, enable_python_dispatcher():
+            with self.mode, enable_python_dispatcher(), quiet():
                 return function(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependent(error.func) from error
@@ -248,6 +256,16 @@ class SymbolicWorld:
             raise
         except Exception as error:
             raise NotSymbolic(f"{function}: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """torch logs what its kernels raise; here it may be an error that the program handles."""
+    before, LOG.disabled = LOG.disabled, True
+    try:
+        yield
+    finally:
+        LOG.disabled = before
 
 
 def _chain(symbol: str) -> Callable[..., str]:

@@ -20,11 +20,13 @@ from dynamo.symbolic.rules import (
     modes,
     operators,
     optimizers,
+    python_sources,
     standard_library,
     standin_iterators,
     standins,
     table,
     tensors,
+    texts,
     torch_functions,
     transforms,
     unknown_numbers,
@@ -58,8 +60,9 @@ PARTS = (
     attributes, autograd_functions, builtins, cached, cells, checkpointing, classes, conditional,
     constant, containers, contexts, dicts, exception_rules, exceptions, folding, foreign, functions,
     generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, optimizers, python_modules, standard_library, standin_iterators,
-    standins, table, tensor, tensors, torch_functions, transforms, unknown_numbers, weakrefs,
+    modules, objects, operators, optimizers, python_modules, python_sources, standard_library,
+    standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
+    unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

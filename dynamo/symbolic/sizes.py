@@ -112,6 +112,7 @@ def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
     if mark.kind in DECLARED:
         symbols.declared[name] = fact
     if mark.kind == "unbacked":
+        symbols.unknowns.declared.add(name)
         return symbols.trace.world.unbacked_size(name)
     first = symbols.dims.setdefault(mark.name, name) if mark.name else name
     if symbols.values[first] != value:

@@ -147,7 +147,8 @@ class Symbols:
         if name is None:
             name = self._names[fact] = f"s{len(self._names)}"
             self.facts[name], self.values[name] = fact, value
-            logs.log("dynamic").emit(lambda: f"{name} is {fact.text()}, now {value}")
+            logs.log("dynamic").emit(
+                lambda: f"{name} is {fact.text()}, now {value}, met at {self.place()}")
         return name
 
     def make(self, text: str, hint: int | float) -> Var:
@@ -303,7 +304,10 @@ class Symbols:
             self.keep_assumptions()
             return answer
         answer = bool(self.evaluate(text))
-        self.assume(text if answer else f"(not {text})")
+        told = text if answer else f"(not {text})"
+        if told not in self._said:
+            logs.log("dynamic").emit(lambda: f"{self.spell(told)} is assumed at {self.place()}")
+        self.assume(told)
         return answer
 
     def evaluate(self, text: str) -> Any:

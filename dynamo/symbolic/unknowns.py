@@ -7,7 +7,7 @@ would be right only for some values of it that nobody has checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -22,6 +22,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
 
 # Operations that raise by themselves where a size does not fit, in eager too.
@@ -38,12 +39,14 @@ class Unknowns:
     """See the module.
 
     origins: per name, how the graph gets it: a node, or a dimension of a node's result.
+    places: the line that made it. declared: sizes of inputs that the user declared unbacked.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.origins: dict[str, fx.Node | tuple[fx.Node, int]] = {}
         self.places: dict[str, str] = {}
+        self.declared: set[str] = set()
 
     # -- making ---------------------------------------------------------------------------------
 
@@ -95,7 +98,8 @@ class Unknowns:
         self.trace.world.name_unknown(value, name)
         self.origins[name] = origin
         place = self.places[name] = self.trace.symbols.place()
-        logs.log("dynamic").emit(lambda: f"{name} is known only when the program runs, of {place}")
+        logs.log("dynamic").emit(
+            lambda: f"{name} is known only when the program runs, met at {place}")
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -132,19 +136,19 @@ class Unknowns:
 
     def refuse(self, condition: Any) -> NoReturn:
         """A decision that needs an unknown number: a break, or an error where it was declared."""
-        symbols, text = self.trace.symbols, self.words(condition.node.expr)
-        for name in self.trace.world.names_in(condition.node.expr):
-            if name in symbols.facts:
-                symbols.violate_unbacked(symbols.facts[name], text)
-        raise Break("unknown_number_decides", text)
+        expression = condition.node.expr
+        self._refuse(expression, self.trace.world.names_in(expression))
 
     def undecided(self, error: Undecided) -> NoReturn:
         """An operation needed to know an unknown number."""
-        symbols = self.trace.symbols
-        for name in error.names:
-            if name in symbols.facts:
-                symbols.violate_unbacked(symbols.facts[name], self.words(error.expression))
-        raise Break("unknown_number_decides", self.words(error.expression)) from error
+        self._refuse(error.expression, error.names)
+
+    def _refuse(self, expression: Any, names: Iterable[str]) -> NoReturn:
+        symbols, text = self.trace.symbols, self.words(expression)
+        for name in names:
+            if name in self.declared:
+                symbols.violate_unbacked(symbols.facts[name], text)
+        raise Break("unknown_number_decides", text)
 
     # -- checks ---------------------------------------------------------------------------------
 
@@ -185,7 +189,21 @@ class Unknowns:
         self.trace.symbols.keep_assumptions()
         return 0 if inside else key
 
-    def keep_checks(self, function: Any, node: fx.Node | None) -> None:
+    def may_raise(self, values: list[Any]) -> bool:
+        """True for arguments of unknown value or size: the operation may raise when the graph runs.
+
+        Such an operation stays in the graph, whoever needs its result. Errors: Break where the
+        program would catch what it raises.
+        """
+        if not (self.origins or self.declared):
+            return False
+        if not any(self.trace.world.unknowns(value) for value in flat(values)):
+            return False
+        if any(map(catches, self.trace.frames)):
+            raise Break("unknown_number_unchecked", "it does not raise, inside of a try statement")
+        return True
+
+    def keep_checks(self, function: Any) -> None:
         """After an operation: what it assumed of unknown numbers must be what it checks itself."""
         world = self.trace.world
         if not world.is_symbolic:
@@ -198,8 +216,6 @@ class Unknowns:
             left = [check for check in checks if not self._guard(check)]
             if left:
                 self.unchecked(left)
-        elif node is not None:
-            node.meta["checks"] = True  # it stays in the graph, whoever needs its result
 
     def unchecked(self, checks: list[Any]) -> NoReturn:
         raise Break("unknown_number_unchecked", " and ".join(map(self.words, checks)))
@@ -232,6 +248,17 @@ class Unknowns:
         return True
 
 
+def catches(frame: SymbolicFrame) -> bool:
+    """True inside of a try statement; a `with` block passes exceptions on."""
+    decoded, index = frame.decoded, frame.current.index
+    while (handler := decoded.handlers[index]) is not None:
+        index = handler.target
+        ops = [item.op for item in decoded.instructions[index : index + 2]]
+        if ops[0] == "PUSH_EXC_INFO" and ops[1] != "WITH_EXCEPT_START":
+            return True
+    return False
+
+
 def constant_of(world: Any, value: Any) -> int | bool | None:
     """The value of a symbolic int or bool where it is known."""
     if isinstance(value, torch.SymInt):
@@ -241,8 +268,10 @@ def constant_of(world: Any, value: Any) -> int | bool | None:
 
 
 def flat(args: list[Any]) -> list[Any]:
-    """The items of nested sequences."""
+    """The items of nested sequences and slices."""
     found: list[Any] = []
     for arg in args:
+        if isinstance(arg, slice):
+            arg = (arg.start, arg.stop, arg.step)
         found += flat(list(arg)) if isinstance(arg, list | tuple) else [arg]
     return found

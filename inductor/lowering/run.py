@@ -22,6 +22,7 @@ from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
 from inductor.lowering import reductions as reductions
+from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
 from inductor.lowering.registry import LOWERINGS, Call

@@ -57,6 +57,8 @@ def _single(name: str, node: ComputedBuffer) -> Kernel:
     """One node: its outer loops outside, its last loop inside where that is the contiguous one."""
     body = node.body
     inner = 0 if body.reduction_ranges and not is_column(body) else min(1, len(body.ranges))
+    if any(op.imm == "add" for op in body.stores()):
+        inner = len(body.ranges)  # iterations meet: they are not independent
     cut = len(body.ranges) - inner
     outer, own = body.ranges[:cut], body.ranges[cut:]
     names = {f"i{n}": variable(f"o{n}", size) for n, size in enumerate(outer)}

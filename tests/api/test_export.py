@@ -107,3 +107,16 @@ def test_what_a_graph_cannot_hold() -> None:
 def test_functions_without_operations() -> None:
     module, _ = dynamo.export(lambda x, y: (y, x, 3), torch.zeros(1), torch.ones(1))
     assert [module(torch.zeros(1), torch.ones(1))[i].item() for i in (0, 1)] == [1, 0]
+
+
+def test_numbers_that_the_graph_computes() -> None:
+    def function(x: torch.Tensor, t: torch.Tensor) -> Any:
+        n = t.item()
+        return {"head": x[:n], "n": n, "next": n + 1, "mean": x.mean().item()}
+
+    with dynamo.config.patch(capture_scalar_outputs=True):
+        module, _ = dynamo.export(function, torch.randn(5), torch.tensor(3))
+    x = torch.randn(5)
+    found, wanted = module(x, torch.tensor(2)), function(x, torch.tensor(2))
+    assert torch.equal(found.pop("head"), wanted.pop("head"))
+    assert found == wanted

@@ -21,6 +21,8 @@ def same(a: Any, b: Any) -> bool:
             type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape
             and a.requires_grad == b.requires_grad and torch.equal(a, b)
         )
+    if type(a).__name__ == type(b).__name__ == "ndarray":
+        return bool(a.dtype == b.dtype and a.shape == b.shape and (a == b).all())
     if isinstance(a, torch.nn.Module):
         return same(a.state_dict(), b.state_dict())
     if isinstance(a, BaseException):

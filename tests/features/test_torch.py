@@ -225,6 +225,12 @@ m = Wrapper(3, nn.ReLU()); n = Wrapper(2, m); return n(x), n, n.training, [k for
 m = Wrapper(1, block.linear); return m(x), m.inner is block.linear, len(list(m.parameters()))
 # structure of an existing module changes
 holder.part = block.norm; a = holder.part(x); holder.part = None; b = holder.part; holder.extra = nn.ReLU(); c = holder.extra(x); del holder.extra; holder.gain = block.gain; return a, b, c, hasattr(holder, "extra"), [k for k, _ in holder.named_parameters()]
+# sums of sizes
+s = x.shape; r = s + (1,), (1,) + s, s + s, s * 2, s[1:] + s[:1]; return [type(v).__name__ for v in r], r, x.view(s[:1] + (3, 1))
+# legacy tensor types
+return isinstance(x, torch.FloatTensor), isinstance(x, torch.DoubleTensor), isinstance(x.long(), torch.LongTensor), isinstance(x, (int, torch.FloatTensor)), x + 1
+# factorization inside of with
+with torch.no_grad(): return torch.linalg.cholesky(torch.eye(2) + 0 * x[:, :2])
 # leaves and outputs
 a, b = torch.unbind(torch.stack([leaf, leaf])); return x + leaf.is_leaf + a.is_leaf + x.is_leaf, leaf.grad_fn, leaf.output_nr
 # functools partial of torch
@@ -232,6 +238,16 @@ return functools.partial(F.linear, weight=torch.eye(3))(x) + functools.reduce(to
 ''')
 
 ANY_GRAPHS = table('''
+# factorization that may fail is tried again
+a = torch.zeros(2, 2) - x[:, :2] * 0
+for i in range(4):
+    try: return torch.linalg.cholesky(a), i
+    except torch.linalg.LinAlgError: a = a + torch.eye(2) * (i + 1)
+# factorization fails in a called function
+def inner(a):
+    with torch.no_grad(): return a.inverse()
+try: return inner(x[:, :2] * 0)
+except RuntimeError as e: return type(e).__name__, x + 1
 # requires_grad of what is no leaf
 t = leaf * x
 try: t.requires_grad = True

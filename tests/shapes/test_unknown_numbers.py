@@ -102,6 +102,7 @@ def listed(x: torch.Tensor, t: torch.Tensor) -> Any:
 def unused(x: torch.Tensor, t: torch.Tensor) -> Any:
     n = t.item()
     torch.zeros(n)  # raises, though nobody needs it
+    x[n]
     return x + 1
 
 
@@ -129,6 +130,11 @@ def branches(x: torch.Tensor, t: torch.Tensor) -> Any:
     if n > 3:
         return y * n
     return y - n
+
+
+def compares_sizes(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    return x * 2 if x.shape[0] == n else x - n
 
 
 def view_unchecked(x: torch.Tensor, t: torch.Tensor) -> Any:
@@ -173,13 +179,43 @@ def caught(x: torch.Tensor, t: torch.Tensor) -> Any:
         return x - n
 
 
-BROKEN = [branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
+def checked_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    try:
+        with torch.no_grad():
+            torch._check(n > 0)
+    except RuntimeError as error:
+        return x - 1, str(error)
+    return x + n
+
+
+def size_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    seen = []
+    try:
+        return torch.zeros(n)
+    except RuntimeError:
+        return x[0] * n
+    finally:
+        seen.append(x[:2].sum(0))
+
+
+def index_in_try(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    try:
+        return x[n].sum(dim=None, dtype=torch.float64)
+    except IndexError:
+        return x
+
+
+BROKEN = [checked_in_try, size_in_try, index_in_try, compares_sizes, branches, view_unchecked, broadcasts, text, loops, containers, functions, divides, caught]
 
 
 @pytest.mark.parametrize("program", BROKEN)
 def test_decisions_break(program: Program) -> None:
     x = rows()
     compare(program, [(x, t) for t in INTS])
+    compare(program, [(torch.randn(n, 3), INTS[1]) for n in (5, 6, 7, 8)])
     reasons = [str(reason) for reason in counters["graph_break"]]
     assert reasons and all("unknown" in r or "Unknown" in r for r in reasons), reasons
 

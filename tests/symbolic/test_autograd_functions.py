@@ -166,3 +166,14 @@ def test_one_graph(f: Callable[[torch.Tensor], Any], graphs: int) -> None:
 @pytest.mark.parametrize("f", [modern, dirty, noisy, reading, after_changes])
 def test_any_graphs(f: Callable[[torch.Tensor], Any]) -> None:
     check(f, None)
+
+
+def test_function_of_a_module_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Odd, "__module__", "torch.nn.modules._functions")
+    x, y = (torch.rand(3, requires_grad=True) for _ in range(2))
+    y.data = x.data.clone()
+    compiled = dynamo.compile(lambda a: Odd.apply(a, 2.0) + 1, backend="eager", fullgraph=True)
+    found, wanted = compiled(x), Odd.apply(y, 2.0) + 1
+    found.sum().backward()
+    wanted.sum().backward()
+    assert torch.equal(found, wanted) and torch.equal(x.grad, y.grad)

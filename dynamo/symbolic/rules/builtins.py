@@ -74,7 +74,7 @@ def bool_(tx: SymbolicFrame, var: Var = ConstVar(False)) -> Var:  # noqa: B008
 
 
 @rule([int, float, complex])
-def number(tx: SymbolicFrame, *args: Var) -> Var | None:
+def number(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     if len(args) > 1 and any(isinstance(arg, TensorVar) for arg in args):
         raise Break("item", repr(args[0]))
     return None
@@ -103,7 +103,9 @@ def to_number(tx: SymbolicFrame, kind: type, args: tuple[Var, ...]) -> Var | Non
 
 
 @rule([int])
-def int_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
+def int_of_object(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    if kwargs:
+        return None
     found = to_number(tx, int, args)
     return found if found is not None else special_number(tx, args, ("__int__", "__index__"))
 
@@ -298,12 +300,16 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
         raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
     if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
         return issubclass(cls, kinds)
+    if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
+        facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
+        return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
     real = getattr(var, "real", None)
     if real is not None and not isinstance(var, TensorVar):
         return isinstance(real, kinds)
     return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
 
 
+TENSOR_TYPE = type(torch.FloatTensor)
 KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
                           "torch.autograd.variable", "_py_abc"})
 
@@ -474,6 +480,9 @@ def reversed_(tx: SymbolicFrame, items: Var) -> Var:
         return RangeIteratorVar(value[::-1])
     if isinstance(items, SequenceVar | DictVar | DictViewVar):
         return SequenceIteratorVar(TupleVar(list(reversed(items.unpack(tx)))))
+    if find_in_mro(items.python_type(), "__reversed__") is None and not is_iterable(items):
+        kind = items.python_type().__name__
+        tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")
     if isinstance(items, ConstVar):
         return SequenceIteratorVar(TupleVar(items.unpack(tx)[::-1]))
     if isinstance(items, ObjectVar):
@@ -526,11 +535,13 @@ def all_(tx: SymbolicFrame, items: Var) -> Var:
 
 
 def extreme(tx: SymbolicFrame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None) -> Var:
+    if not args:
+        tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
     items = args[0].unpack(tx) if len(args) == 1 else list(args)
     if not items:
         if default is not None:
             return default
-        tx.trace.raise_exception(ValueError, f"{name}() iterable argument is empty")
+        tx.trace.run_real(lambda: {"max": max, "min": min}[name](()))
     better = operator.gt if name == "max" else operator.lt
     ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
     best = 0
@@ -636,6 +647,11 @@ def slice_(tx: SymbolicFrame, *args: Var) -> Var:
     return SliceVar(*parts)
 
 
+def is_iterable(var: Var) -> bool:
+    cls = var.python_type()
+    return any(find_in_mro(cls, name) is not None for name in ("__iter__", "__getitem__"))
+
+
 def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
     """Keys and values, as dict(...) and update(...) read them."""
     if isinstance(source, ObjectVar) and source.content is not None:
@@ -647,10 +663,14 @@ def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
         keys = source.call_method(tx, "keys", [], {}).unpack(tx)
         return [(key, source.get_item(tx, key)) for key in keys]
     pairs = []
-    for item in source.unpack(tx):
+    for index, item in enumerate(source.unpack(tx)):
+        element = f"dictionary update sequence element #{index}"
+        if not is_iterable(item):
+            tx.trace.raise_exception(TypeError, f"cannot convert {element} to a sequence")
         parts = item.unpack(tx)
         if len(parts) != 2:
-            raise Break("argument_mismatch", "dict() of items that are no pairs")
+            message = f"{element} has length {len(parts)}; 2 is required"
+            tx.trace.raise_exception(ValueError, message)
         pairs.append((parts[0], parts[1]))
     return pairs
 

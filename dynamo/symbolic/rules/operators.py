@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.texts import plain_operand
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -25,6 +26,7 @@ from dynamo.symbolic.variables.lists import (
     NamedTupleVar,
     RangeVar,
     SequenceVar,
+    SizeVar,
     TupleVar,
 )
 from dynamo.symbolic.variables.lookup import find_in_mro
@@ -99,7 +101,12 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
     if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
         return a.clone([*a.items, *b.items])  # type: ignore[attr-defined]
     if name == "add" and both(a, b, TupleVar | NamedTupleVar):
-        return TupleVar([*a.items, *b.items])  # type: ignore[attr-defined]
+        items = [*a.items, *b.items]  # type: ignore[attr-defined]
+        if isinstance(a, SizeVar) or isinstance(b, SizeVar):
+            if any(item.python_type() is not int for item in items):
+                raise Break("operator_unknown", f"{a!r} + {b!r}")
+            return SizeVar(items)
+        return TupleVar(items)
     if name == "mul":
         sequence, count = (a, b) if isinstance(a, SequenceVar) else (b, a)
         if isinstance(sequence, SequenceVar) and count.is_constant():
@@ -194,9 +201,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             function = real if isinstance(a, TensorVar) else plain
             return torch_functions.call_in_graph(tx, function, [a, b], {})
         if name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
-            if b.is_constant():
-                return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % b.as_constant()))
-            raise Break("not_a_constant", repr(b))
+            operand = plain_operand(tx, b)
+            return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
         found = union_of_types(tx, a, b) if name == "or" else None
         if found is not None:
             return found
@@ -228,14 +234,24 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
 def compare_sequences(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
     """Lexicographic order, as lists and tuples have it."""
     left, right = a.unpack(tx), b.unpack(tx)
-    if name in ("eq", "ne"):
-        same = len(left) == len(right) and all(
-            tx.trace.is_or_equals(tx, p, q) for p, q in zip(left, right, strict=True))
-        return same is (name == "eq")
+    if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
+        return name == "ne"  # tuples compare their items all the same
     for p, q in zip(left, right, strict=False):
         if not tx.trace.is_or_equals(tx, p, q):
+            if name in ("eq", "ne"):
+                return name == "ne"
             return tx.trace.call(tx, function_of(name), p, q).truth(tx)
     return bool(function_of(name)(len(left), len(right)))
+
+
+def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:
+    """Values are compared in the order of the left one, up to the first key that differs."""
+    if len(mine) != len(theirs):
+        return False
+    return all(
+        key in theirs and tx.trace.is_or_equals(tx, value, theirs[key][1])
+        for key, (_, value) in mine.items()
+    )
 
 
 def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
@@ -245,8 +261,7 @@ def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | N
         return compare_sequences(tx, name, a, b)
     if both(a, b, DictVar) and name in ("eq", "ne"):
         mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
-        same = mine.keys() == theirs.keys() and all(
-            tx.trace.is_or_equals(tx, mine[k][1], theirs[k][1]) for k in mine)
+        same = equal_dicts(tx, mine, theirs)
         if a.python_type() is b.python_type() is collections.OrderedDict:
             same = same and list(mine) == list(theirs)
         return same is (name == "eq")
@@ -435,3 +450,37 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
         return a.contains(tx, item)
     except ObservedException:
         return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))
+
+
+@rule([divmod])
+def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
+    """Of objects with `__divmod__`; constants are folded."""
+    if not (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)):
+        return None
+    found = try_user(tx, a, b, "__divmod__", "__rdivmod__")
+    if found is None:
+        message = f"unsupported operand type(s) for divmod(): '{type_name(a)}' and '{type_name(b)}'"
+        tx.trace.raise_exception(TypeError, message)
+    return found
+
+
+@rule([pow], ObjectVar)
+def pow_(tx: SymbolicFrame, base: ObjectVar, exponent: Var, mod: Var = ConstVar(None)) -> Var | None:  # noqa: B008
+    method = user_method(tx, base, "__pow__")
+    if method is None:
+        return None
+    if mod.is_constant() and mod.as_constant() is None:
+        return tx.trace.call(tx, operator.pow, base, exponent)
+    return unless_not_implemented(tx.call(method, [exponent, mod], {}))
+
+
+@rule([round], ObjectVar)
+def round_(tx: SymbolicFrame, var: ObjectVar, *digits: Var) -> Var | None:
+    method = user_method(tx, var, "__round__")
+    return None if method is None else method.call(tx, list(digits), {})
+
+
+@rule([operator.index], ObjectVar)
+def index_(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
+    method = user_method(tx, var, "__index__")
+    return None if method is None else method.call(tx, [], {})

@@ -17,6 +17,7 @@ from torch import fx
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
+from dynamo.symbolic.rules.failing import break_where_caught
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -116,6 +117,10 @@ TENSOR_PYTHON_FUNCTIONS = frozenset(
 )
 
 
+# Libraries whose operators' fake kernels count what is written.
+TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
+
+
 def is_graph_function(function: Any) -> bool:
     """True for a torch function that becomes one node of the graph.
 
@@ -145,6 +150,7 @@ def call_in_graph(
 ) -> Var:
     """Runs a torch function on the fakes and puts it into the graph."""
     function, kind, target = _node_target(function)
+    break_where_caught(tx, function)
     tx.trace.symbols.prepare(function, args, kwargs)
     fake_args = [arg.as_fake() for arg in args]
     fake_kwargs = {name: arg.as_fake() for name, arg in kwargs.items()}
@@ -152,6 +158,7 @@ def call_in_graph(
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
     versions = [var.fake._version for var in tensors]
+    may_raise = tx.trace.symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
     tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     try:
@@ -169,15 +176,35 @@ def call_in_graph(
     changed = [
         var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
     ]
-    if not changed and is_plain_result(result):
+    given = written_by_schema(function, args, kwargs)
+    changed = [*changed, *(var for var in given or () if var not in changed)]
+    if given is None and not changed and is_plain_result(result):
         return tx.trace.constant(result)
     proxies = tuple(arg.as_proxy() for arg in args)
     keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
-    tx.trace.symbols.unknowns.keep_checks(function, node)
+    node.meta["checks"] = may_raise
+    tx.trace.symbols.unknowns.keep_checks(function)
     for var in changed:
         tx.trace.note_mutation(var)
     return wrap_result(tx, node, result, tensors)
+
+
+def written_by_schema(
+    function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> list[TensorVar] | None:
+    """What an operator of a library writes into, as its schema says (its fake kernel need not);
+    None for torch's own operators and for those that only compute a result."""
+    if not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS:
+        return None
+    if function._schema.returns and not function._schema.is_mutable:
+        return None
+    found: list[TensorVar] = []
+    for index, declared in enumerate(function._schema.arguments):
+        value = args[index] if index < len(args) else kwargs.get(declared.name)
+        if value is not None and declared.alias_info is not None and declared.alias_info.is_write:
+            collect_tensors(value, found)
+    return found
 
 
 def _node_target(function: Any) -> tuple[Any, str, Any]:
@@ -188,6 +215,8 @@ def _node_target(function: Any) -> tuple[Any, str, Any]:
             return function, "call_method", function.__name__
     if id(function) in TENSOR_PYTHON_FUNCTIONS:
         return function, "call_method", function.__name__
+    if isinstance(function, torch._ops.OpOverloadPacket) and len(function.overloads()) == 1:
+        function = getattr(function, function.overloads()[0])
     return function, "call_function", function
 
 

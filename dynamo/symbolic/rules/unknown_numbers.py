@@ -86,7 +86,7 @@ def read(tx: SymbolicFrame, var: TensorVar) -> Var:
         return ConstVar(value)
     exact = not var.fake.dtype.is_floating_point
     known = trace.graph.operation("call_method", "item", (var.as_proxy(),), {}, value)
-    trace.symbols.unknowns.keep_checks(torch.Tensor.item, known)
+    trace.symbols.unknowns.keep_checks(torch.Tensor.item)
     return trace.symbols.unknowns.make(value, lambda: known, exact)
 
 
@@ -134,6 +134,7 @@ def check_unknown(tx: SymbolicFrame, function: Any, cond: Var, message: Var) -> 
 
 def learn(tx: SymbolicFrame, function: Any, var: Var) -> None:
     """The world knows from here on what the program has checked."""
+    tx.trace.symbols.unknowns.may_raise([var.as_fake()])
     try:
         tx.trace.run_fake(function, var.as_fake())
     except Signal as error:

@@ -113,7 +113,10 @@ class SequenceVar(Var):
     ) -> int | slice:
         """A checked index into `size` items, or a slice of constants."""
         if isinstance(key, SliceVar):
-            return key.as_constant()
+            found = key.as_constant()
+            if found.step == 0:
+                tx.trace.raise_exception(ValueError, "slice step cannot be zero")
+            return found  # type: ignore[no-any-return]
         position = tx.trace.as_index(tx, key)
         if position is None:
             tx.trace.raise_exception(

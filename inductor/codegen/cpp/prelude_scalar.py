@@ -37,27 +37,29 @@ template <> struct k_To<bf16> {
 };
 """
 
-# float16 by bits: g++ before 13 does not vectorise _Float16
+# float16 by bits: g++ before 13 does not vectorise _Float16. Narrowing adds a power of two so large
+# that the sum is rounded at the last bit of the half; its mantissa with the leading one is added to
+# the exponent. Written so that all of it is integer and float arithmetic without branches.
 _F16 = """\
 K_INLINE f32 k_widen(f16 h) {
-  u32 x = (u32)h & 0x7fffu;
-  u32 sign = ((u32)h & 0x8000u) << 16;
-  f32 scaled = __builtin_bit_cast(f32, x << 13) * 0x1p112f;
+  u32 x = (u32)(i32)(i16)(u16)h << 13;
+  f32 scaled = __builtin_bit_cast(f32, x & 0x8fffe000u) * 0x1p112f;
   u32 bits = __builtin_bit_cast(u32, scaled);
-  bits = x >= 0x7c00u ? (x << 13) | 0x7f800000u : bits;
-  return __builtin_bit_cast(f32, bits | sign);
+  bits = (x & 0x0f800000u) == 0x0f800000u ? bits | 0x7f800000u : bits;
+  return __builtin_bit_cast(f32, bits);
 }
 template <> struct k_To<f16> {
   template <class S> K_INLINE f16 make(S value) {
     u32 bits = __builtin_bit_cast(u32, (f32)value);
-    u32 sign = (bits >> 16) & 0x8000u;
-    u32 x = bits & 0x7fffffffu;
-    u32 normal = (x - 0x38000000u + 0xfffu + ((x >> 13) & 1)) >> 13;
-    u32 tiny = __builtin_bit_cast(u32, __builtin_bit_cast(f32, x) + 0.5f) - 0x3f000000u;
-    u32 half = x < 0x38800000u ? tiny : normal;
-    half = x >= 0x477ff000u ? 0x7c00u : half;
-    half = x > 0x7f800000u ? 0x7e00u : half;
-    return (f16)(u16)(half | sign);
+    i32 x = (i32)(bits & 0x7fffffffu);
+    i32 base = x & 0x7f800000;
+    base = base < 0x38800000 ? 0x38800000 : base;
+    f32 magic = __builtin_bit_cast(f32, (u32)base + 0x06800000u);
+    i32 sum = __builtin_bit_cast(i32, __builtin_bit_cast(f32, x) + magic);
+    i32 half = (sum & 0x7fffff) + ((base - 0x38800000) >> 13);
+    half = half > 0x7c00 ? 0x7c00 : half;
+    half = x > 0x7f800000 ? 0x7e00 : half;
+    return (f16)(u16)((u32)half | ((bits >> 16) & 0x8000u));
   }
 };
 """

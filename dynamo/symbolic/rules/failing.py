@@ -1,0 +1,44 @@
+"""Operations that may fail by the values in a tensor, where the program would catch the error.
+
+A graph runs as a whole, behind the program's own handlers: such an operation breaks the graph there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# By the function's own name; those of torch.linalg are called linalg_*.
+FAILING = frozenset(
+    """linalg_inv linalg_cholesky linalg_solve linalg_eigh linalg_eig linalg_eigvals linalg_eigvalsh
+    linalg_svd linalg_svdvals linalg_lstsq linalg_pinv linalg_cond linalg_matrix_rank linalg_tensorinv
+    linalg_tensorsolve linalg_lu_factor linalg_ldl_factor linalg_matrix_power inverse cholesky svd
+    pinverse multinomial""".split()
+)
+# What the handler of a `with` block begins with, behind the exception's push.
+WITH_BLOCK = "WITH_EXCEPT_START"
+# Handlers that only tidy up, and raise again.
+TIDYING = frozenset({"COPY", "STOPITERATION_ERROR"})
+
+
+def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
+    """Breaks the graph for a call whose error a `try` of the traced frames sees."""
+    if getattr(function, "__name__", None) in FAILING and any(map(catches, tx.trace.frames)):
+        raise Break("caught_error", function.__name__)
+
+
+def catches(frame: SymbolicFrame) -> bool:
+    """True where the frame is inside of a `try`, or of a `with` that it has not entered itself."""
+    decoded = frame.decoded
+    handler = decoded.handlers[frame.current.index]
+    resumed = frame.code.co_name.startswith("__resume_")
+    while handler is not None:
+        first, second = decoded.instructions[handler.target : handler.target + 2]
+        if first.op not in TIDYING and (resumed or second.op != WITH_BLOCK):
+            return True
+        handler = decoded.handlers[handler.target]
+    return False

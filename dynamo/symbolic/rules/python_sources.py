@@ -1,0 +1,90 @@
+"""C functions of the standard library that have a Python twin in its source: the twin is traced."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import heapq
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dynamo.guards.sources import ObjectSource
+from dynamo.symbolic.rules.standins import stands_in
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+TWINS = {
+    heapq: ("_heapq", """heappush heappop heapify heapreplace heappushpop _heapify_max
+                         _heappop_max _heapreplace_max"""),
+    bisect: ("_bisect", "bisect_left bisect_right insort_left insort_right"),
+}
+
+
+def without_c(module: ModuleType, extension: str) -> dict[str, Any]:
+    """The names that the module's source defines where its extension can't be imported."""
+    spec = importlib.util.find_spec(module.__name__)
+    assert spec is not None and spec.loader is not None
+    code = spec.loader.get_code(module.__name__)  # type: ignore[attr-defined]
+    scope: dict[str, Any] = {"__name__": module.__name__, "__builtins__": __builtins__}
+    known = sys.modules.get(extension)
+    sys.modules[extension] = None  # type: ignore[assignment]
+    try:
+        exec(code, scope)
+    finally:
+        del sys.modules[extension]
+        if known is not None:
+            sys.modules[extension] = known
+    return scope
+
+
+def register_twin(real: Any, twin: Callable[..., Any]) -> None:
+    @rule(real)
+    def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        var = tx.trace.wrap(twin, ObjectSource(twin, twin.__name__))
+        return tx.inline(var, list(args), kwargs)
+
+
+def register() -> None:
+    for module, (extension, names) in TWINS.items():
+        scope = without_c(module, extension)
+        for name in names.split():
+            if isinstance(getattr(module, name, None), BuiltinFunctionType):
+                register_twin(getattr(module, name), scope[name])
+
+
+register()
+
+
+class ComparedKey:
+    """What `functools.cmp_to_key(compare)` makes of an object."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, compare: Any, obj: Any) -> None:
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) < 0  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) > 0  # type: ignore[no-any-return]
+
+    def __le__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) <= 0  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) >= 0  # type: ignore[no-any-return]
+
+    def __eq__(self, other: Any) -> bool:
+        return self.compare(self.obj, other.obj) == 0  # type: ignore[no-any-return]
+
+
+@stands_in(functools.cmp_to_key)
+def cmp_to_key(mycmp: Any) -> Any:
+    return functools.partial(ComparedKey, mycmp)

@@ -1,0 +1,110 @@
+"""Text of containers: `repr`, `str`, `format`, `%` and `str.join` over Vars."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.functions import BuiltinVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, SliceVar, TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+CONTAINERS = (ListVar, TupleVar, DictVar, SetVar)
+EXACT = (list, tuple, dict, collections.deque, collections.OrderedDict)
+
+
+class Shown:
+    """Stands for an item whose text is known, in a real container that is shown."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def show(tx: SymbolicFrame, var: Var, around: tuple[Var, ...] = ()) -> str:
+    """`repr(var)`."""
+    if var in around:
+        raise Break("not_a_constant", f"the text of {type(var).__name__} that contains itself")
+    if not isinstance(var, CONTAINERS):
+        text = tx.trace.call(tx, repr, var)
+        return str(text.as_constant())
+    inside = (*around, var)
+    if isinstance(var, SetVar):
+        parts = ", ".join(show(tx, item, inside) for item in var.unpack(tx))
+        if isinstance(var, FrozensetVar):
+            return f"frozenset({{{parts}}})" if parts else "frozenset()"
+        return f"{{{parts}}}" if parts else "set()"
+    kind = var.python_type()
+    if kind not in EXACT:
+        raise Break("not_a_constant", f"the text of {var!r}")
+    if isinstance(var, DictVar):
+        pairs = list(var.entries.values())
+        return repr(kind((Shown(show(tx, key, inside)), Shown(show(tx, value, inside))) for key, value in pairs))
+    items = [Shown(show(tx, item, inside)) for item in var.items]
+    return repr(collections.deque(items, var.limit) if isinstance(var, DequeVar) else kind(items))
+
+
+def is_plain(var: Var) -> bool:
+    """True for a built-in container whose text is made of its items' texts."""
+    return isinstance(var, SetVar) or (isinstance(var, CONTAINERS) and var.python_type() in EXACT)
+
+
+@rule([repr, str], CONTAINERS)
+def text_of_container(tx: SymbolicFrame, var: Var, *rest: Var) -> Var | None:
+    if rest or not is_plain(var):
+        return None
+    return ConstVar(show(tx, var))
+
+
+@rule(format, CONTAINERS)
+def format_container(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
+    if not is_plain(var):
+        return None
+    if spec.as_constant():
+        name = var.python_type().__name__
+        message = f"unsupported format string passed to {name}.__format__"
+        tx.trace.raise_exception(TypeError, message)
+    return ConstVar(show(tx, var))
+
+
+@rule(repr, BuiltinVar)
+def text_of_builtin(tx: SymbolicFrame, var: BuiltinVar) -> Var | None:
+    """Functions of modules written in C have no address in their text."""
+    value = var.value
+    if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType):
+        return ConstVar(repr(value))
+    return None
+
+
+@rule(repr, SliceVar)
+def text_of_slice(tx: SymbolicFrame, var: SliceVar) -> Var:
+    return ConstVar(repr(slice(*(Shown(show(tx, part)) for part in var.children()))))
+
+
+@rule([str.join, bytes.join], ConstVar)
+def join(tx: SymbolicFrame, separator: ConstVar, items: Var) -> Var | None:
+    """Of what any iterable gives."""
+    if items.is_constant():
+        return None
+    values = [item.as_constant() for item in items.unpack(tx)]
+    return tx.trace.constant(tx.trace.run_real(lambda: separator.value.join(values)))
+
+
+def plain_operand(tx: SymbolicFrame, var: Var) -> Any:
+    """A value for `text % value`: constants, and containers by their text."""
+    if type(var) is TupleVar:
+        return tuple(plain_operand(tx, item) for item in var.items)
+    if type(var) is DictVar and var.python_type() is dict:
+        pairs = var.entries.values()
+        return {key.as_constant(): plain_operand(tx, value) for key, value in pairs}
+    return Shown(show(tx, var)) if is_plain(var) else var.as_constant()

@@ -1,0 +1,130 @@
+"""The cache of entries: limits, order, threads."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo import hook
+from dynamo.base.config import Config
+from dynamo.testing import CompileCounter
+
+
+def scaled(x: torch.Tensor, text: str) -> torch.Tensor:
+    return x * len(text)
+
+
+def test_the_accumulated_limit_holds_over_all_compiled_functions() -> None:
+    def shared(x: torch.Tensor, text: str) -> torch.Tensor:
+        return x * len(text)
+
+    counter = CompileCounter("eager")
+    one, other = (dynamo.compile(shared, backend=counter) for _ in range(2))
+    x = torch.randn(3)
+    with dynamo.config.patch(accumulated_recompile_limit=3):
+        one(x, "a"), one(x, "bb"), other(x, "a")
+        assert counter.frame_count == 3 == hook.entry_count(shared.__code__)
+        with pytest.warns(UserWarning, match="accumulated recompile limit of 3.*text was 'bb'") as seen:
+            assert torch.equal(one(x, "ccc"), 3 * x)
+        assert len(seen) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # one warning for each
+            assert torch.equal(one(x, "dddd"), 4 * x)
+            assert torch.equal(one(x, "bb"), 2 * x)
+        third = dynamo.compile(shared, backend=counter)
+        with pytest.warns(UserWarning, match="other compiled functions share this code"):
+            assert torch.equal(third(x, "a"), x)
+        assert counter.frame_count == 3
+        hits = sum(entry.hits for entry in hook.entries(shared.__code__, one.region))
+        one(x, "a"), one(x, "bb")
+        assert sum(e.hits for e in hook.entries(shared.__code__, one.region)) == hits + 2
+        del other  # its entries go with it, so that there is room
+        import gc
+
+        gc.collect()
+        one(x, "ccc")
+        assert counter.frame_count == 4
+
+
+def test_the_limits_can_be_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYNAMO_ACCUMULATED_RECOMPILE_LIMIT", "17")
+    monkeypatch.setenv("DYNAMO_RECOMPILE_LIMIT", "5")
+    fresh = Config("fresh", list(dynamo.config._knobs.values()))
+    assert fresh.accumulated_recompile_limit == 17 and fresh.recompile_limit == 5
+    assert dynamo.config.accumulated_recompile_limit == 256
+
+
+def test_the_entry_that_was_hit_last_is_asked_first() -> None:
+    def f(x: torch.Tensor, text: str) -> torch.Tensor:
+        return x * len(text)
+
+    compiled = dynamo.compile(f, backend="eager")
+    x = torch.ones(2)
+    texts = ["a", "bb", "ccc", "dddd"]
+    for text in texts:
+        compiled(x, text)
+
+    def order() -> list[str]:
+        found = []
+        for entry in hook.entries(f.__code__, compiled.region):
+            found += [g.payload for g in entry.keepalive.guards if g.kind == "CONST"]
+        return found
+
+    assert order() == texts[::-1]
+    for text, expected in [("bb", ["bb", "dddd", "ccc", "a"]), ("a", ["a", "bb", "dddd", "ccc"]),
+                           ("a", ["a", "bb", "dddd", "ccc"])]:
+        compiled(x, text)
+        assert order() == expected
+
+
+def test_threads_that_miss_together_compile_once() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(f, backend=counter)
+    start = threading.Barrier(4)
+    results: list[Any] = []
+    x = torch.ones(2)
+    torch.set_num_threads(torch.get_num_threads())
+
+    def work() -> None:
+        start.wait()
+        for _ in range(20):
+            results.append(torch.equal(compiled(x), 3 * x))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 80
+    assert counter.frame_count == 1
+
+
+def test_entries_may_die_while_other_threads_call() -> None:
+    held: dict[int, Any] = {}
+
+    def f(x: torch.Tensor, number: int) -> torch.Tensor:
+        return held[number](x)  # type: ignore[no-any-return]
+
+    compiled = dynamo.compile(f, backend="eager", recompile_limit=1000)
+    errors: list[Any] = []
+
+    def work(number: int) -> None:
+        for step in range(15):
+            held[number] = eval(f"lambda x: x * {step + 1}")
+            if not torch.equal(compiled(torch.ones(2), number), torch.full((2,), step + 1.0)):
+                errors.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors

@@ -1,0 +1,188 @@
+"""Why a function is compiled again: whole sentences, with the user's line and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.guards.kinds import short
+
+
+def scale(x: Any, k: Any) -> Any:
+    return x * k
+
+
+def named(x: Any, text: str) -> Any:
+    return x * len(text)
+
+
+def add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def total(items: Any) -> Any:
+    return sum(items)
+
+
+def pick(d: Any) -> Any:
+    return d["a"] * 2
+
+
+def every(d: Any) -> Any:
+    return [v * 2 for v in d.values()]
+
+
+def attribute(m: Any, x: Any) -> Any:
+    return x * m.factor
+
+
+def apply(f: Any, x: Any) -> Any:
+    return f(x)
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def tripled(x: Any) -> Any:
+    return x * 3
+
+
+def is_large(x: Any, n: int) -> Any:
+    return x + 1 if n > 5 else x - 1
+
+
+def add_in_place(x: Any, y: Any) -> Any:
+    return x.add_(1) + y
+
+
+class Module(torch.nn.Module):
+    factor = "ab"
+
+    def __init__(self, gain: Any = 2) -> None:
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x: Any) -> Any:
+        return x * len(self.gain)
+
+
+def run_module(m: Any, x: Any) -> Any:
+    return m(x)
+
+
+def flat(*shape: int, **options: Any) -> torch.Tensor:
+    return torch.ones(*shape, **options)
+
+
+X, Y = flat(4), flat(4)
+KEPT = "Hold it in a tensor if it changes often."
+ATTRIBUTE = "An attribute that changes between calls is better held in a tensor (register_buffer)."
+OPEN = "From now on it may be any number where it can."
+COMBINATION = "Pass tensors of one dtype, device and requires_grad: each combination is compiled for."
+ONE_TYPE = "Pass values of one type: each type is compiled for."
+# function, arguments of the calls, what it says: text, the function whose line needs it, advice.
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str, Any, str]] = {
+    "number": (scale, (X, 2), (X, 3), "k was 2, now it is 3", scale, f"{OPEN} {KEPT}"),
+    "float": (scale, (X, 0.5), (X, 1.5), "k was 0.5, now it is 1.5", scale, f"{OPEN} {KEPT}"),
+    "text": (named, (X, "a"), (X, "bb"), "text was 'a', now it is 'bb'", named, KEPT),
+    "type": (scale, (X, 2), (X, 2.0), "k was 2, now it is 2.0", scale, KEPT),
+    "size": (
+        scale, (X, 2), (flat(5), 2), "shape of x was [4], now it is [5]", scale,
+        "Mark what changes, mark_dynamic(tensor, [0]), or compile with dynamic=True."),
+    "sizes": (
+        scale, (flat(2, 3, 4), 2), (flat(5, 3, 6), 2),
+        "shape of x was [2, 3, 4], now it is [5, 3, 6]", scale,
+        "Mark what changes, mark_dynamic(tensor, [0, 2]), or compile with dynamic=True."),
+    "dimensions": (
+        scale, (X, 2), (flat(4, 4), 2), "shape of x was [4], now it is [4, 4]", scale,
+        "Pass tensors of one number of dimensions: each number is compiled for."),
+    "dtype": (
+        scale, (X, 2), (X.double(), 2),
+        "dtype of x was torch.float32, now it is torch.float64", scale, COMBINATION),
+    "requires_grad": (
+        scale, (X, 2), (flat(4, requires_grad=True), 2),
+        "requires_grad of x was False, now it is True", scale, COMBINATION),
+    "device": (
+        scale, (X, 2), (flat(4, device="meta"), 2),
+        "device of x was cpu, now it is meta", scale, COMBINATION),
+    "strides": (
+        scale, (flat(2, 3), 2), (flat(3, 2).t(), 2),
+        "strides of x were (3, 1), now they are (1, 2)", scale,
+        "Pass tensors of one memory layout, for example by `.contiguous()`."),
+    "class": (
+        scale, (X, 2), (torch.nn.Parameter(X), 2),
+        "type of x was Tensor, now it is Parameter", scale, ONE_TYPE),
+    "length": (
+        total, ([X, X],), ([X],), "len(items) was 2, now it is 1", total,
+        "Keep the number of items, or stack the items in one tensor."),
+    "keys": (
+        every, ({"a": X},), ({"b": X},), "keys of d were ('a',), now they are ('b',)", every,
+        "Keep the same keys in the same order."),
+    "attribute of a module": (
+        run_module, (Module("ab"), X), (Module("abc"), X), "m.gain was 'ab', now it is 'abc'",
+        Module.forward, ATTRIBUTE),
+    "kind of container": (
+        total, ([X, X],), ((X, X),), "type of items was list, now it is tuple", total, ONE_TYPE),
+    "one object twice": (
+        add_in_place, (X.clone(), X.clone()), (Y, Y), "x and y were two objects, now they are one",
+        add_in_place, "Pass one object at both places, or different ones, but always alike."),
+    "function": (
+        apply, (doubled, X), (tripled, X), "f was function doubled, now it is function tripled", apply,
+        "Define the function once: each new one is compiled for."),
+    "comparison of a number": (
+        is_large, (X, 2), (X, 9), "n was 2, now it is 9", is_large, f"{OPEN} {KEPT}"),
+}
+
+
+def reason(
+    function: Callable[..., Any], first: Any, second: Any, change: Any = lambda value: None
+) -> str:
+    """What is said of the second call, before which `change(False)` is called."""
+    compiled = dynamo.compile(function, backend="eager")
+    compiled(*first)
+    change(False)
+    with dynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(dynamo.exc.RecompileError) as caught:
+            compiled(*second)
+    code = function.__code__
+    place = f"{code.co_filename}:{code.co_firstlineno} {code.co_name}"
+    return str(caught.value).removeprefix(f"{place}: would be compiled again because ")
+
+
+def line_of(function: Any) -> str:
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno + 1} in {code.co_name}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_sentence(name: str) -> None:
+    function, first, second, text, needed, advice = CASES[name]
+    place = f" (needed at {line_of(needed)})" if needed else ""
+    assert reason(function, first, second) == f"{text}{place}. {advice}"
+
+
+def test_the_sentence_about_torchs_state() -> None:
+    try:
+        assert reason(scale, (X, 2), (X, 2), torch._C._set_grad_enabled) == (
+            "torch's global state changed: grad mode was 1, now it is 0. "
+            "Set it once, before the first call, or call in the same state.")
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_the_nearest_entry_is_named() -> None:
+    compiled = dynamo.compile(scale, backend="eager", dynamic=False)
+    compiled(X, 2), compiled(flat(7), 3)
+    with dynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(dynamo.exc.RecompileError, match="k was 3, now it is 4"):
+            compiled(flat(7), 4)  # one difference to the second entry, two to the first
+
+
+def test_a_key_that_is_a_tensor_is_named_by_its_metadata() -> None:
+    assert short((torch.ones(2), doubled, Module(), [1, 2, 3, 4, 5])) == (
+        "(Tensor([2], torch.float32, cpu, (1,)), function doubled, a Module, [1, 2, 3, 4, ...])")
