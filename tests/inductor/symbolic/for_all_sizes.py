@@ -54,10 +54,10 @@ def _is_close(ours: torch.Tensor, eagers: torch.Tensor, exact: Callable[[], torc
 
 def check(
     program: Callable[..., Any],
-    make_inputs: Callable[[int], Sequence[Any]],
-    sizes: Sequence[int] = SIZES,
-    first: int = 12,
-    builds: int = 1,
+    make_inputs: Callable[[Any], Sequence[Any]],
+    sizes: Sequence[Any] = SIZES,
+    first: Any = 12,
+    builds: int | None = 1,
 ) -> None:
     """Compile at size `first`; compare with eager at all sizes; count the libraries."""
     module = capture(program, make_inputs(first))
@@ -78,4 +78,4 @@ def check(
             assert _is_close(ours, eagers, exact), f"size {size}"
     after = metrics.snapshot()
     libraries = [after[name] - before[name] for name in ("libraries_built", "libraries_reused")]
-    assert sum(libraries) == builds
+    assert builds is None or sum(libraries) == builds

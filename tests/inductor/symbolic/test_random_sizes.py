@@ -1,0 +1,11 @@
+"""Random programs at many sizes; more of them: `python random_sizes.py 0 1000`."""
+
+from __future__ import annotations
+
+import pytest
+from random_sizes import run
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equal_eager_at_all_sizes(seed: int) -> None:
+    run(seed)
