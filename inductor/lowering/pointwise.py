@@ -35,6 +35,17 @@ def broadcast(tensor: Tensor, indices: Indices) -> Indices:
     )
 
 
+def broadcast_sizes(sizes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The sizes of the broadcast result of tensors that do broadcast."""
+    rank = max(map(len, sizes))
+    result = [1] * rank
+    for size in sizes:
+        for place, extent in enumerate(size, rank - len(size)):
+            if extent != 1:
+                result[place] = extent
+    return tuple(result)
+
+
 def load_as(ops: Ops, operand: Any, indices: Indices, dtype: torch.dtype) -> Value:
     """An operand (tensor or number) as a value of `dtype`, broadcast."""
     if isinstance(operand, Tensor):

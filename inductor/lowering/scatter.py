@@ -16,7 +16,7 @@ import torch
 from inductor.ir.body import Ops
 from inductor.ir.index import flatten
 from inductor.lowering.indexing import _index_plan, _places, replaced
-from inductor.lowering.pointwise import broadcast
+from inductor.lowering.pointwise import broadcast, broadcast_sizes
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
 
@@ -60,7 +60,7 @@ def index_put(
         return call.refuse(why or "a mask as an index")
     axes, first = plan
     picked = [index for index in indices if index is not None]
-    chosen = torch.broadcast_shapes(*(index.size for index in picked))
+    chosen = broadcast_sizes([index.size for index in picked])
     others = [size for axis, size in enumerate(x.size) if axis not in axes]
     ranges = (*others[:first], *chosen, *others[first:])
 
