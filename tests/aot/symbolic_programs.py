@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 R = torch.randn
-FILTERS = R(4, 3, 3, 3)  # sizes of globals are constants
+# Sizes of globals are constants.
+FILTERS = R(4, 3, 3, 3)
+GATES = R(12, 6), R(12, 4)
 Make = Callable[[int, int], tuple[Any, ...]]
 
 
@@ -194,6 +196,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "group_norm": (lambda x: F.group_norm(x, 4), lambda b, n: (R(b, 8, n),)),
     "avg_pool": (lambda x: F.avg_pool2d(x, 2, 1), area),
     "adaptive_pool": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), area),
+    "gru": (lambda x, h: torch.gru_cell(x, h, *GATES), lambda b, n: (R(b, 6), R(b, 4))),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), area),
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), area),
     "arange": (add_steps, two),
