@@ -1,11 +1,11 @@
 """Image models of timm on a GPU: right against float64, graphs, seconds to compile, speed.
 
-    python benchmarks/timm_gpu.py [--only resnet50 ...] [--jobs 6] [--batch 32] [--no-peer]
+    python benchmarks/timm_gpu.py [--only resnet50 ...] [--batch 32] [--no-peer]
                                   [--what eval train] [--mode NAME] [--out FILE]
 
 Each model runs in a process of its own, for inference and for one training step (forward, loss,
-backward): as eager, as `dynamo.compile` (default backend) and as `torch.compile`. Compiling is
-done side by side, timing one process at a time: seconds to compile are those of a busy machine. An
+backward): as eager, as `dynamo.compile` (default backend) and as `torch.compile`. All compile side
+by side, then one after the other is timed: seconds to compile are those of a busy machine. An
 error is |x - x64| / |x64| over the output (inference) or all gradients (training), x64 from eager
 in float64; ours must not be more than three times eager's. Graphs are counted with a backend that
 runs the graph.
@@ -43,16 +43,18 @@ MODELS = {
     "regnet": "regnety_008", "densenet": "densenet121", "mixer": "mixer_b16_224",
     "beit": "beit_base_patch16_224", "cait": "cait_s24_224",
 }  # fmt: skip
-LOCK = Path(tempfile.gettempdir()) / "timm_gpu.lock"
 KINDS = ("eval", "train")
 ROUNDS, CALLS, CHECKED = 5, 5, 4
 Step = Callable[[torch.Tensor], Any]
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """No other process of this benchmark measures meanwhile."""
-    with open(LOCK, "w") as file:
+def alone(meeting: Path, name: str, processes: int) -> Iterator[None]:
+    """All processes have compiled, and no other one measures meanwhile."""
+    (meeting / name).touch()
+    while len(list(meeting.iterdir())) < processes:
+        time.sleep(0.1)
+    with open(meeting.with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -105,6 +107,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for kind, compile_with in compilers.items():
         row[f"{kind}_graphs"] = graphs_of(compile_with, copy.deepcopy(base).eval(), x[:CHECKED])
         dynamo.reset()
+    prepared: dict[str, dict[str, Step]] = {}
     for what in options.what:
         steps: dict[str, Step] = {}
         for kind in ("exact", "eager", *compilers):
@@ -114,11 +117,16 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
                 extra = {"backend": "inductor"} if kind == "ours" else {}
                 call = compilers[kind](model, dynamic=False, mode=options.mode, **extra)
             steps[kind] = inference(call) if what == "eval" else training(call, model)
-        row[what] = measure_steps(steps, x)
+        row[what] = check_steps(steps, x)
+        prepared[what] = steps
+    with alone(Path(options.meeting), name, options.processes):
+        for what, steps in prepared.items():
+            row[what] |= time_steps(steps, x)
     return row
 
 
-def measure_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
+def check_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
+    """Errors, and seconds of the first calls."""
     found: dict[str, float] = {}
     exact = steps.pop("exact")(x.double())
     for kind, step in steps.items():
@@ -129,21 +137,23 @@ def measure_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
         found[f"{kind}_seconds"] = time.perf_counter() - start
         found[f"{kind}_error"] = distance(result, exact)
         del result
-    times: dict[str, list[float]] = {kind: [] for kind in steps}
-    with alone():
-        for round_ in range(ROUNDS + 1):
-            for kind, step in steps.items():
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda.synchronize()
-                begin.record()
-                for _ in range(CALLS):
-                    step(x)
-                end.record()
-                torch.cuda.synchronize()
-                if round_:
-                    times[kind].append(begin.elapsed_time(end) / CALLS)
-    found.update({f"{kind}_ms": statistics.median(values) for kind, values in times.items()})
     return found
+
+
+def time_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
+    times: dict[str, list[float]] = {kind: [] for kind in steps}
+    for round_ in range(ROUNDS + 1):
+        for kind, step in steps.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            for _ in range(CALLS):
+                step(x)
+            end.record()
+            torch.cuda.synchronize()
+            if round_:
+                times[kind].append(begin.elapsed_time(end) / CALLS)
+    return {f"{kind}_ms": statistics.median(values) for kind, values in times.items()}
 
 
 HEAD = (
@@ -184,26 +194,32 @@ def in_a_process(name: str, given: list[str]) -> dict[str, Any] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(MODELS))
-    parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--mode", default=None)
     parser.add_argument("--out", default="")
     parser.add_argument("--worker", default="")
+    parser.add_argument("--meeting", default="")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     if options.worker:
         try:
             print(json.dumps(measure(options.worker, options)))
         except Exception:
             traceback.print_exc()
+            (Path(options.meeting) / options.worker).touch()
             raise SystemExit(1) from None
         return
     given = ["--batch", str(options.batch), "--what", *options.what]
     given += ["--no-peer"] if options.no_peer else []
     given += ["--mode", options.mode] if options.mode else []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        rows = list(pool.map(lambda name: in_a_process(name, given), options.only or MODELS))
+    names = options.only or list(MODELS)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
+        meeting = Path(folder) / "ready"
+        meeting.mkdir()
+        given += ["--meeting", str(meeting), "--processes", str(len(names))]
+        rows = list(pool.map(lambda name: in_a_process(name, given), names))
     made = [row for row in rows if row is not None]
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(f"\n{where}, batch {options.batch}\n{HEAD}")

@@ -39,13 +39,40 @@ def overlap(one: Facts, other: Facts) -> bool:
     if other.nbytes <= one.offset * one.dtype.itemsize:
         return False
     if not (is_static(one) and is_static(other)):
-        return True
+        return not in_other_columns(one, other)
     elements = max(one.nbytes, other.nbytes) // one.dtype.itemsize
     if elements > _EXACT_ELEMENTS:
         return True
     touched = torch.zeros(elements, dtype=torch.bool, device="cpu")
     touched.as_strided(one.size, one.stride, one.offset).fill_(True)
     return bool(touched.as_strided(other.size, other.stride, other.offset).any())
+
+
+def in_other_columns(one: Facts, other: Facts) -> bool:
+    """True where the tensors are columns of rows of one length, and no column is of both."""
+    lengths = [step for step in (*one.stride, *other.stride) if type(step) is int and step > 1]
+    for length in dict.fromkeys(lengths):
+        mine, theirs = _columns(one, length), _columns(other, length)
+        if mine is None or theirs is None or (mine[0] < theirs[1] and theirs[0] < mine[1]):
+            continue
+        rows = [step for step in (*one.stride, *other.stride) if type(step) is not int]
+        return all(step % length == 0 for step in rows)
+    return False
+
+
+def _columns(facts: Facts, length: int) -> tuple[int, int] | None:
+    """The columns that a tensor touches in rows of this length; None where that is not static."""
+    if type(facts.offset) is not int:
+        return None
+    start = facts.offset % length
+    stop = start + 1
+    for size, step in zip(facts.size, facts.stride, strict=True):
+        if type(step) is not int or step % length == 0:
+            continue
+        if type(size) is not int:
+            return None
+        stop += (size - 1) * step
+    return (start, stop) if stop <= length else None
 
 
 def _span(facts: Facts) -> tuple[int, int]:

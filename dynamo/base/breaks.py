@@ -83,6 +83,10 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "program knows fulfils a condition", "Say so before: torch._check(condition)."),
     ("caught_error", "an operation may fail by the values in a tensor, and the program catches it",
      "Use a variant that tells instead (torch.linalg.cholesky_ex)."),
+    ("backward", "gradients are computed in the middle of the compiled function",
+     "Nothing is wrong. Compile the loss alone and call backward() outside to get one graph."),
+    ("random_state", "the state of a random number generator is set or read",
+     "Do it outside of the compiled function."),
 )
 
 REASONS = {

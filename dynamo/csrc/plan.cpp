@@ -10,6 +10,8 @@
 // A new dict never gets an old version, so that a new object at an old address is noticed.
 #include "plan.h"
 
+#include <utility>
+
 #include "tensor_guards.h"
 
 typedef int64_t __attribute__((may_alias)) word;
@@ -71,6 +73,7 @@ struct Maker {
         auto &all = *program->instructions;
         for (auto in = all.rbegin(); in != all.rend(); ++in) {
             if (in->src >= 0 && (in->opcode == OP_DICT || in->opcode == OP_IS_WEAK ||
+                                 in->opcode == OP_CODE || in->opcode == OP_ATTR ||
                                  (in->opcode == OP_CONTENTS && stable[in->dst]))) {
                 stable[in->src] = 1;
             }
@@ -116,6 +119,8 @@ struct Maker {
             case OP_TYPE_OF: return pinned[in.src] && stamp(&from->ob_type);
             case OP_DICT: return pinned[in.src] && pin_dict(from, value(in.dst));
             case OP_ITEM: return pinned[in.src] && pin_item(in, from);
+            case OP_ATTR:
+                return pinned[in.src] && (pin_part(in, from) || pin_slot(in, from));
             case OP_KEY_AT:
             case OP_VALUE_AT:
                 return pinned[in.src] && PyDict_CheckExact(from) && stamp_version(in.src);
@@ -144,6 +149,48 @@ struct Maker {
         }
         PyObject **slot = _PyObject_GetDictPtr(owner);
         return slot != nullptr && *slot == dict && stamp(slot);
+    }
+    // `function.__code__` and the like.
+    bool pin_part(const Instruction &in, PyObject *from) {
+        if (!Py_IS_TYPE(from, &PyFunction_Type)) {
+            return false;
+        }
+        auto *function = (PyFunctionObject *)from;
+        const std::pair<const char *, PyObject **> parts[] = {
+            {"__code__", &function->func_code},
+            {"__closure__", &function->func_closure},
+            {"__defaults__", &function->func_defaults},
+            {"__kwdefaults__", &function->func_kwdefaults}};
+        for (auto [name, part] : parts) {
+            if (PyUnicode_CompareWithASCIIString(in.arg, name) == 0) {
+                PyObject *held = *part != nullptr ? *part : Py_None;
+                return held == value(in.dst) && stamp(part);
+            }
+        }
+        return false;
+    }
+    // An attribute in a slot (`__slots__`, or a member of a C class) that the class itself declares.
+    bool pin_slot(const Instruction &in, PyObject *from) {
+        PyTypeObject *type = Py_TYPE(from);
+        bool heap = type->tp_flags & Py_TPFLAGS_HEAPTYPE;
+        PyObject *own = heap ? type_dict(type) : nullptr;
+        PyObject *found = heap ? PyDict_GetItemWithError(own, in.arg) : _PyType_Lookup(type, in.arg);
+        if (found == nullptr || !Py_IS_TYPE(found, &PyMemberDescr_Type) ||
+            type->tp_getattro != PyObject_GenericGetAttr || (heap && dict_version(own) == 0)) {
+            return false;
+        }
+        const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
+        auto **slot = (PyObject **)((char *)from + member->offset);
+        bool plain = member->type == T_OBJECT || member->type == T_OBJECT_EX;
+        if (!plain || member->flags & ~READONLY || *slot == nullptr || *slot != value(in.dst)) {
+            return false;
+        }
+        if (heap) {  // the class may get another attribute of this name, or another way to read any
+            stamp(&from->ob_type);
+            stamp(dict_version_address(own));
+            stamp(&type->tp_getattro);
+        }
+        return stamp(slot);
     }
     bool pin_item(const Instruction &in, PyObject *from) {
         if (PyDict_Check(from)) {
@@ -313,11 +360,23 @@ Answer plan_run(Program *program, Run &run, int *failed) {
     return outcome < 0 ? PLAN_UNKNOWN : PLAN_FAILS;
 }
 
-PyObject *plan_counts(Program *program) {
+PyObject *plan_summary(Program *program) {
     const FastPlan *plan = program->plan;
     if (plan == nullptr || !plan->valid) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("nnn", (Py_ssize_t)plan->anchors.size(), (Py_ssize_t)plan->stamps.size(),
-                         (Py_ssize_t)(plan->early.size() + plan->late.size()));
+    PyObject *rest = PyList_New(0);
+    for (auto *list : {&plan->early, &plan->late}) {
+        for (const Instruction *in : *list) {
+            PyObject *number = PyLong_FromSsize_t(in - program->instructions->data());
+            if (number == nullptr || PyList_Append(rest, number) < 0) {
+                Py_XDECREF(number);
+                Py_DECREF(rest);
+                return nullptr;
+            }
+            Py_DECREF(number);
+        }
+    }
+    return Py_BuildValue("nnN", (Py_ssize_t)plan->anchors.size(),
+                         (Py_ssize_t)plan->stamps.size(), rest);
 }

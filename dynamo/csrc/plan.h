@@ -11,7 +11,7 @@ enum Answer { PLAN_HOLDS, PLAN_FAILS, PLAN_UNKNOWN };
 // UNKNOWN: something has changed, or there is no plan: the program must be walked. FAILS: *failed is
 // the instruction. HOLDS: the values are in run.values.
 Answer plan_run(Program *program, Run &run, int *failed);
-// (anchors, stamps, instructions that are still run), or None without a plan.
-PyObject *plan_counts(Program *program);
+// (anchors, stamps, numbers of the instructions that are still run), or None without a plan.
+PyObject *plan_summary(Program *program);
 
 #endif

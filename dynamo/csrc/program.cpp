@@ -362,13 +362,13 @@ PyMethodDef program_methods[] = {
      "run(locals, globals, builtins, cells={}) -> (collected or None, failed guard or -1, held)"},
     {"dump", program_dump, METH_NOARGS, "The instructions as tuples."},
     {nullptr}};
-PyObject *program_plan(PyObject *object, void *) { return plan_counts((Program *)object); }
+PyObject *program_plan(PyObject *object, void *) { return plan_summary((Program *)object); }
 PyObject *program_alive(PyObject *object, void *) {
     return PyBool_FromLong(!((Program *)object)->dead);
 }
 PyGetSetDef program_getset[] = {
     {"plan", program_plan, nullptr,
-     "(anchors, stamps, instructions still run) of the short cut; None: the next run walks.", nullptr},
+     "(anchors, stamps, numbers of instructions still run) of the short cut, or None.", nullptr},
     {"alive", program_alive, nullptr, "False once an object died that it is about.", nullptr},
     {nullptr}};
 PyMemberDef program_members[] = {

@@ -173,7 +173,9 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda t, p, v: f"{t} was {named(p)}, now it is {short(v)}",
     ),
     "SAME": GuardKind(
-        "SAME", lambda v, p: v is p, lambda t, p, v: f"{t} and {p} were one object, now they are two"
+        "SAME",
+        lambda v, p: v is p,
+        lambda t, p, v: f"{t} and {p} were one object, now they are two",
     ),
     "NOT_SAME": GuardKind(
         "NOT_SAME",

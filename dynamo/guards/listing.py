@@ -34,7 +34,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "CODE": ("{t}.__code__ is <{p}>", "its code was traced"),
     "SAME": ("{t} is {p}", "one object stands at both places"),
     "NOT_SAME": ("{t} is not {p}", "different objects stand at the two places"),
-    "GLOBAL_STATE": ("torch_state() == recorded", "operations depend on torch's modes and settings"),
+    "GLOBAL_STATE": ("torch_state() == recorded", "operations depend on modes and settings"),
     "CELL_EMPTY": ("{t} is unbound", "reading it raises"),
     "WEAKREF_ALIVE": ("({t}() is not None) == {p}", "what it refers to is used"),
     "BOOL_TRUTH": ("bool({t}) == {p}", "a branch depends on it"),

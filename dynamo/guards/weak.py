@@ -1,6 +1,6 @@
 """References that keep nothing alive: what an entry remembers of classes, functions and modules.
 
-In: an object that a guard is about. Out: a `Weak` in its place, where Python can refer to it weakly.
+In: an object that a guard is about. Out: a `Weak` in its place, if Python can refer to it weakly.
 An entry lives no longer than these objects (its program dies with the first of them).
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import (
     AttrSource,
@@ -182,6 +182,8 @@ class ObjectProtocol:
         """The result of a real call; its exception is the traced program's."""
         try:
             return function()
+        except (Signal, DynamoError):  # an argument was looked at
+            raise
         except Exception as error:
             self.raise_exception(type(error), *error.args)  # type: ignore[attr-defined]
 

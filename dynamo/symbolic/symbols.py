@@ -304,6 +304,9 @@ class Symbols:
             self.keep_assumptions()
             return answer
         answer = bool(self.evaluate(text))
+        if any(word in text for word in UNGUARDED):
+            self._fix_facts(text)
+            return answer
         told = text if answer else f"(not {text})"
         if told not in self._said:
             logs.log("dynamic").emit(lambda: f"{self.spell(told)} is assumed at {self.place()}")
@@ -341,11 +344,17 @@ class Symbols:
         elif type(number._value) is int and not any(word in number.text for word in UNGUARDED):
             self.assume(f"({number.text} == {number._value})")
         else:
-            for name in names:
-                if self.facts[name].what == "value":
-                    self.trace.guard("CONST", self.facts[name].source, self.values[name])
-                else:
-                    self.assume(f"({name} == {self.values[name]})")
+            self._fix_facts(number.text)
+
+    def _fix_facts(self, text: str) -> None:
+        """All that an expression is made of becomes constant: no guard can compute it."""
+        for name in names_in(self.expand(text)):
+            if name in self.declared:
+                self.violate(self.declared[name], f"is fixed to {self.values[name]}")
+            if self.facts[name].what == "value":
+                self.trace.guard("CONST", self.facts[name].source, self.values[name])
+            else:
+                self.assume(f"({name} == {self.values[name]})")
 
     def place(self) -> str:
         """The user's line, with its text."""

@@ -39,8 +39,16 @@ def _wants_last(node: fx.Node) -> bool:
     source = node.args[0].meta["val"]  # type: ignore[union-attr]
     if source.dim() != 4 or source.dtype not in _fast_dtypes(source.device):
         return False
-    depthwise = 1 < node.args[8] == source.shape[1]
-    return source.device.type == "cpu" or not depthwise
+    return source.device.type == "cpu" or _suits_matrix_units(node)
+
+
+def _suits_matrix_units(node: fx.Node) -> bool:
+    """Not for depthwise convolutions; and not for patches side by side, which the library computes
+    in full float32 as long as they are not channels last."""
+    source, weight = (arg.meta["val"] for arg in node.args[:2])  # type: ignore[union-attr]
+    depthwise = 1 < node.args[8] == source.shape[1]  # type: ignore[operator]
+    patches = tuple(weight.shape[2:]) == tuple(node.args[3]) != (1, 1)  # type: ignore[arg-type]
+    return not depthwise and not (patches and source.dtype is torch.float32)
 
 
 def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 R = torch.randn
-FILTERS = R(4, 3, 3, 3)  # sizes of globals are constants
+# Sizes of globals are constants.
+FILTERS = R(4, 3, 3, 3)
+GATES = R(12, 6), R(12, 4)
 Make = Callable[[int, int], tuple[Any, ...]]
 
 
@@ -92,16 +94,8 @@ def scatter_rows(x: Any, y: Any) -> Any:
     return z + z.mean(0)
 
 
-def windows(x: Any) -> Any:
-    return x.unfold(1, 2, 1).sum(-1), x[:, ::2], x[1:, :-1]
-
-
 def shift(x: Any, y: Any) -> Any:
     return torch.roll(x, 1, 1) + torch.flip(y, [0])
-
-
-def losses(x: Any, y: Any) -> Any:
-    return F.mse_loss(x, y) + F.smooth_l1_loss(x, y) + F.kl_div(F.log_softmax(x, -1), y.softmax(-1))
 
 
 def classify(ids: Any, table: Any) -> Any:
@@ -118,10 +112,6 @@ def count_scaled(x: Any) -> Any:
     return x.sum() / x.numel() + x.size(0), x * x.size(1)
 
 
-def lower(x: Any) -> Any:
-    return x.tril() + x.triu(1).cumsum(1)
-
-
 def add_steps(x: Any, y: Any) -> Any:
     steps = torch.arange(0, x.size(0), dtype=x.dtype)
     return x + steps[:, None] + torch.full((x.size(1),), 2.0) * y
@@ -131,6 +121,12 @@ def triangle(x: Any) -> Any:
     n = x.size(1)
     mask = torch.full((n, n), float("-inf")).triu(1)
     return (x.unsqueeze(1) + mask).softmax(-1)
+
+
+def mixed(x: Any, y: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = x @ y.t()
+    return z.float() * x.sum()
 
 
 def pool(x: Any) -> Any:
@@ -163,7 +159,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "transpose": (lambda x: x.t().contiguous() * 2, one),
     "permute": (lambda x: x.permute(2, 0, 1).reshape(8, -1).sum(0), wide),
     "cat": (lambda x, y: torch.cat((x, y, x), 0), two),
-    "cat_different": (lambda x, y: torch.cat((x, y), 1), lambda b, n: (R(b, n), R(b, n + 1))),
     "stack": (lambda x, y: torch.stack((x, y), 1).sum(2), two),
     "chunk": (lambda x: x.chunk(2, 1)[0] * x.chunk(2, 1)[1], even),
     "split": (lambda x: [part * 2 for part in x.split(4, -1)], wide),
@@ -184,7 +179,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "index_select": (lambda x: x.index_select(1, torch.tensor([1, 0])), one),
     "slices": (lambda x: x[1:, :-1] + x[:-1, 1:], one),
     "last": (lambda x: x[:, -1] * x[0, 0], wide),
-    "windows": (windows, one),
     "pad": (lambda x: F.pad(x, (1, 2), value=3.0), one),
     "pad_reflect": (lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"), area),
     "conv2d": (lambda x: F.conv2d(x, FILTERS, padding=1).relu(), image),
@@ -192,14 +186,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "pool": (pool, image),
     "batch_norm": (batch_norm, image),
     "group_norm": (lambda x: F.group_norm(x, 4), lambda b, n: (R(b, 8, n),)),
-    "avg_pool": (lambda x: F.avg_pool2d(x, 2, 1), area),
     "adaptive_pool": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), area),
+    "gru": (lambda x, h: torch.gru_cell(x, h, *GATES), lambda b, n: (R(b, 6), R(b, 4))),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), area),
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), area),
     "arange": (add_steps, two),
     "new_zeros": (scatter_rows, two),
     "triangle": (triangle, one),
-    "lower": (lower, one),
     "in_place": (in_place, two),
     "mutates": (lambda x, y: x.add_(y).sum(), two),
     "mutates_view": (lambda x, y: (x[1:].mul_(2), x.t())[1] + y.t(), two),
@@ -209,7 +202,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "expand": (lambda x: x.unsqueeze(1).expand(-1, x.size(1), -1).sin(), one),
     "sort": (lambda x: x.sort(1), one),
     "topk": (lambda x: x.topk(2, 1)[0], one),
-    "losses": (losses, two),
     "classify": (classify, tokens),
     "numel": (count_scaled, one),
     "one_hot": (lambda ids, table: F.one_hot(ids, 11) * 1.0 @ table, tokens),
@@ -218,5 +210,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "bernoulli": (lambda x, y: torch.bernoulli(x.sigmoid()) + torch.rand_like(y), two),
     "double": (lambda x: x.double().sum(1).float() + x.half().float().sum(1), one),
     "complex": (lambda x: torch.fft.rfft(x).abs(), one),
+    "autocast": (mixed, two),
     "norm": (lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x, dim=1, ord=1), one),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from dynamo.aot.overlap import overlap, overlaps_itself
+from dynamo.aot.overlap import in_other_columns, overlap, overlaps_itself
 from dynamo.shapes.facts import Facts, OpCache
 
 
@@ -50,3 +50,14 @@ def test_dense_layouts_do_not_overlap_themselves() -> None:
     base = torch.empty(3, 4, 5)
     for tensor in (base, base.permute(2, 0, 1), base[:, ::2], base[1], base[:, :1].expand(3, 1, 5)):
         assert not overlaps_itself(cache.facts_of(tensor, tensor.device))
+
+
+def test_columns_without_overlap_have_none() -> None:
+    rng, cache = random.Random(2), OpCache()
+    apart = 0
+    for _ in range(500):
+        one, other = random_facts(rng, cache), random_facts(rng, cache)
+        if in_other_columns(one, other):
+            apart += 1
+            assert not set(elements(one)) & set(elements(other))
+    assert apart > 20

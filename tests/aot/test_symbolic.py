@@ -119,7 +119,6 @@ WITHOUT_GRADIENTS = ("mutates", "mutates_view")
 TABLE = default_decompositions()
 
 
-@pytest.mark.filterwarnings("ignore:reduction")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
     program = Program(name)

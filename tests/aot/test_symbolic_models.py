@@ -15,7 +15,7 @@ from tests.aot.test_symbolic import Recorded
 
 transformers = pytest.importorskip("transformers")
 WORDS = 53
-SIZES = ((3, 17), (2, 9), (7, 4), (4, 31), (6, 6))
+SIZES = ((3, 17), (7, 4), (4, 31), (6, 6))
 
 
 def bert() -> torch.nn.Module:
@@ -55,8 +55,7 @@ def compiled(model: torch.nn.Module, recorded: list[Recorded]) -> Callable[..., 
     return dynamo.compile(model, backend=backend)
 
 
-@pytest.mark.parametrize(
-    ("make", "train"), [(bert, True), (gpt2, True), (llama, True), (llama, False)])
+@pytest.mark.parametrize(("make", "train"), [(bert, True), (gpt2, False), (llama, True)])
 def test_one_capture_for_all_sizes(make: Callable[[], torch.nn.Module], train: bool) -> None:
     model = make().train(train)
     recorded: list[Recorded] = []

@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import check
 from tests.fuzz.program import DrawChooser, SeedChooser, generate
+from tests.fuzz.wide import generate_wide
 
 # Seeds that once showed a difference.
 FOUND: tuple[int, ...] = (25, 30, 1090, 2430, 13659, 14096, 14378)
+FOUND_WIDE: tuple[int, ...] = (8, 12, 1088, 1218)
 
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_found_seed(seed: int) -> None:
     program = generate(SeedChooser(seed))
+    assert check(program, "eager") is None, program.source()
+
+
+@pytest.mark.parametrize("seed", (*FOUND_WIDE, *range(2000, 2010)))
+def test_wide_seed(seed: int) -> None:
+    program = generate_wide(SeedChooser(seed))
     assert check(program, "eager") is None, program.source()
 
 

@@ -89,6 +89,22 @@ def changed_helper() -> int:
     return 2
 
 
+class Slotted:
+    __slots__ = ("a",)
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
+def fill(value: Any) -> Any:
+    value.a = helper
+    return helper
+
+
+def closed_over(function: Any) -> Any:
+    return lambda: function()
+
+
 def tensor_guard(source: Source, value: torch.Tensor) -> Guard:
     return Guard("TENSOR", source, TensorFacts.of(value))
 
@@ -168,6 +184,40 @@ MUTATIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], list[Guard]], Call
         lambda: Box(v=types.MethodType(helper, 1)),
         lambda b: [Guard("ID", AttrSource(item("v"), "__self__"), 1)],
         lambda b: setattr(b, "v", types.MethodType(helper, 2))),
+    "a slot of a class with slots": (
+        lambda: Box(v=Slotted(1)), lambda b: [Guard("CONST", AttrSource(item("v"), "a"), 1)],
+        lambda b: setattr(b.v, "a", 2)),
+    "a slot that is deleted": (
+        lambda: Box(v=Slotted(1)), lambda b: [Guard("CONST", AttrSource(item("v"), "a"), 1)],
+        lambda b: delattr(b.v, "a")),
+    "a slot that the class hides": (
+        lambda: Box(v=type("Local", (), {"__slots__": ("a",)})()),
+        lambda b: [Guard("ID", AttrSource(item("v"), "a"), fill(b.v))],
+        lambda b: setattr(type(b.v), "a", 2)),
+    "a class that reads slots in its own way": (
+        lambda: Box(v=type("Local", (), {"__slots__": ("a",)})()),
+        lambda b: [Guard("ID", AttrSource(item("v"), "a"), fill(b.v))],
+        lambda b: setattr(type(b.v), "__getattribute__", lambda self, name: 3)),
+    "getter of a property": (
+        lambda: Box(v=property(helper)), lambda b: [Guard("ID", AttrSource(item("v"), "fget"), helper)],
+        lambda b: b.v.__init__(changed_helper)),
+    "defaults of a function": (
+        lambda: Box(f=types.FunctionType(helper.__code__, {}, None, (1,))),
+        lambda b: [Guard("CONST", AttrSource(item("f"), "__defaults__"), (1,))],
+        lambda b: setattr(b.f, "__defaults__", (2,))),
+    "defaults that come to be": (
+        lambda: Box(f=types.FunctionType(helper.__code__, {})),
+        lambda b: [Guard("CONST", AttrSource(item("f"), "__defaults__"), None)],
+        lambda b: setattr(b.f, "__defaults__", (2,))),
+    "keyword defaults of a function": (
+        lambda: Box(f=types.FunctionType(helper.__code__, {})),
+        lambda b: [Guard("CONST", AttrSource(item("f"), "__kwdefaults__"), None)],
+        lambda b: setattr(b.f, "__kwdefaults__", {"a": 2})),
+    "what a closure holds": (
+        lambda: Box(f=closed_over(helper)),
+        lambda b: [Guard("CODE", CellContentsSource(
+            ItemSource(AttrSource(item("f"), "__closure__"), 0)), helper.__code__)],
+        lambda b: setattr(b.f.__closure__[0], "cell_contents", changed_helper)),
     "requires_grad_": (
         lambda: Box(p=weight()), lambda b: [tensor_guard(item("p"), b.p)],
         lambda b: b.p.requires_grad_(False)),
@@ -212,6 +262,19 @@ def test_a_change_is_noticed(name: str) -> None:
     program.settle()
     change(value)
     assert not program.holds()
+
+
+@pytest.mark.skipif(not HAS_TAGS, reason="no short cut")
+def test_the_short_cut_covers_the_guards_of_modules() -> None:
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(5)])
+    compiled = dynamo.compile(model, backend="eager")
+    for _ in range(3):
+        compiled(torch.ones(1, 2))
+    region = type(compiled)._policy.region
+    entry, = hook.entries(torch.nn.Module._call_impl.__code__, region)
+    names = [entry.program.dump()[number][0] for number in entry.program.plan[2]]
+    assert set(names) <= {"GLOBAL_STATE", "LOCAL", "IS_TYPE", "EMPTY", "LENGTH", "ITEM", "TENSOR"}
+    assert names.count("TENSOR") == 1, "only the argument is looked at"
 
 
 def test_another_instance_of_the_class() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -215,3 +216,22 @@ def test_wrong_declarations() -> None:
         Dim(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no size is in the range"):
         Dim("batch", min=5, max=4)
+
+
+def test_facts_that_no_longer_hold_compile_again() -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(lambda x, y: torch.cat([x, y]) * x.shape[0], backend=counter, dynamic=True)
+    for first, second in ((4, 4), (5, 5), (4, 6), (7, 3), (1, 9)):
+        x, y = torch.randn(first, 3), torch.randn(second, 3)
+        assert_same(compiled(x, y), torch.cat([x, y]) * first)
+    assert counter.frame_count == 3  # equal sizes, different ones, and one row
+
+
+def test_a_function_that_no_guard_computes_fixes_a_declared_size() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if math.log(x.shape[0]) > 1:  # fixes it
+            return x + 1
+        return x
+
+    with pytest.raises(ConstraintViolation, match="fixes it\n.*is fixed to 4"):
+        dynamo.compile(program, backend="eager", dynamic={"x": {0: BATCH}})(torch.randn(4, 3))

@@ -131,6 +131,17 @@ def test_fixed(name: str) -> None:
     assert compiles(FIXED[name]) == dynamo.config.recompile_limit
 
 
+def test_division_by_negative_numbers() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        sizes = (n // 2) // -2, (n >> 1) % -3, -(n // -4) % 7, divmod(n, -5), math.floor(n / -2)
+        return [x.new_zeros(abs(size)) for size in sizes if type(size) is int], sizes, n // -x.shape[0]
+
+    compiled = dynamo.compile(program, backend="eager")
+    for n in (3, 8, 5, 2, 0, 1, -3, -8, 40, -7, 13):
+        x = torch.randn(4)
+        assert_same(compiled(x, n), program(x, n))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rounding_of_numbers(seed: int) -> None:
     def program(x: torch.Tensor, f: float, n: int) -> Any:

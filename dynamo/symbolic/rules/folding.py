@@ -18,7 +18,8 @@ NOT_PURE = frozenset("""attrgetter itemgetter methodcaller setitem delitem iconc
                         indexOf""".split())
 
 # Pure functions that have rules too, for what is no constant.
-ALSO_RULES = (str, int, float, complex, repr, format, hash, len, round, divmod)
+ALSO_RULES = (str, int, float, complex, repr, format, hash, len, round, divmod, pow,
+              operator.index, str.join, bytes.join)
 
 
 def is_math(function: Any) -> bool:

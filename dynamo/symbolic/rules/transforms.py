@@ -298,10 +298,10 @@ def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var
 
 def _register_derivative(function: Any) -> None:
     @rule(function)
-    def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
         """Inside of a transform, or torch.func's own; else backward is not part of a graph."""
         if not torch_functions.in_transform() and function is torch.autograd.grad:
-            return None
+            raise Break("backward", "torch.autograd.grad")
         return on_tensors(tx, function, args, kwargs)
 
 

@@ -31,6 +31,7 @@ INT_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%",
 FLOAT_SYMBOLS = {name: INT_SYMBOLS[name] for name in ("add", "sub", "mul", "truediv")}
 COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 DIVISIONS = ("floordiv", "mod", "truediv")
+WHOLE = ("floordiv", "mod")
 HIGHEST_POWER = 8
 SHIFTS = {"lshift": "mul", "rshift": "floordiv"}
 HIGHEST_SHIFT = 40
@@ -155,12 +156,22 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     if not ints or name == "truediv":
         if not (keep_exact(trace, a) and keep_exact(trace, b)):
             return None
+    if ints and name in WHOLE and right < 0:
+        return by_negative(trace, name, a, b)
     if name in DIVISIONS and is_open(b):
         if not is_guardable(b):
             return None
-        trace.symbols.decide(f"({texts[1]} != 0)")
+        trace.symbols.decide(f"({texts[1]} {'>' if ints and name in WHOLE else '!='} 0)")
     real: Callable[[Any, Any], Any] = getattr(operator, name)
     return trace.symbols.make(f"({texts[0]} {symbol} {texts[1]})", real(left, right))
+
+
+def by_negative(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
+    """`a // b` and `a % b` by the positive `-b`: torch takes (n // 2) // -2 for n // -4."""
+    if is_open(b):
+        return None
+    whole = binary(trace, name, unary(trace, "neg", a) or a, ConstVar(-hint_of(b)))
+    return whole if whole is None or name == "floordiv" else unary(trace, "neg", whole)
 
 
 def power(trace: Trace, a: Var, b: Var) -> Var | None:

@@ -91,7 +91,7 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
             raise Break("unknown_number", f"{a!r} {name} {b!r}")
         return run(trace, getattr(operator, f"{name}_"), a, b)
     if name in DIVISIONS:
-        refuse_zero(trace, b)
+        refuse_divisor(trace, name, b)
     elif name == "pow":
         if kinds != {int} or is_unknown(b) or not 0 <= b.as_constant() <= HIGHEST_POWER:
             raise Break("unknown_number", f"{a!r} ** {b!r}")
@@ -100,16 +100,18 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     return run(trace, getattr(operator, name), a, b)
 
 
-def refuse_zero(trace: Trace, divisor: Var) -> None:
-    """A division whose divisor may be 0 ends the graph."""
+def refuse_divisor(trace: Trace, name: str, divisor: Var) -> None:
+    """A division whose divisor may be 0 ends the graph; so does `//` or `%` by what may be negative
+    (torch's expressions are wrong for such)."""
+    wanted = operator.ne if name == "truediv" else operator.gt
     if is_unknown(divisor):
-        nonzero = trace.world.known(divisor.as_fake() != 0)
+        fine = trace.world.known(wanted(divisor.as_fake(), 0)) if divisor.exact else None  # type: ignore[attr-defined]
     elif is_open(divisor):
         assert isinstance(divisor, SymbolicNumber)
-        nonzero = trace.symbols.decide(f"({divisor.text} != 0)")
+        fine = trace.symbols.decide(f"({divisor.text} {'!=' if name == 'truediv' else '>'} 0)")
     else:
-        nonzero = divisor.as_constant() != 0
-    if not nonzero:
+        fine = wanted(divisor.as_constant(), 0)
+    if not fine:
         raise Break("unknown_number", f"a division by {divisor!r}")
 
 

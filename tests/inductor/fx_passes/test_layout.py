@@ -13,14 +13,18 @@ from inductor.fx_passes.layout import _wants_last
 F32, BF16 = torch.float32, torch.bfloat16
 
 
-def convolution(device: str, dtype: torch.dtype, groups: int, channels: int, axes: int) -> fx.Node:
+def convolution(
+    device: str, dtype: torch.dtype, groups: int, axes: int, kernel: int = 3, stride: int = 1
+) -> fx.Node:
+    channels = 8
     graph = fx.Graph()
     x, weight = graph.placeholder("x"), graph.placeholder("weight")
     shape = (2, channels, *[9] * axes)
     x.meta["val"] = SimpleNamespace(
         device=torch.device(device), dtype=dtype, shape=shape, dim=lambda: len(shape)
     )
-    rest = (None, [1] * axes, [0] * axes, [1] * axes, False, [0] * axes, groups)
+    weight.meta["val"] = SimpleNamespace(shape=(8, channels // groups, *[kernel] * axes))
+    rest = (None, [stride] * axes, [0] * axes, [1] * axes, False, [0] * axes, groups)
     return graph.call_function(torch.ops.aten.convolution.default, (x, weight, *rest))
 
 
@@ -36,4 +40,14 @@ def test_convolutions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
-    assert _wants_last(convolution(device, dtype, groups, 8, axes)) == wanted
+    assert _wants_last(convolution(device, dtype, groups, axes)) == wanted
+
+
+@pytest.mark.parametrize(("dtype", "kernel", "stride", "wanted"), [
+    (F32, 4, 4, False), (BF16, 4, 4, True), (F32, 1, 1, True), (F32, 3, 2, True),
+])  # fmt: skip
+def test_patches_stay_exact(
+    dtype: torch.dtype, kernel: int, stride: int, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert _wants_last(convolution("cuda", dtype, 1, 2, kernel, stride)) == wanted

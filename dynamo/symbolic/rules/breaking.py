@@ -1,0 +1,34 @@
+"""Calls that always break the graph, with a reason that tells what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import torch.random
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+CALLS: dict[str, list[Any]] = {
+    "backward": [torch.Tensor.backward, torch.autograd.backward],
+    "random_state": [
+        torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state,
+        torch.set_rng_state, torch.random.fork_rng,
+    ],
+}  # fmt: skip
+
+
+def _register(code: str, function: Any) -> None:
+    @rule(function)
+    def breaks(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> NoReturn:
+        raise Break(code, function.__qualname__)
+
+
+for _code, _functions in CALLS.items():
+    for _function in _functions:
+        _register(_code, _function)

@@ -1,0 +1,57 @@
+"""Calls that always break: one graph before and one behind, and a reason by which they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.base import counters
+from dynamo.testing import CompileCounter
+
+WEIGHT = torch.ones(3, requires_grad=True)
+
+
+def backward(x: torch.Tensor) -> Any:
+    WEIGHT.grad = None
+    loss = (WEIGHT * x).sin().sum()
+    loss.backward()
+    return loss * 2, WEIGHT.grad.clone()
+
+
+def gradient(x: torch.Tensor) -> Any:
+    (found,) = torch.autograd.grad((WEIGHT * x).sin().sum(), WEIGHT)
+    return found * 2
+
+
+def seeded(x: torch.Tensor) -> Any:
+    torch.manual_seed(3)
+    return x + torch.rand(3)
+
+
+def forked(x: torch.Tensor) -> Any:
+    x = x * 2
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        x = x + torch.rand(3)
+    return x, torch.rand(3)
+
+
+@pytest.mark.parametrize("program,code", [
+    (backward, "backward"), (gradient, "backward"), (seeded, "random_state"), (forked, "random_state"),
+])
+def test_reason(program: Callable[[torch.Tensor], Any], code: str) -> None:
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(program, backend=counter)
+    before = sum(n for reason, n in counters.counters["graph_break"].items() if code in reason)
+    for seed in range(2):
+        x = torch.rand(3)
+        torch.manual_seed(seed)
+        wanted = program(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(x), wanted)
+    after = sum(n for reason, n in counters.counters["graph_break"].items() if code in reason)
+    assert after > before and 1 <= len(counter.graphs) <= 4
