@@ -61,16 +61,20 @@ def compile_for_sizes(
             logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
         return BySizes(module, inputs, compile_static)
 
-    lifted = lift_numbers(gm) if all(map(fits, example_inputs)) else None
+    if not all(map(fits, example_inputs)):
+        return BySizes(gm, example_inputs, compile_static)
+    lifted = lift_numbers(gm)
     if lifted is None:
-        return compile_open(gm, example_inputs)
-    inputs_of = lifted.inputs_of
-    inner = compile_open(lifted.module, inputs_of(tuple(example_inputs)))
+        inner = compile_open(gm, example_inputs)
+        if all(isinstance(value, torch.Tensor) for value in example_inputs):
+            return inner
+    else:
+        inner = compile_open(lifted.module, lifted.inputs_of(tuple(example_inputs)))
 
     def call(*inputs: Any) -> Any:
         if not all(map(fits, inputs)):
             return gm.forward(*inputs)  # ints beyond 64 bits: eager's own answer
-        return inner(*inputs_of(inputs))
+        return inner(*(inputs if lifted is None else lifted.inputs_of(inputs)))
 
     return call
 
