@@ -201,10 +201,10 @@ class Extent(Number):
     def __rtruediv__(self, other: Any) -> float:
         return other / self.__index__()
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: Any, modulus: None = None) -> Any:
         return self.__index__() ** other
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: Any, modulus: None = None) -> Any:
         return other ** self.__index__()
 
     # -- decisions --------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def hint_of(value: int) -> int:
     return value.hint if type(value) is Extent else value
 
 
-def terms_of(value: int) -> Terms:
+def terms_of(value: float) -> Terms:
     """The terms of a number."""
     if type(value) is Extent:
         return value.terms
@@ -301,7 +301,8 @@ def divide_out(value: int, divisor: int) -> tuple[int, int]:
     """value = quotient * divisor + rest; the rest of extents may be anything."""
     if type(value) is type(divisor) is int:
         return divmod(value, divisor)
-    return _divide_out(value.sizes if type(value) is Extent else divisor.sizes, value, divisor)
+    known = value if type(value) is Extent else divisor
+    return _divide_out(known.sizes, value, divisor)  # type: ignore[attr-defined]
 
 
 def common_factor(left: int, right: int) -> int:

@@ -33,8 +33,8 @@ MOST_READS = 12
 MOST_COST = 96
 
 
-def layout_of(fake: torch.Tensor) -> Layout:
-    """The layout that eager's tensor has."""
+def layout_of(fake: Any) -> Layout:
+    """The layout that eager's tensor has; fake: a tensor, or what stands for one (`Shaped`)."""
     return Layout(
         fake.device, fake.dtype, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset()
     )

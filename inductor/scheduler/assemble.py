@@ -175,7 +175,7 @@ class _Assembler:
         )
 
     def _stage(self, at: int, part: Part) -> LoopBody:
-        steps = set()
+        steps: set[int] = set()
         for node in part.nodes:
             loops = node.body.ranges + node.body.reduction_ranges
             steps.update(boundaries(loops))

@@ -329,8 +329,8 @@ def _declare(writer: Writer, memory: Shared) -> list[str]:
     if size * width <= STACK_BYTES:
         writer.line(f"alignas(64) {memory.type} {memory.name}[{size}];")
         return []
-    room = -(-size * width // 64) * 64
-    text = f"({memory.type}*)__builtin_aligned_alloc(64, {room})"
+    whole = -(-size * width // 64) * 64
+    text = f"({memory.type}*)__builtin_aligned_alloc(64, {whole})"
     writer.line(f"{memory.type}* {name} = {text};")
     return [f"__builtin_free({name});"]
 
