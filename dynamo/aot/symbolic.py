@@ -48,6 +48,10 @@ READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_
 NOT_MODELLED = frozenset((aten.resize_, aten.resize_as_, aten.set_, aten.is_pinned))
 
 
+class ReadsNumbers(Unsupported):
+    """C++ code that knows no symbols."""
+
+
 class NeedsPython(Unsupported):
     """A call that fails as eager runs it: torch may have a version in Python that does not."""
 
@@ -214,7 +218,7 @@ class SymbolicReferenceWorld:
         if func is torch.ops.prim.device.default:  # asked for each argument of a C++ call
             return args[0].device
         if func in READS_NUMBERS:
-            raise Unsupported(f"{func} makes sizes constant")
+            raise ReadsNumbers(f"{func} makes sizes constant")
         if func.overloadpacket in NOT_MODELLED:
             raise Unsupported(f"{func} with symbolic sizes")
         with _outside_recording():
@@ -238,6 +242,8 @@ class SymbolicReferenceWorld:
         try:
             yield
         except Exception as error:
+            if isinstance(error, Unsupported) and not isinstance(error, ReadsNumbers):
+                raise
             raise NeedsPython(node.target) from error
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
