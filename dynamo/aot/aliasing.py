@@ -93,7 +93,7 @@ class _Planner:
 
     def _base_of(self, out: Fake) -> tuple[Output, Fake] | None:
         """What `out` is made from at run time: the very base where several inputs share memory."""
-        root = out._base
+        root: Any = out._base
         if is_fake(root) and isinstance(self.objects.get(id(root)), InputOutput):
             return self.objects[id(root)], root
         return self.bases.get(storage_key(out))

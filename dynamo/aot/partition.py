@@ -186,7 +186,7 @@ def _extract_backward(
     for node in saved:
         env[node] = add_input(node.name, node.meta["val"])
     shown = {symbol for node in halves.tangents for symbol, _ in symbols_shown(node.meta["val"])}
-    sizes = []
+    sizes: list[Place] = []
     for symbol in sorted(symbols - places.keys() - shown, key=str):
         index, dim = table.symbols[symbol]
         given = halves.inputs[index].meta["val"]

@@ -181,6 +181,11 @@ class AtenGraph:
         return [node.meta["val"] for node in self.module.graph.nodes if node.op == "placeholder"]
 
     @property
+    def is_symbolic(self) -> bool:
+        """True for a graph of a symbolic world, even where it found no symbol."""
+        return "symbols" in self.module.meta
+
+    @property
     def is_plain(self) -> bool:
         """True where the graph's outputs are the program's, and nothing else is to do."""
         straight = tuple(FreshOutput(index) for index in range(len(self.outputs)))

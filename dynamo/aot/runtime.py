@@ -161,7 +161,7 @@ class _Writer:
             for part in (output.size, output.stride)
         )
         offset = text_of(output.offset, self._symbols)
-        if self.graph.symbols and isinstance(output.base, (InputOutput, ConstantOutput)):
+        if self.graph.is_symbolic and isinstance(output.base, (InputOutput, ConstantOutput)):
             offset += f" + {base}.storage_offset()"
         text += f".as_strided({size}, {stride}, {offset})"
         return f"{text}.detach()" if output.detach == "after" else text

@@ -24,7 +24,13 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from dynamo.aot.fakes import SymbolicFacts, is_symbolic_number
+from dynamo.aot.fakes import (
+    SymbolicFacts,
+    expression_of,
+    is_fake,
+    is_symbolic_number,
+    symbols_shown,
+)
 from dynamo.aot.records import Place, SymbolTable, Unsupported
 from dynamo.aot.reference import BERNOULLI, check_write
 from dynamo.aot.symbolic_ops import RememberedOps
@@ -40,6 +46,10 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 READS_NUMBERS = frozenset((aten.size.default, aten.stride.default, aten.storage_offset.default))
 # A storage is resized or exchanged; memory is pinned or not.
 NOT_MODELLED = frozenset((aten.resize_, aten.resize_as_, aten.set_, aten.is_pinned))
+
+
+class ReadsNumbers(Unsupported):
+    """C++ code that knows no symbols."""
 
 
 class NeedsPython(Unsupported):
@@ -121,11 +131,9 @@ class SymbolicReferenceWorld:
         """The new SymInt of each symbol of the capture that is the size of an input."""
         found: dict[Any, Any] = {}
         for index, (fake, real) in enumerate(zip(shown, examples, strict=True)):
-            if isinstance(fake, torch.Tensor):
-                for dim, size in enumerate(fake.shape):
-                    symbol = size.node.expr if is_symbolic_number(size) else None
-                    if symbol is not None and symbol.is_Symbol and symbol not in found:
-                        found[symbol] = self._symbol((index, dim), real.shape[dim])
+            for symbol, dim in symbols_shown(fake) if is_fake(fake) else ():
+                if symbol not in found:
+                    found[symbol] = self._symbol((index, dim), real.shape[dim])
         return found
 
     def _symbol(self, place: Place, value: int) -> Any:
@@ -163,13 +171,13 @@ class SymbolicReferenceWorld:
 
     def _number(self, shown: Any, place: Place | None, value: int) -> Any:
         """The number of the capture in our symbols; a size that is none of them is a new symbol."""
-        expression = shown.node.expr if is_symbolic_number(shown) else None
-        if expression is None or expression.is_Integer:
+        expression = expression_of(shown)
+        if type(expression) is int or expression.is_Integer:
             return value
         if expression in self._symbols:
             return self._symbols[expression]
         if expression.free_symbols <= self._symbols.keys():
-            ours = {symbol: new.node.expr for symbol, new in self._symbols.items()}
+            ours = {symbol: expression_of(new) for symbol, new in self._symbols.items()}
             env = self._world.env
             return env.create_symintnode(expression.xreplace(ours), hint=value)
         if place is None:
@@ -210,7 +218,7 @@ class SymbolicReferenceWorld:
         if func is torch.ops.prim.device.default:  # asked for each argument of a C++ call
             return args[0].device
         if func in READS_NUMBERS:
-            raise Unsupported(f"{func} makes sizes constant")
+            raise ReadsNumbers(f"{func} makes sizes constant")
         if func.overloadpacket in NOT_MODELLED:
             raise Unsupported(f"{func} with symbolic sizes")
         with _outside_recording():
@@ -234,6 +242,8 @@ class SymbolicReferenceWorld:
         try:
             yield
         except Exception as error:
+            if isinstance(error, Unsupported) and not isinstance(error, ReadsNumbers):
+                raise
             raise NeedsPython(node.target) from error
 
     def watch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "IntTrueDiv": Operation(operator.truediv, "({} / {})"),
     "FloatTrueDiv": Operation(operator.truediv, "({} / {})"),
     "ToFloat": Operation(torch.sym_float, "float({})"),
-    "OpaqueUnaryFn_sqrt": Operation(torch._sym_sqrt, "({} ** 0.5)"),
+    "OpaqueUnaryFn_sqrt": Operation(torch.sym_sqrt, "({} ** 0.5)"),
     "Equality": Operation(operator.eq, "({} == {})"),
     "Unequality": Operation(operator.ne, "({} != {})"),
     "StrictLessThan": Operation(operator.lt, "({} < {})"),

@@ -345,7 +345,7 @@ def _write_exception_table(raw: RawCode, starts: dict[int, int], length: int) ->
 
 
 def _flattened(rows: list[tuple[int, int, Protected]]) -> Iterator[tuple[int, int, Protected]]:
-    """The regions in order, cut so that each place has one handler: that of the innermost region."""
+    """The regions in order, cut so that each place has one handler: the innermost region's."""
     rows = sorted(rows, key=lambda row: row[0])
     if all(one[1] <= following[0] for one, following in zip(rows, rows[1:], strict=False)):
         yield from rows

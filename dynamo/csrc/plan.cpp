@@ -6,8 +6,9 @@
 // While anchors and stamps are as they were, all that hangs on them is as it was.
 //
 // Why each address may be read: an anchor is alive, because the frame holds it, and each later stamp
-// lies in an object that the stamps before it prove to be the one that was there, held by its parent.
-// A new dict never gets an old version, so that a new object at an old address is noticed.
+// lies in an object that the stamps before it prove to be alive and of its class, held by its parent.
+// A new dict never gets an old version, so that what a dict holds is the same object. An object that
+// is found elsewhere may be a new one at an old address: of such nothing is believed but what is read.
 #include "plan.h"
 
 #include <utility>
@@ -33,6 +34,7 @@ struct FastPlan {
     std::vector<Stamp> stamps;
     std::vector<const Instruction *> early, late;  // run before and after the stamps are compared
     std::vector<PyObject *> values;
+    std::vector<PyObject *> held;  // small values whose address must not be used again
     // A plan that fails at once is not worth making again soon.
     unsigned wait = 0, patience = 1;
 };
@@ -65,10 +67,14 @@ struct Maker {
     std::vector<char> versioned;  // registers: the version of the dict is stamped
     std::vector<char> stable;     // registers worth pinning: instances, closures of functions
     std::vector<char> loose;      // registers that do not need the stamps
+    // Registers that are not only at the same address but the same object: what a dict of known version
+    // holds, and what is kept alive. Another object may have taken the place of any other.
+    std::vector<char> sure, typed;
 
     Maker(Program *p, const GuardScope *s)
         : program(p), plan(*p->plan), scope(s), pinned(p->values->size()),
-          versioned(p->values->size()), stable(p->values->size()), loose(p->values->size()) {
+          versioned(p->values->size()), stable(p->values->size()), loose(p->values->size()), sure(p->values->size()),
+          typed(p->values->size()) {
         // From the end, as what hangs on a value comes after it.
         auto &all = *program->instructions;
         for (auto in = all.rbegin(); in != all.rend(); ++in) {
@@ -87,8 +93,29 @@ struct Maker {
         plan.stamps.push_back({(const word *)at, *(const word *)at});
         return true;
     }
+    // From here on the register holds an object of the class that it has now.
+    void stamp_type(int at) {
+        if (!typed[at] && (!sure[at] || can_change_class(value(at)))) {
+            stamp(&value(at)->ob_type);
+        }
+        typed[at] = 1;
+    }
+    // The register's object is kept alive while the plan is, where that costs nothing.
+    bool hold_small(const Instruction &in) {
+        PyObject *of = value(in.dst);
+        if (of == Py_None || PyBool_Check(of) || PyLong_CheckExact(of) || PyFloat_CheckExact(of) ||
+            PyUnicode_CheckExact(of)) {
+            hold(in);
+        }
+        return true;
+    }
+    bool hold(const Instruction &in) {
+        plan.held.push_back(Py_NewRef(value(in.dst)));
+        return sure[in.dst] = 1;
+    }
     bool stamp_version(int at) {
         PyObject *dict = value(at);
+        stamp_type(at);
         if (!PyDict_Check(dict) || dict_version(dict) == 0) {
             return false;
         }
@@ -107,23 +134,27 @@ struct Maker {
     bool pin(const Instruction &in) {
         PyObject *from = in.src >= 0 ? value(in.src) : nullptr;
         switch (in.opcode) {
-            case OP_OBJECT: return true;
+            case OP_OBJECT: return sure[in.dst] = 1;
             case OP_GLOBALS:
             case OP_BUILTINS: return anchor(in);
             case OP_LOCAL:
             case OP_CELL: return stable[in.dst] && anchor(in);
             case OP_MODULE: return pin_module(in);
             case OP_CONTENTS:
-                return pinned[in.src] && stable[in.dst] &&
-                       stamp(&((PyCellObject *)from)->ob_ref);
+                if (!pinned[in.src] || !stable[in.dst]) {
+                    return false;
+                }
+                stamp_type(in.src);
+                return stamp(&((PyCellObject *)from)->ob_ref);
             case OP_TYPE_OF: return pinned[in.src] && stamp(&from->ob_type);
-            case OP_DICT: return pinned[in.src] && pin_dict(from, value(in.dst));
+            case OP_DICT: return pinned[in.src] && pin_dict(in, from, value(in.dst));
             case OP_ITEM: return pinned[in.src] && pin_item(in, from);
             case OP_ATTR:
                 return pinned[in.src] && (pin_part(in, from) || pin_slot(in, from));
             case OP_KEY_AT:
             case OP_VALUE_AT:
-                return pinned[in.src] && PyDict_CheckExact(from) && stamp_version(in.src);
+                return pinned[in.src] && PyDict_CheckExact(from) && stamp_version(in.src) &&
+                       (sure[in.dst] = 1);
             default: return false;
         }
     }
@@ -132,6 +163,7 @@ struct Maker {
         if (dict_version(modules) == 0) {
             return false;
         }
+        sure[in.dst] = 1;
         for (const Anchor &known : plan.anchors) {
             if (known.opcode == OP_MODULE) {
                 return true;
@@ -140,19 +172,20 @@ struct Maker {
         plan.anchors.push_back({OP_MODULE, 0, modules});
         return stamp(dict_version_address(modules));
     }
-    bool pin_dict(PyObject *owner, PyObject *dict) {
+    bool pin_dict(const Instruction &in, PyObject *owner, PyObject *dict) {
         if (PyModule_Check(owner)) {
-            return true;
+            return sure[in.src] && (sure[in.dst] = 1);
         }
         if (PyType_Check(owner)) {
-            return type_dict((PyTypeObject *)owner) == dict;
+            return sure[in.src] && type_dict((PyTypeObject *)owner) == dict;
         }
+        stamp_type(in.src);
         PyObject **slot = _PyObject_GetDictPtr(owner);
         return slot != nullptr && *slot == dict && stamp(slot);
     }
     // `function.__code__` and the like.
     bool pin_part(const Instruction &in, PyObject *from) {
-        if (!Py_IS_TYPE(from, &PyFunction_Type)) {
+        if (!sure[in.src] || !Py_IS_TYPE(from, &PyFunction_Type)) {
             return false;
         }
         auto *function = (PyFunctionObject *)from;
@@ -164,7 +197,7 @@ struct Maker {
         for (auto [name, part] : parts) {
             if (PyUnicode_CompareWithASCIIString(in.arg, name) == 0) {
                 PyObject *held = *part != nullptr ? *part : Py_None;
-                return held == value(in.dst) && stamp(part);
+                return held == value(in.dst) && stamp(part) && hold(in);
             }
         }
         return false;
@@ -185,26 +218,28 @@ struct Maker {
         if (!plain || member->flags & ~READONLY || *slot == nullptr || *slot != value(in.dst)) {
             return false;
         }
+        stamp_type(in.src);
         if (heap) {  // the class may get another attribute of this name, or another way to read any
-            stamp(&from->ob_type);
             stamp(dict_version_address(own));
             stamp(&type->tp_getattro);
         }
-        return stamp(slot);
+        return stamp(slot) && hold_small(in);
     }
     bool pin_item(const Instruction &in, PyObject *from) {
         if (PyDict_Check(from)) {
-            return stamp_version(in.src);
+            return stamp_version(in.src) && (sure[in.dst] = 1);
         }
         if (PyTuple_Check(from)) {
-            return true;
+            return sure[in.src] && (sure[in.dst] = 1);
         }
         if (!PyList_Check(from) || !PyLong_CheckExact(in.arg)) {
             return false;
         }
         PyListObject *list = (PyListObject *)from;
         Py_ssize_t at = in.extra < 0 ? in.extra + Py_SIZE(list) : in.extra;
-        return stamp(&list->ob_base.ob_size) && stamp(&list->ob_item) && stamp(&list->ob_item[at]);
+        stamp_type(in.src);
+        return stamp(&list->ob_base.ob_size) && stamp(&list->ob_item) &&
+               stamp(&list->ob_item[at]) && hold_small(in);
     }
 
     // True where the check holds while anchors and stamps do.
@@ -224,24 +259,30 @@ struct Maker {
             case OP_IS:
             case OP_IS_WEAK: return true;
             case OP_IS_TYPE:
-                return !can_change_class(of) || stamp(&of->ob_type);
-            case OP_CODE: return stamp(&((PyFunctionObject *)of)->func_code);
-            case OP_EQUAL: return in.extra;  // 1: only an immutable value is equal
-            case OP_EMPTY: return stamp(&((PyDictObject *)of)->ma_used);
+                stamp_type(in.src);
+                return true;
+            case OP_CODE:
+                stamp_type(in.src);
+                return stamp(&((PyFunctionObject *)of)->func_code);
+            case OP_EQUAL: return in.extra && sure[in.src];  // 1: only an immutable value is equal
+            case OP_EMPTY:
+                stamp_type(in.src);
+                return stamp(&((PyDictObject *)of)->ma_used);
             case OP_DICT_HAS:
             case OP_DICT_LACKS: return PyDict_Check(of) && stamp_version(in.src);
             case OP_DICT_KEYS: return PyDict_CheckExact(of) && stamp_version(in.src);
-            case OP_LENGTH: return cover_length(of);
+            case OP_LENGTH: return cover_length(in, of);
             case OP_SAME:
             case OP_NOT_SAME: return pinned[in.extra];
             case OP_TENSOR: return cover_tensor(in, of);
             default: return false;
         }
     }
-    bool cover_length(PyObject *of) {
+    bool cover_length(const Instruction &in, PyObject *of) {
         if (PyTuple_Check(of) || PyUnicode_Check(of) || PyBytes_Check(of)) {
-            return true;
+            return sure[in.src];
         }
+        stamp_type(in.src);
         if (PyList_Check(of)) {
             return stamp(&((PyListObject *)of)->ob_base.ob_size);
         }
@@ -297,6 +338,15 @@ int run_all(Program *program, Run &run, const std::vector<const Instruction *> &
     return HOLDS;
 }
 
+void drop(FastPlan &plan) {
+    plan.valid = false;
+    std::vector<PyObject *> held;
+    held.swap(plan.held);
+    for (PyObject *value : held) {
+        Py_DECREF(value);
+    }
+}
+
 bool unchanged(const FastPlan &plan) {
     for (const Stamp *s = plan.stamps.data(), *end = s + plan.stamps.size(); s < end; s++) {
         if (__builtin_expect(*s->at != s->expected, 0)) {
@@ -308,6 +358,12 @@ bool unchanged(const FastPlan &plan) {
 
 }  // namespace
 
+void plan_drop(Program *program) {
+    if (program->plan != nullptr) {
+        drop(*program->plan);
+    }
+}
+
 void plan_make(Program *program, const GuardScope *scope) {
     if (program->plan == nullptr) {
         program->plan = new FastPlan;
@@ -317,6 +373,7 @@ void plan_make(Program *program, const GuardScope *scope) {
         plan.wait--;
         return;
     }
+    drop(plan);
     plan.anchors.clear();
     plan.stamps.clear();
     plan.early.clear();
@@ -327,6 +384,9 @@ void plan_make(Program *program, const GuardScope *scope) {
 }
 
 void plan_free(Program *program) {
+    if (program->plan != nullptr) {
+        drop(*program->plan);
+    }
     delete program->plan;
     program->plan = nullptr;
 }
@@ -347,7 +407,7 @@ Answer plan_run(Program *program, Run &run, int *failed) {
         outcome = same ? run_all(program, run, plan->late) : HOLDS;
     }
     if (!same) {
-        plan->valid = false;
+        plan->valid = false;  // what it holds goes when the next one is made, or with the program
         plan->patience = plan->patience < 1024 ? 2 * plan->patience : plan->patience;
         plan->wait = plan->patience;
         return PLAN_UNKNOWN;

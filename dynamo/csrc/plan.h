@@ -5,6 +5,7 @@
 
 // After a walk in which all guards held: notes what the next run may skip.
 void plan_make(Program *program, const GuardScope *scope);
+void plan_drop(Program *program);  // forgets it, and lets go of what it holds
 void plan_free(Program *program);
 
 enum Answer { PLAN_HOLDS, PLAN_FAILS, PLAN_UNKNOWN };

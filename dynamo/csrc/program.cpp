@@ -121,6 +121,7 @@ PyObject *note_death(PyObject *program_reference, PyObject *reference) {
     Py_INCREF(reference);  // its owner may go with the program
     if ((PyObject *)program != Py_None) {
         program->dead = true;
+        plan_drop(program);
         if (program->on_death != nullptr) {
             program->on_death(program->owner);
         }

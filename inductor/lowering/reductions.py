@@ -410,7 +410,9 @@ def batch_norm_inference(
         return ops.mul(factor, load_as(ops, weight, i, held)) if weight is not None else factor
 
     scale = call.builder.computed(layout, scale_inputs, 8, scale_of)
-    scale.realize()
+    on_cpu = mean_.layout.device.type == "cpu"  # elsewhere a launch costs more than computing it
+    if on_cpu:
+        scale.realize()
 
     def shift_of(ops: Ops, i: Indices) -> Value:
         moved = ops.mul(load_as(ops, mean_, i, held), scale.load(ops, i))
@@ -419,7 +421,8 @@ def batch_norm_inference(
 
     inputs = [t for t in (mean_, scale, bias) if t is not None]
     shift = call.builder.computed(layout, inputs, 2, shift_of)
-    shift.realize()
+    if on_cpu:
+        shift.realize()
     goal = compute_dtype(call.result.dtype)
 
     def normalise(ops: Ops, i: Indices) -> Value:
@@ -427,11 +430,12 @@ def batch_norm_inference(
         return ops.to_dtype(ops.add(value, shift.load(ops, (i[1],))), goal)
 
     result = call.builder.computed(call.layout, [x, scale, shift], 2, normalise)
-    empty = call.builder.computed(
-        layout_of(fakes[1]), [], 0,
-        lambda ops, i: ops.constant(0, compute_dtype(fakes[1].dtype)),
-    )
-    return result, empty, empty
+    return result, *(_zeros(call, fake) for fake in fakes[1:])
+
+
+def _zeros(call: Call, fake: Any) -> Tensor:
+    held = compute_dtype(fake.dtype)
+    return call.builder.computed(layout_of(fake), [], 0, lambda ops, i: ops.constant(0, held))
 
 
 @lowering(aten.native_batch_norm.default, aten.cudnn_batch_norm.default)
@@ -439,7 +443,7 @@ def batch_norm(
     call: Call, x: Tensor, weight: Any, bias: Any, mean_: Any, var_: Any, training: bool,
     momentum: float, eps: float,
 ) -> Any:
-    if training or mean_ is None or call.target is not aten.native_batch_norm.default:
+    if training or mean_ is None:
         return call.refuse("statistics of the batch")
     return batch_norm_inference(call, x, weight, bias, mean_, var_, momentum, eps)
 

@@ -15,6 +15,7 @@ In: the function of a generated wrapper (`GraphedCall`), and why a schedule must
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ MOST_RECORDINGS = 4
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
 MOST_COPIED = 1 << 28  # bytes for each call
 KNOWN = ("aten", "prims")
+NON_BLOCKING = 1  # the stream does not wait for the default one
 WAITS = (
     "nonzero", "item", "_local_scalar_dense", "unique", "masked_select", "index_put", "index",
     "bincount", "repeat_interleave", "histc", "linalg_", "_linalg_", "_embedding_bag", "equal",
@@ -121,11 +123,9 @@ class CudaRecorder:
     ) -> tuple[Callable[[], None], Sequence[Any]]:
         graph = torch.cuda.CUDAGraph()
         collecting = gc.isenabled()
+        call(*inputs)  # once more, so that nothing is set up while recording
         torch.cuda.synchronize(self.device)
-        stream = torch.cuda.Stream(self.device)
-        with torch.cuda.stream(stream):
-            call(*inputs)  # once more, so that nothing is set up while recording
-            stream.synchronize()
+        with torch.cuda.stream(_new_stream(self.device)):
             gc.disable()
             try:
                 graph.capture_begin(capture_error_mode="thread_local")
@@ -138,6 +138,20 @@ class CudaRecorder:
                     gc.enable()
         torch.cuda.synchronize(self.device)
         return graph.replay, outputs
+
+
+def _new_stream(device: torch.device) -> torch.cuda.ExternalStream:
+    """A stream that nobody has used, and that is never given back.
+
+    Torch keeps one workspace of cuBLAS for each stream, for anybody to free. On a new stream the
+    recording makes its own, in the recording's memory, which lives as long as the recording does.
+    """
+    handle = ctypes.c_void_p()
+    with torch.cuda.device(device):
+        code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(handle), NON_BLOCKING)
+    if code != 0 or not handle.value:
+        raise RuntimeError(f"no new stream: CUDA error {code}")
+    return torch.cuda.ExternalStream(handle.value, device=device)
 
 
 @dataclass(slots=True)

@@ -183,6 +183,13 @@ def test_views_are_views_of_the_inputs() -> None:
             torch.randn(b + 2, n)[2:], torch.randn(2, n, m)[1]), exact=False)
 
 
+def test_offsets_without_symbols() -> None:
+    gm = torch.fx.symbolic_trace(lambda x: x[1:])
+    whole = torch.randn(6, 5)
+    call = aot.compile_inference(gm, [whole[2:]], Recorded(), symbolic=True)
+    assert torch.equal(call(whole[2:]), whole[3:])
+
+
 def test_mutation_with_history() -> None:
     def function(x: Any, w: Any) -> Any:
         x.mul_(2).add_(w)

@@ -14,7 +14,7 @@ import pytest
 from dynamo.bytecode.decode import decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.bytecode.raw import assemble, disassemble, read_exception_table
-from dynamo.bytecode.versions import VERSION
+from dynamo.bytecode.versions import KNOWN, VERSION
 
 MODULES = (ast, collections, contextlib, dataclasses)
 
@@ -48,15 +48,17 @@ def test_each_opcode_has_a_row() -> None:
     assert real == set(VERSION.rows)
 
 
-def test_each_normalised_opcode_has_a_handler() -> None:
+@pytest.mark.parametrize("version", KNOWN, ids=lambda version: f"{version[0]}.{version[1]}")
+def test_each_normalised_opcode_has_a_handler(version: tuple[int, int]) -> None:
     pytest.importorskip("torch")
+    facts = KNOWN[version]
     from dynamo.bytecode import decode as module
     from dynamo.symbolic.opcodes import HANDLERS
 
-    normalised = {op for op, kind in VERSION.rows.values() if not kind.startswith("intrinsic")}
+    normalised = {op for op, kind in facts.rows.values() if not kind.startswith("intrinsic")}
     normalised |= {*module.INTRINSICS_1.values(), *module.INTRINSICS_2.values()}
     normalised |= {"LOAD_CLOSURE", "STORE_CLOSURE", "LOAD_METHOD"}
-    paired = set(VERSION.slot_pair_ops)
+    paired = set(facts.slot_pair_ops)
     assert normalised - paired <= set(HANDLERS), normalised - paired - set(HANDLERS)
 
 

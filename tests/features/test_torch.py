@@ -72,6 +72,7 @@ embed = nn.Embedding(10, 3)
 mha = nn.MultiheadAttention(4, 2, batch_first=True).eval()
 lstm = nn.LSTM(3, 4, batch_first=True)
 encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+stacked = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 1).eval()
 plain = torch.ones(3)
 leaf = torch.full((3,), 2.0, requires_grad=True)
 
@@ -238,6 +239,8 @@ return functools.partial(F.linear, weight=torch.eye(3))(x) + functools.reduce(to
 ''')
 
 ANY_GRAPHS = table('''
+# encoder puts zeros where the mask of padding is
+with torch.no_grad(): return stacked(torch.stack([x, y]).view(1, 3, 4), src_key_padding_mask=torch.tensor([[False, False, True]]))
 # factorization that may fail is tried again
 a = torch.zeros(2, 2) - x[:, :2] * 0
 for i in range(4):

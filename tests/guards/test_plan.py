@@ -344,6 +344,27 @@ def test_an_instance_that_changes_at_each_call_is_walked() -> None:
     assert not program.holds()
 
 
+def test_other_values_at_old_addresses_are_not_believed() -> None:
+    """A place that no dict holds may get, in two steps, a new object where the old one was."""
+    function = types.FunctionType(helper.__code__, {}, None, (1000, 2000))
+    guard = Guard("CONST", AttrSource(item("f"), "__defaults__"), (1000, 2000))
+    slotted, listed = Slotted((1, 2)), [(1, 2)]
+    box = Box(f=function, v=slotted, d=listed)
+    program = Program(
+        guard, Guard("CONST", AttrSource(item("v"), "a"), (1, 2)),
+        Guard("CONST", ItemSource(item("d"), 0), (1, 2)), m=box)
+    for first in range(50):
+        function.__defaults__ = (1000, 2000)
+        slotted.a = tuple([1, 2])
+        listed[0] = tuple([1, 2])
+        program.settle()
+        for second in range(5):  # the freed tuple's memory is used again soon
+            function.__defaults__ = tuple([first, second + 3000])
+            slotted.a = tuple([first, second + 5])
+            listed[0] = tuple([first, second + 5])
+        assert not program.holds()
+
+
 # -- death ------------------------------------------------------------------------------------
 
 

@@ -55,3 +55,12 @@ def test_reason(program: Callable[[torch.Tensor], Any], code: str) -> None:
         torch.testing.assert_close(compiled(x), wanted)
     after = sum(n for reason, n in counters.counters["graph_break"].items() if code in reason)
     assert after > before and 1 <= len(counter.graphs) <= 4
+
+
+def test_nested_tensors_break() -> None:
+    nested = torch.nested.nested_tensor([torch.rand(2), torch.rand(3)])
+    compiled = dynamo.compile(lambda n, x: (n.to_padded_tensor(0.0), x + 1), backend="eager")
+    x = torch.rand(3)
+    with dynamo.config.patch(suppress_errors=False):
+        found = compiled(nested, x)
+    torch.testing.assert_close(found, (nested.to_padded_tensor(0.0), x + 1))

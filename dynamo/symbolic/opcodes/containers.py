@@ -91,7 +91,8 @@ def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
     function = frame.stack[-2 - arg]
     if find_in_mro(value.python_type(), "keys") is None:
         kind = value.python_type().__name__
-        message = f"{name_in_errors(frame, function)} argument after ** must be a mapping, not {kind}"
+        shown = name_in_errors(frame, function)
+        message = f"{shown} argument after ** must be a mapping, not {kind}"
         frame.trace.raise_exception(TypeError, message)
     for key in frame.trace.call(frame, list, value).unpack(frame):
         if merged.contains(frame, key).truth(frame):

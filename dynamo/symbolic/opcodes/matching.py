@@ -80,7 +80,7 @@ def class_name(cls: Var) -> str:
 
 
 def positional_names(frame: SymbolicFrame, cls: Var, count: int) -> tuple[str, ...] | None:
-    """The attributes that positional patterns mean; None where the one pattern means the subject."""
+    """The attributes that positional patterns mean; None where one means the subject."""
     assert isinstance(cls, ClassVar)
     known: tuple[str, ...] = ()
     matches_itself = False
@@ -96,6 +96,7 @@ def positional_names(frame: SymbolicFrame, cls: Var, count: int) -> tuple[str, .
     allowed = 1 if matches_itself else len(known)
     if count > allowed:
         plural = "" if allowed == 1 else "s"
-        message = f"{class_name(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
+        accepts = f"accepts {allowed} positional sub-pattern{plural}"
+        message = f"{class_name(cls)}() {accepts} ({count} given)"
         frame.trace.raise_exception(TypeError, message)
     return None if matches_itself else known[:count]

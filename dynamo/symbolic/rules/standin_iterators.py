@@ -1,8 +1,9 @@
 """Python functions that are traced in place of the iterators of `itertools`.
 
-Each is a pair: a function that checks the arguments as the real one does when it is called, and a generator
-with the parameters of the real one, which advances exactly as far as the real iterator would. A generator
-that has not started leaves the trace as a call of the real one (`ITERATOR_MAKERS`).
+Each is a pair: a function that checks the arguments as the real one does when it is called, and a
+generator with the parameters of the real one, which advances exactly as far as the real iterator
+would. A generator that has not started leaves the trace as a call of the real one
+(`ITERATOR_MAKERS`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Nothing:
 
 
 def stands_in(*real: Any, generator: Any = None) -> Callable[[Any], Any]:
-    """Registers the decorated function for calls of the real ones; the generator that it gives is `generator`,
-    by default the decorated function itself."""
+    """Registers the decorated function for calls of the real ones; the generator that it gives is
+    `generator`, by default the decorated function itself."""
 
     def register(function: Any) -> Any:
         ITERATOR_MAKERS[(generator or function).__code__] = real[0]
@@ -59,15 +60,13 @@ def without_maker(kind: type) -> Callable[[Any], Any]:
 @stands_in(itertools.chain)
 def chain(*iterables: Iterable[Any]) -> Iterator[Any]:
     for iterable in iterables:
-        for item in iterable:
-            yield item
+        yield from iterable
 
 
 @stands_in(itertools.chain.from_iterable)
 def from_iterable(iterable: Iterable[Any], /) -> Iterator[Any]:
     for part in iterable:
-        for item in part:
-            yield item
+        yield from part
 
 
 @rule(vars(itertools.chain)["from_iterable"])
@@ -96,8 +95,10 @@ def _islice(iterable: Iterable[Any], start: Any, stop: Any, step: Any) -> Iterat
 def islice(iterable: Iterable[Any], *bounds: Any) -> Iterator[Any]:
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     for place, bound in (("Stop argument", stop), ("Indices", start)):
-        if bound is not None and (not hasattr(bound, "__index__") or not 0 <= operator.index(bound) <= sys.maxsize):
-            raise ValueError(f"{place} for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+        is_index = bound is None or hasattr(bound, "__index__")
+        if not is_index or not 0 <= operator.index(bound or 0) <= sys.maxsize:
+            text = f"{place} for islice() must be None or an integer: 0 <= x <= sys.maxsize."
+            raise ValueError(text)
     if step is not None and (not hasattr(step, "__index__") or operator.index(step) < 1):
         raise ValueError("Step for islice() must be a positive integer or None.")
     return _islice(iter(iterable), start, stop, step)
@@ -409,7 +410,7 @@ def make_tee(tx: SymbolicFrame, *args: Var) -> Var:
 
 
 class Grouping:
-    """What a `groupby` and its groups share: the next item and its key, and which group is the current one."""
+    """What a `groupby` and its groups share: the next item, its key, and the current group."""
 
     def __init__(self, iterator: Iterator[Any], key: Any) -> None:
         self.iterator, self.key = iterator, key

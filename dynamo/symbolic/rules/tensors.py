@@ -30,7 +30,11 @@ FACTS = frozenset(
 )
 # Attributes that tell how a tensor was made, which its metadata do not.
 HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
-CALL_OF_MODULES = torch.nn.Module._call_impl.__code__
+# Code that gives another answer when it is compiled: `nn.Module` leaves out `always_call` hooks of
+# modules that raise, the encoder leaves what it computes where the mask of padding is set.
+AS_IN_EAGER = frozenset({
+    torch.nn.Module._call_impl.__code__, torch.nn.TransformerEncoder.forward.__code__,
+})
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -116,8 +120,7 @@ def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
 
 @rule([torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
 def is_compiling(tx: SymbolicFrame) -> Var:
-    """True, but for `nn.Module`, which leaves out `always_call` hooks of modules that raise."""
-    return ConstVar(tx.code is not CALL_OF_MODULES)
+    return ConstVar(tx.code not in AS_IN_EAGER)
 
 
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,

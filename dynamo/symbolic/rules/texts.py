@@ -49,7 +49,8 @@ def show(tx: SymbolicFrame, var: Var, around: tuple[Var, ...] = ()) -> str:
         raise Break("not_a_constant", f"the text of {var!r}")
     if isinstance(var, DictVar):
         pairs = list(var.entries.values())
-        return repr(kind((Shown(show(tx, key, inside)), Shown(show(tx, value, inside))) for key, value in pairs))
+        shown = [[Shown(show(tx, part, inside)) for part in pair] for pair in pairs]
+        return repr(kind(shown))
     items = [Shown(show(tx, item, inside)) for item in var.items]
     return repr(collections.deque(items, var.limit) if isinstance(var, DequeVar) else kind(items))
 
@@ -81,7 +82,8 @@ def format_container(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> V
 def text_of_builtin(tx: SymbolicFrame, var: BuiltinVar) -> Var | None:
     """Functions of modules written in C have no address in their text."""
     value = var.value
-    if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType):
+    is_function = isinstance(value, types.BuiltinFunctionType)
+    if is_function and isinstance(value.__self__, types.ModuleType):
         return ConstVar(repr(value))
     return None
 

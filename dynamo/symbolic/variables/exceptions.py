@@ -19,7 +19,7 @@ SLOTS = ("__cause__", "__context__", "__traceback__", "__suppress_context__")
 
 
 HEAP_TYPE = 1 << 9
-# Built-in class -> the attribute that holds its first argument, and those that the interpreter sets.
+# Built-in class -> the attribute that holds its first argument, and what the interpreter sets.
 FIRST_ARGUMENT: dict[type, str] = {StopIteration: "value", SystemExit: "code"}
 NAMED: dict[type, tuple[str, ...]] = {
     AttributeError: ("name", "obj"), NameError: ("name",), UnboundLocalError: ("name",),
@@ -36,8 +36,8 @@ def is_exception_or_none(value: Var) -> bool:
 class ExceptionVar(Var):
     """An exception made in the trace.
 
-    cls: its class; args: what `args` holds. Attributes written by the program are in `written`, those that the
-    interpreter set in `named`.
+    cls: its class; args: what `args` holds. Attributes written by the program are in `written`,
+    those that the interpreter set in `named`.
     """
 
     def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
-# Code of a generator function that is traced in place of an iterator of C code -> the callable that makes
-# the real one, or the class of one that can't be made again.
+# Code of a generator function that is traced in place of an iterator of C code -> the callable that
+# makes the real one, or the class of one that can't be made again.
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
 SHARED_STATE = (type(itertools.tee(())[0]), type(next(itertools.groupby("a"))[1]))
 
@@ -27,8 +27,9 @@ class GeneratorVar(IteratorVar):
     """A generator object.
 
     frame: the suspended frame; `frame.resume(tx, value, exception)` runs it to its next yield and
-    raises ObservedException(StopIteration) at its end. maker: what makes the real iterator that the generator
-    stands for, None for generators of the program. started: it can no longer be made again from its arguments.
+    raises ObservedException(StopIteration) at its end. maker: what makes the real iterator that the
+    generator stands for, None for generators of the program. started: it can no longer be made
+    again from its arguments.
     """
 
     kind: type = types.GeneratorType
@@ -115,7 +116,8 @@ class GeneratorVar(IteratorVar):
         try:
             self._close(tx)
         except ObservedException as error:
-            raise Break("escaping_generator", f"{self!r}: {error.value!r} when it is closed") from error
+            detail = f"{self!r}: {error.value!r} when it is closed"
+            raise Break("escaping_generator", detail) from error
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name in ("gi_frame", "gi_code", "gi_running", "gi_yieldfrom"):

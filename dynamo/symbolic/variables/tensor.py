@@ -159,6 +159,8 @@ class TensorVar(Var):
 @wraps(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def wrap_tensor(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing tensor, unread."""
+    if value.is_nested:  # it has no sizes to speak of
+        raise Break("tensor_not_modelled", "a nested tensor")
     cls = type(value)
     return TensorVar(None, None, source, real=value, trace=trace, cls=cls)
 
