@@ -9,10 +9,11 @@ functional form at all runs as it was captured. Both are said in the log.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +70,7 @@ def compile_fx(
             return _compile(module, inputs, settings)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
-        with config.patch(**settings), timed("inductor"):
+        with config.patch(**settings), timed("inductor"), _defects_refused():
             return _compile_symbolic(module, inputs, settings)
 
     if is_symbolic(gm, example_inputs):
@@ -119,6 +120,18 @@ def _compile_symbolic(
             gm, example_inputs, compile_first, epilogue_in_graph=True, **options
         )
     return checks[0], call
+
+
+@contextlib.contextmanager
+def _defects_refused() -> Iterator[None]:
+    """Defects inside are reported; then they are refusals, after which there is another way."""
+    try:
+        yield
+    except (Unsupported, NoCompiler):
+        raise
+    except Exception as defect:
+        _report_defect(defect)
+        raise Unsupported(f"{type(defect).__name__}: {defect}") from defect
 
 
 def _report_defect(defect: Exception) -> None:
@@ -193,14 +206,15 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
     """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
-    lowered, schedule = _lower_and_schedule(module, hints)
-    if lowered.graph.device.type != "cpu":
-        raise Unsupported("sizes that are known at a call only, on a GPU")
-    units, spec = _generate(lowered, schedule)
+    with _defects_refused():
+        lowered, schedule = _lower_and_schedule(module, hints)
+        if lowered.graph.device.type != "cpu":
+            raise Unsupported("sizes that are known at a call only, on a GPU")
+        units, spec = _generate(lowered, schedule)
+        path = cpu.build(units, cpu.open_store())
     symbols = lowered.symbols
     assert symbols is not None
     tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
-    path = cpu.build(units, cpu.open_store())
     return Variant(path, Binder(spec, symbols.sizes), tuple(symbols.sources), tensors)
 
 

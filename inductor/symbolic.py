@@ -84,11 +84,14 @@ class ForAllSizes:
             log.emit(lambda: f"a graph has {MOST_VARIANTS} variants; for {key} it runs as ATen")
             return None
         log.emit(lambda: f"a graph is compiled once more, for {key}: an assumption does not hold")
-        variant = self.context.run(self.compile_for, key)
-        if not variant.binder.holds(*key):
+        try:
+            variant = self.context.run(self.compile_for, key)
+        except Unsupported as refusal:
+            why = refusal.reason
+            log.emit(lambda: f"a graph runs as ATen operators for {key}: {why}")
             return None
         self.variants.append(variant)
-        return variant
+        return variant if variant.binder.holds(*key) else None
 
 
 class Program:

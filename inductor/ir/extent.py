@@ -201,10 +201,10 @@ class Extent(Number):
     def __rtruediv__(self, other: Any) -> float:
         return other / self.__index__()
 
-    def __pow__(self, other: Any, modulus: None = None) -> Any:
+    def __pow__(self, other: Any) -> Any:  # type: ignore[override]
         return self.__index__() ** other
 
-    def __rpow__(self, other: Any, modulus: None = None) -> Any:
+    def __rpow__(self, other: Any) -> Any:  # type: ignore[override]
         return other ** self.__index__()
 
     # -- decisions --------------------------------------------------------------------------------

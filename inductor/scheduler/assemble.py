@@ -117,7 +117,7 @@ def _reads_in_place(node: ComputedBuffer, made: ComputedBuffer, rows: int) -> bo
 
 def _outer_sizes(nodes: Sequence[ComputedBuffer], rows: int) -> tuple[int, ...]:
     """Outer loops that suit every node."""
-    steps = set()
+    steps: set[int] = set()
     for node in nodes:
         body = node.body
         loops = body.ranges + body.reduction_ranges

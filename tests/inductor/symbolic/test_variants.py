@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from for_all_sizes import capture, check
 
 import dynamo
+from dynamo.base.config import config
 from inductor import metrics, symbolic
 from inductor.compile_fx import compile_aten
 from inductor.lowering.run import lower_graph
@@ -37,6 +39,24 @@ def test_what_is_assumed_is_little() -> None:
     for program, inputs in programs:
         lowered = lower_graph(capture(program, inputs))
         assert lowered.symbols is not None and not lowered.symbols.sizes.assumptions
+
+
+def test_sizes_that_become_0() -> None:
+    compiled = dynamo.compile(lambda x, k: x.new_ones(k, x.size(1)).sum(0) + x[:1] * k)
+    for k in (4, 5, 9, 0, 1, 2, 0, 33):
+        x = torch.randn(4, 3)
+        assert torch.equal(compiled(x, k), torch.full((3,), float(k)) + x[:1] * k)
+
+
+def test_defects_lead_to_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(sys.modules["inductor.compile_fx"], "schedule_graph", fail)
+    compiled = dynamo.compile(lambda x: x * 2, dynamic=True)
+    with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="broken"):
+        x = torch.randn(5)
+        assert torch.equal(compiled(x), x * 2)
 
 
 def test_launchers_are_kept() -> None:
