@@ -26,6 +26,7 @@ from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
 SAVED = "eager_saves"
+TANGENT = "tangent_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class JointGraph:
     values: int
     tangents: tuple[Tangent, ...]
     gradients: tuple[int, ...]
+
+
+def tangent_name(output: int) -> str:
+    """The name of the placeholder for the gradient of an output of the graph."""
+    return f"{TANGENT}{output}"
 
 
 def capture_joint(
@@ -134,7 +140,7 @@ def _differentiate(
         )
         form = (facts.size, stride) if is_static(facts) else None
         tangent = Tangent(index, facts.dtype, order, form)
-        recorder.placeholder(f"tangent_{index}", fake)
+        recorder.placeholder(tangent_name(index), fake)
         tangents.append(tangent)
         grads.append(torch._to_functional_tensor(fake))  # type: ignore[attr-defined]
     wanted = list(session.leaves)

@@ -54,7 +54,6 @@ class RememberedOps:
     def __init__(self, mode: FakeTensorMode, run: Callable[..., Any]) -> None:
         self.mode = mode
         self.run = run
-        self.hits = 0
         self._outcomes: dict[Any, Any] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,7 +66,6 @@ class RememberedOps:
             return self.run(func, args, kwargs)
         known = self._outcomes.get(key)
         if known is not None:
-            self.hits += 1
             return self._repeat(known, fakes)
         result = self.run(func, args, kwargs)
         if torch.Tag.inplace_view not in func.tags:

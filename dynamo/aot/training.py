@@ -5,7 +5,8 @@ forward graph (its outputs, then the new values of mutated inputs), differentiab
 
 Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
 with the error of eager where one was written into meanwhile. Backward is compiled when it is first
-called.
+called. An output that nothing differentiates has no gradient, as in eager; with symbolic sizes its
+gradient is zeros.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.joint import JointGraph, Tangent, dense_stride
+from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
+from dynamo.aot.missing import without_tangents
 from dynamo.aot.partition import Partition
 from dynamo.aot.records import Compiler, Place, Unsupported
 
@@ -27,25 +29,30 @@ _TWICE = (
 
 
 class LazyBackward:
-    """Compiles the backward module when first called."""
+    """Compiles the backward module when first called, once for each set of outputs in use."""
 
     def __init__(self, partition: Partition, compiler: Compiler) -> None:
         self._partition = partition
         self._compiler = compiler
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, *args: Any) -> Any:
-        compiled = self._compiled
+    def __call__(self, missing: tuple[int, ...], *args: Any) -> Any:
+        """missing: the outputs that have no gradient; their tangents are not among args."""
+        compiled = self._compiled.get(missing)
         if compiled is None:
             with self._lock:
-                compiled = self._compiled
+                compiled = self._compiled.get(missing)
                 if compiled is None:
-                    module = self._partition.backward
-                    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
-                    compiled = self._compiler(module, [node.meta["val"] for node in nodes])
-                    self._compiled = compiled
+                    compiled = self._compiled[missing] = self._compile(missing)
         return compiled(*args)
+
+    def _compile(self, missing: tuple[int, ...]) -> Callable[..., Any]:
+        module = self._partition.backward
+        if missing:
+            module = without_tangents(module, {tangent_name(output) for output in missing})
+        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        return self._compiler(module, [node.meta["val"] for node in nodes])
 
 
 def make_function(
@@ -60,6 +67,7 @@ def make_function(
     with_gradient = {tangent.output for tangent in joint.tangents}
     without_gradient = tuple(at for at in range(values) if at not in with_gradient)
     tangents = joint.tangents
+    static = "symbols" not in partition.backward.meta
     gradients = joint.gradients
     arity = len(joint.reference.inputs)
     dirty = tuple(
@@ -74,6 +82,7 @@ def make_function(
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
+            ctx.set_materialize_grads(not static)
             ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
@@ -92,9 +101,10 @@ def make_function(
             given = [kept[at] for at in order]
             if sizes:
                 given += ctx.sizes
-            given += [_fit(grads[tangent.output], tangent) for tangent in tangents]
+            missing = tuple([t.output for t in tangents if grads[t.output] is None])
+            given += [_fit(grads[t.output], t) for t in tangents if grads[t.output] is not None]
             with torch.no_grad():
-                found = backward(*given)
+                found = backward(missing, *given)
             results = [None] * arity
             for at, grad in zip(gradients, found, strict=True):
                 results[at] = grad

@@ -264,6 +264,21 @@ def test_numbers_that_backward_needs() -> None:
     assert None in {dim for _, dim in backward.meta["symbols"].symbols.values()}
 
 
+def test_an_output_that_is_not_used() -> None:
+    """One of scalars and one of symbolic size, each used alone."""
+    def function(x: Any, y: Any) -> Any:
+        return (x * y).sum(), (x * y).sin().sum(1)
+
+    gm, examples = symbolic_capture(function, *leaves((R(13, 22), R(13, 22))))
+    call = aot.compile_training(gm, examples, Recorded(), Recorded(), symbolic=True)
+    for which in (0, 1):
+        x, y = leaves((R(5, 3), R(5, 3)))
+        got = torch.autograd.grad(call(x, y)[which].sum(), (x, y))
+        want = torch.autograd.grad(gm(x, y)[which].sum(), (x, y))
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def test_dropout_draws_as_eager() -> None:
     gm, examples = symbolic_capture(lambda x: torch.nn.functional.dropout(x, 0.3), R(13, 22))
     call = aot.compile_inference(gm, examples, Recorded(), decompositions=TABLE, symbolic=True)

@@ -211,6 +211,30 @@ def test_outputs_that_are_not_used() -> None:
     both(lambda x, y: (x * y, y.exp()), lambda: [leaf(3), leaf(3)], lambda a, b: a.sum())
 
 
+def test_outputs_that_are_not_used_give_no_gradient_and_no_nan() -> None:
+    def program(x: Any, y: Any, z: Any) -> Any:
+        h = x * y
+        return h.sum(), x.log() * z, torch.cat([h.flatten(), z]), torch.stack([h.sum(), z.sum()])
+
+    def make(first: float) -> list[torch.Tensor]:
+        x = leaf(4)
+        x.data.abs_()[0] = first
+        return [x, leaf(4), leaf(4)]
+
+    for first, use in (  # where x is 0 the gradient of log is inf
+        (0.0, lambda a, b, c, d: a.sin()),
+        (0.0, lambda a, b, c, d: a + d[1]),
+        (0.0, lambda a, b, c, d: (c * c).sum()),
+        (1.0, lambda a, b, c, d: b.sum() + c.sum()),
+        (1.0, lambda a, b, c, d: a + (b * c[:4]).sum() + d.prod()),
+    ):
+        both(program, lambda first=first: make(first), use)
+        both(
+            program, lambda first=first: make(first), use,
+            decompositions=aot.default_decompositions(),
+        )
+
+
 def test_gradients_that_come_expanded_or_transposed() -> None:
     both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: a.sum())
     both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: (a.t() @ torch.ones(3, 2).double()).sum())
