@@ -65,7 +65,8 @@ class _Writer:
         for buffer, place in self.plan.places.items():
             layout = self.layouts[buffer]
             self.slot_of[buffer] = len(self.slots)
-            self.slots.append((place.kind, place.position, layout.dtype, layout.size, layout.stride))
+            meta = (layout.dtype, layout.size, layout.stride)
+            self.slots.append((place.kind, place.position, *meta))
         for position, step in enumerate(self.schedule.steps):
             if isinstance(step, Kernel):
                 self._call_kernel(step)
