@@ -26,7 +26,7 @@ from inductor.lowering import scatter as scatter
 from inductor.lowering import views as views
 from inductor.lowering.builder import Builder, converting, layout_of
 from inductor.lowering.registry import LOWERINGS, Call
-from inductor.lowering.sizes import SymbolTable, has_symbols, is_tensor
+from inductor.lowering.sizes import Symbols, has_symbols, is_tensor
 from inductor.lowering.tensor import Tensor
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ class Lowered:
 
     graph: LoopGraph
     fallbacks: tuple[tuple[str, str], ...]
-    symbols: SymbolTable | None = None
+    symbols: Symbols | None = None
 
 
 # Library calls that are meant to be library calls: not counted as fallbacks.
@@ -76,9 +76,9 @@ class _Run:
         self.inputs: list[InputBuffer | None] = []
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
-        self.symbols: SymbolTable | None = None
+        self.symbols: Symbols | None = None
         if has_symbols(module):
-            self.symbols = SymbolTable()
+            self.symbols = Symbols()
             self.symbols.enter_inputs(module, hints)
 
     def lower(self) -> Lowered:

@@ -68,7 +68,7 @@ def has_symbols(module: torch.fx.GraphModule) -> bool:
 
 
 @dataclass(slots=True)
-class SymbolTable:
+class Symbols:
     """The symbols of one graph: `sources` in the order of `sizes.symbols`."""
 
     sizes: Sizes = field(default_factory=Sizes)
