@@ -4,7 +4,8 @@
 
 Steady state: one process per program, calls of the three in turn, medians, so that a noisy machine
 is noisy to all. Compile seconds: one fresh process with empty caches per program and compiler, in
-turn; compiling and the first call minus a later call. Ends with the call overhead of `x + 1` on 16 floats.
+turn; compiling and the first call minus a later call. Ends with the call overhead of `x + 1` on
+16 floats.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(
-        f"{'program':18}{'eager ms':>10}{'ours ms':>10}{'torch ms':>10}{'vs eager':>9}{'vs torch':>9}"
+        f"{'program':18}{'eager ms':>10}{'ours ms':>10}{'torch ms':>10}"
+        f"{'vs eager':>9}{'vs torch':>9}"
         f"{'ours s':>8}{'torch s':>8}{'ratio':>7}"
     )
     common = ["--backend", options.backend, "--budget", str(options.budget)]
@@ -120,7 +122,8 @@ def main() -> None:
             cold |= child(*common, "--one", name, compiler)
         eager, ours, theirs = times["eager"], times["dynamo"], times["torch"]
         print(
-            f"{name:18}{eager:10.4f}{ours:10.4f}{theirs:10.4f}{eager / ours:8.2f}x{theirs / ours:8.2f}x"
+            f"{name:18}{eager:10.4f}{ours:10.4f}{theirs:10.4f}"
+            f"{eager / ours:8.2f}x{theirs / ours:8.2f}x"
             f"{cold['dynamo']:8.2f}{cold['torch']:8.2f}{cold['dynamo'] / cold['torch']:7.2f}",
             flush=True,
         )

@@ -3,7 +3,8 @@
     python benchmarks/models_cpu.py [--threads 2] [--seconds 10] [NAME ...]
 
 Cold seconds are those of the first call (the caches are folders of this run). Milliseconds are
-medians of calls in turn; the second speedup is by the fastest calls, which a busy machine disturbs least.
+medians of calls in turn; the second speedup is by the fastest calls, which a busy machine disturbs
+least.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     >>> f(torch.ones(2)).tolist()
     [3.0, 3.0]
 
-The public names are loaded when they are first used: a program that only imports the package, or one
-of its leaves, does not wait for the whole of it.
+The public names are loaded when they are first used: a program that only imports the package, or
+one of its leaves, does not wait for the whole of it.
 """
 
 import importlib

@@ -61,7 +61,8 @@ def compile(
     """Compiles a function or module; same arguments as torch.compile, same meaning.
 
     model: a function, method or nn.Module; left out, `compile` is a decorator with arguments.
-    backend: a name (see `list_backends`) or a callable `(graph_module, example_inputs) -> callable`.
+    backend: a name (see `list_backends`) or a callable
+        `(graph_module, example_inputs) -> callable`.
     fullgraph: True raises at the first graph break. dynamic: None learns from the second size, True
     takes all sizes as symbolic at once, False none; a dict says which sizes of which arguments
     change, `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
@@ -97,7 +98,7 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
 
 
 def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Module:
-    """An instance of the module's class that shares its `__dict__`: one state, two ways to call it."""
+    """An instance of the module's class that shares its `__dict__`: one state, called two ways."""
     cls = type(module)
     call = hook.Compiled(policy.region, torch.nn.Module._call_impl)
 
@@ -114,7 +115,7 @@ def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Modul
 
 
 def _uncompiled(cls: type, state: dict[str, Any], backend: str) -> Any:
-    """What a compiled module is pickled and copied as: the plain module, and how it was compiled."""
+    """What a compiled module is pickled and copied as: the plain module, how it was compiled."""
     module = object.__new__(cls)
     module.__dict__.update(state, _compiled_with=backend)
     return module

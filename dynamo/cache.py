@@ -1,7 +1,8 @@
 """Cache policy: what happens when no entry of a code object fits a frame.
 
-Existing entries stay valid for ever; at the recompile limit new values run eager, with one warning that
-lists the reasons seen. A recompile is explained against the nearest entry (the fewest failing guards).
+Existing entries stay valid for ever; at the recompile limit new values run eager, with one warning
+that lists the reasons seen. A recompile is explained against the nearest entry (the fewest failing
+guards).
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class FramePolicy:
         if stance.backend is None:
             return self.options
         name = getattr(stance.backend, "__name__", repr(stance.backend))
-        return replace(self.options, backend=stance.backend, backend_name=name, mode=None, options={})
+        return replace(
+            self.options, backend=stance.backend, backend_name=name, mode=None, options={}
+        )
 
     def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
         raise RecompileError(
@@ -162,8 +165,8 @@ class FramePolicy:
         reasons = "; ".join(record.reasons) or "other compiled functions share this code"
         text = (
             f"{place_of(frame.code)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
-            f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make the "
-            "value that changes a tensor, mark the size dynamic, or raise "
+            f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make "
+            "the value that changes a tensor, mark the size dynamic, or raise "
             f"config.{limit.name}."
         )
         if config.fail_on_recompile_limit_hit:

@@ -121,7 +121,8 @@ class Converter:
         except RecursionError:
             return None  # the program is about to meet it itself
         except Break as reason:
-            # A value is alive that can't be rebuilt: the frame runs as it is, what it calls is compiled.
+            # A value is alive that can't be rebuilt: the frame runs as it is,
+            # what it calls is compiled.
             logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
             counters.counters["skips"][str(reason)] += 1
             return hook.SKIP
@@ -169,7 +170,11 @@ class Converter:
     # -- the stages -------------------------------------------------------------------------
 
     def convert(
-        self, frame: hook.FrameState, options: CompileOptions, compile_id: str, changed: frozenset[Fact]
+        self,
+        frame: hook.FrameState,
+        options: CompileOptions,
+        compile_id: str,
+        changed: frozenset[Fact],
     ) -> Any:
         context = CompileContext(
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
@@ -210,7 +215,8 @@ class Converter:
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
             code, program, EntryRecord(
-                tuple(map(released, result.guards)), compile_id, frame.code, outside_changes(result.effects),
+                tuple(map(released, result.guards)), compile_id, frame.code,
+                outside_changes(result.effects),
                 function_modes()),
         )
 
@@ -273,11 +279,14 @@ class Converter:
         reached = needed(roots, effects)
         for suspended, generator in trace.suspended.items():
             if generator() not in reached:  # it must be closed when the program lets go of it
-                raise RestartTrace(suspended.created_at, Break("escaping_generator", repr(generator())))
+                raise RestartTrace(
+                    suspended.created_at, Break("escaping_generator", repr(generator()))
+                )
         for var in reached:
             if isinstance(var, GeneratorVar) and not is_fetched(var) and var.started:
                 raise RestartTrace(var.frame.created_at, Break(
-                    "escaping_generator", f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
+                    "escaping_generator",
+                    f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         for var in choose_outputs(exit, effects):

@@ -35,7 +35,7 @@ class Knob:
         return text if self.default is None else kind(text)
 
     def initial(self) -> Any:
-        """The default, or what the environment says; a value that does not parse is a ValueError."""
+        """The default, or what the environment says; a value that does not parse: ValueError."""
         for name in self.env:
             if name in os.environ:
                 try:
@@ -53,7 +53,8 @@ class Knob:
         if isinstance(self.default, float) and isinstance(value, int):
             return
         raise TypeError(
-            f"config.{self.name} takes {type(self.default).__name__}, not {value!r}: {self.sentence}"
+            f"config.{self.name} takes {type(self.default).__name__}, not {value!r}: "
+            f"{self.sentence}"
         )
 
 

@@ -16,7 +16,8 @@ IN_PLACE_OPERATORS = frozenset(
 # Parts of names of operations that draw random numbers, change their arguments, or check something.
 NOTICED = (
     "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
-    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed", "sample",
+    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
+    "sample",
     "backward", "record_hook",
 )  # fmt: skip
 

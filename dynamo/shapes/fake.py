@@ -10,14 +10,14 @@ strides and offset but no data, on which any torch function runs while the world
     (torch.Size([2, 5]), 'cpu')
 
 Autograd works on top (`requires_grad`, `grad_fn`, `torch.autograd.grad`), in-place operations bump
-`_version` and give back the same object, views share a `storage_key`. torch's own FakeTensor does the
-same, but its first use costs two seconds of imports and each operation several times as much; it
-remains what symbolic shapes are built on.
+`_version` and give back the same object, views share a `storage_key`. torch's own FakeTensor does
+the same, but its first use costs two seconds of imports and each operation several times as much;
+it remains what symbolic shapes are built on.
 
 How an operation is run: its outcome is looked up by (op, facts of the arguments). On a miss
-a rule of `rules` computes it; where there is none, the op's meta kernel runs (then its decomposition
-from `torch._decomp`), and the outcome is kept. Real errors of the program are raised as eager raises
-them: a failing operation is repeated on small real tensors for the message.
+a rule of `rules` computes it; where there is none, the op's meta kernel runs (then its
+decomposition from `torch._decomp`), and the outcome is kept. Real errors of the program are raised
+as eager raises them: a failing operation is repeated on small real tensors for the message.
 
 Exceptions: `DataDependent` where only the data could tell, `NoFakeKernel` where nobody can.
 """

@@ -1,7 +1,7 @@
 """Sizes, strides and dtypes of elementwise results, as ATen's TensorIterator gives them.
 
-In: facts of the operands. Out: sizes and strides of a new output; dtype by running the real kernel on
-operands of one element (the kernel is the only complete record of the promotion rules).
+In: facts of the operands. Out: sizes and strides of a new output; dtype by running the real kernel
+on operands of one element (the kernel is the only complete record of the promotion rules).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The captured graph while it grows: a torch.fx graph whose placeholders appear on demand.
 
-Values of nodes are described by fake tensors in `node.meta["example_value"]`; the user's stack is in
-`node.meta["stack_trace"]`. Nothing of a Var is stored in a node.
+Values of nodes are described by fake tensors in `node.meta["example_value"]`; the user's stack is
+in `node.meta["stack_trace"]`. Nothing of a Var is stored in a node.
 """
 
 from __future__ import annotations

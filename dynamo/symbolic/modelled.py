@@ -1,4 +1,4 @@
-"""Everything that fills the tables: importing this module makes the evaluator's knowledge complete."""
+"""Everything that fills the tables: importing this makes the evaluator's knowledge complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dynamo.symbolic.rules import (
     conditional,
     containers,
     contexts,
-    exceptions as exception_rules,
     folding,
     foreign,
     identity,
@@ -31,6 +30,9 @@ from dynamo.symbolic.rules import (
     torch_functions,
     transforms,
     unknown_numbers,
+)
+from dynamo.symbolic.rules import (
+    exceptions as exception_rules,
 )
 from dynamo.symbolic.rules import (
     generators as generator_rules,
@@ -60,9 +62,9 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtins, cached, cells, checkpointing, classes,
     conditional, constant, containers, contexts, dicts, exception_rules, exceptions, folding,
-    foreign, functions, generator_rules, generators, identity, inference, iterators, lists, methods, modes,
-    modules, objects, operators, optimizers, python_modules, python_sources, standard_library,
-    standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
+    foreign, functions, generator_rules, generators, identity, inference, iterators, lists, methods,
+    modes, modules, objects, operators, optimizers, python_modules, python_sources,
+    standard_library, standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
     unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.

@@ -238,7 +238,9 @@ class ObjectProtocol:
     def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
         if issubclass(cls, BaseException):
-            if issubclass(cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError):
+            if issubclass(
+                cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError
+            ):
                 raise Break("call_of_unknown_function", cls.__qualname__)
             return ExceptionVar(cls, list(args))
         if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type
@@ -328,7 +330,7 @@ class ObjectProtocol:
                 AttributeError, f"'function' object has no attribute '{name}'")
         raise Break("attribute_unknown", f"{name} of {var!r}")
 
-    # -- tensors ------------------------------------------------------------------------------------
+    # -- tensors -----------------------------------------------------------------------------------
 
     def guard_tensor(self, var: TensorVar) -> None:
         """Guards the metadata of a tensor from outside."""
@@ -382,7 +384,7 @@ class ObjectProtocol:
         return transforms.call_below(self.frames[-1], function, args, kwargs, tensors)  # type: ignore[attr-defined]
 
     def tell_apart(self, var: Var) -> None:
-        """`id()` of an object from outside was taken: it must stay another one than those before."""
+        """`id()` of an object from outside was taken: it must stay another than those before."""
         if var in self.identified:
             return
         if len(self.identified) >= MOST_IDENTIFIED:

@@ -32,9 +32,9 @@ from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
 from dynamo.symbolic.protocol import ObjectProtocol
-from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.rules import decided, table, torch_functions
 from dynamo.symbolic.stack_values import OpaqueVar
+from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
@@ -57,8 +57,8 @@ class Trace(ObjectProtocol):
     frames: the symbolic frames, root first; kept by the machine.
     steps: instructions executed so far, over all frames; kept by the machine.
     forced_breaks: steps before which this attempt must break.
-    suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die when the
-        program lets go of them.
+    suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die
+        when the program lets go of them.
     """
 
     def __init__(self, context: Any = None) -> None:

@@ -1,7 +1,7 @@
 """`TraceResult`: what the evaluator hands on. A frozen record; codegen makes bytecode from it.
 
-Nothing here knows how values are rebuilt: an exit names Vars, and `codegen/rebuild.py` has a row per
-Var class that says how the new bytecode makes the real object.
+Nothing here knows how values are rebuilt: an exit names Vars, and `codegen/rebuild.py` has a row
+per Var class that says how the new bytecode makes the real object.
 """
 
 from __future__ import annotations

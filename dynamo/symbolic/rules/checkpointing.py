@@ -1,7 +1,8 @@
 """`torch.utils.checkpoint.checkpoint`: the function's operations become one node.
 
 The node runs them by torch's own `checkpoint`, so that backward computes them again instead of
-keeping what they made. In the graph its target is a `Checkpointed`, whose module a backend may look into.
+keeping what they made. In the graph its target is a `Checkpointed`, whose module a backend
+may look into.
 """
 
 from __future__ import annotations

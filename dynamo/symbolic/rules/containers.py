@@ -157,7 +157,8 @@ def length(tx: SymbolicFrame, var: Var) -> Var:
     return var.length(tx)
 
 
-@rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__, frozenset.__iter__],
+@rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__,
+       frozenset.__iter__],
       (SequenceVar, DictVar, SetVar))
 def iterate(tx: SymbolicFrame, var: Var) -> Var:
     return var.iterate(tx)
@@ -295,7 +296,9 @@ def as_entries(tx: SymbolicFrame, others: tuple[Var, ...]) -> list[dict[object, 
             else dict(other.entries) for other in others]
 
 
-def combine(tx: SymbolicFrame, var: SetVar, name: str, others: tuple[Var, ...]) -> dict[object, Var]:
+def combine(
+    tx: SymbolicFrame, var: SetVar, name: str, others: tuple[Var, ...]
+) -> dict[object, Var]:
     """The entries of a union, intersection, difference or symmetric difference."""
     result: dict[object, Var] = dict(var.entries)
     for other in as_entries(tx, others):
@@ -371,7 +374,9 @@ def set_clear(tx: SymbolicFrame, var: SetVar) -> Var:
 
 @rule([set.copy, frozenset.copy], SetVar)
 def set_copy(tx: SymbolicFrame, var: SetVar) -> Var:
-    return var if isinstance(var, FrozensetVar) else SetVar.from_items(tx, list(var.entries.values()))
+    if isinstance(var, FrozensetVar):
+        return var
+    return SetVar.from_items(tx, list(var.entries.values()))
 
 
 @rule([set.issubset, frozenset.issubset], SetVar)

@@ -1,6 +1,7 @@
 """Operations that may fail by the values in a tensor, where the program would catch the error.
 
-A graph runs as a whole, behind the program's own handlers: such an operation breaks the graph there.
+A graph runs as a whole, behind the program's own handlers: such an operation breaks the graph
+there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 # By the function's own name; those of torch.linalg are called linalg_*.
 FAILING = frozenset(
     """linalg_inv linalg_cholesky linalg_solve linalg_eigh linalg_eig linalg_eigvals linalg_eigvalsh
-    linalg_svd linalg_svdvals linalg_lstsq linalg_pinv linalg_cond linalg_matrix_rank linalg_tensorinv
-    linalg_tensorsolve linalg_lu_factor linalg_ldl_factor linalg_matrix_power inverse cholesky svd
-    pinverse multinomial""".split()
+    linalg_svd linalg_svdvals linalg_lstsq linalg_pinv linalg_cond linalg_matrix_rank
+    linalg_tensorinv linalg_tensorsolve linalg_lu_factor linalg_ldl_factor linalg_matrix_power
+    inverse cholesky svd pinverse multinomial""".split()
 )
 # What the handler of a `with` block begins with, behind the exception's push.
 WITH_BLOCK = "WITH_EXCEPT_START"

@@ -1,7 +1,7 @@
-"""Torch's thread-local modes: what the program sets is set while tracing, in the graph, and after it.
+"""Torch's thread-local modes: what the program sets is set while tracing, in the graph, and after.
 
-While tracing, so that fake tensors see it; in the graph, so that its operations do; and as an effect,
-so that it holds when the trace ends inside the mode.
+While tracing, so that fake tensors see it; in the graph, so that its operations do; and as an
+effect, so that it holds when the trace ends inside the mode.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Operators over Vars: tensors go into the graph, constants are folded, containers and user objects follow
-Python's protocol with reflected methods."""
+"""Operators over Vars: tensors go into the graph, constants are folded, containers and user objects
+follow Python's protocol with reflected methods."""
 
 from __future__ import annotations
 
@@ -266,17 +266,22 @@ def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | N
             same = same and list(mine) == list(theirs)
         return same is (name == "eq")
     if isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
-        left = {item.hash_key(tx) for item in a.unpack(tx)} if isinstance(a, DictViewVar) else set(a.entries)
-        right = {item.hash_key(tx) for item in b.unpack(tx)} if isinstance(b, DictViewVar) else set(b.entries)
-        return bool(function_of(name)(left, right))
+        return bool(function_of(name)(hash_keys(tx, a), hash_keys(tx, b)))
     return None
 
 
-# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row are unknown.
+def hash_keys(tx: SymbolicFrame, items: SetVar | DictViewVar) -> set[Any]:
+    if isinstance(items, SetVar):
+        return set(items.entries)
+    return {item.hash_key(tx) for item in items.unpack(tx)}
+
+
+# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row are
+# unknown.
 FAMILIES: tuple[tuple[type, ...], ...] = (
-    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,), (slice,),
-    (dict, types.MappingProxyType), (set, frozenset, type({}.keys()), type({}.items())), (collections.deque,),
-    (type(None), type(...), type(NotImplemented)),
+    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,),
+    (slice,), (dict, types.MappingProxyType), (set, frozenset, type({}.keys()), type({}.items())),
+    (collections.deque,), (type(None), type(...), type(NotImplemented)),
 )
 
 
@@ -284,7 +289,9 @@ def equality_of(var: Var) -> Any:
     """What the value may equal: "identity", a row of FAMILIES, or None where it is not known."""
     cls = var.python_type()
     method = find_in_mro(cls, "__eq__")
-    if method is object.__eq__ or (isinstance(var, ObjectVar) and isinstance(method, types.FunctionType)):
+    if method is object.__eq__:
+        return "identity"
+    if isinstance(var, ObjectVar) and isinstance(method, types.FunctionType):
         return "identity"  # a method of the program has been asked, and did not know
     return next((row for row in FAMILIES if issubclass(cls, row)), None)
 
@@ -312,10 +319,12 @@ def comparison(name: str) -> Callable[..., Var]:
         if decided is not None:
             return decided
         if both(a, b, ConstVar | RangeVar):
-            return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
+            return tx.trace.constant(
+                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
         if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
+            plain = getattr(object, f"__{name}__")
             custom = [v for v in (a, b) if isinstance(v, ObjectVar)
-                      and find_in_mro(v.python_type(), f"__{name}__") is not getattr(object, f"__{name}__")]
+                      and find_in_mro(v.python_type(), f"__{name}__") is not plain]
             if name == "ne" and custom and all(
                 find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
             ):
@@ -351,7 +360,8 @@ def comparison(name: str) -> Callable[..., Var]:
                 tx.trace.run_real(lambda: real(left.as_constant(), right.as_constant())))
         tx.trace.raise_exception(
             TypeError,
-            f"'{SYMBOLS[name]}' not supported between instances of '{type_name(a)}' and '{type_name(b)}'")
+            f"'{SYMBOLS[name]}' not supported between instances of "
+            f"'{type_name(a)}' and '{type_name(b)}'")
 
     return handle
 
@@ -441,7 +451,8 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
         return ConstVar(item.as_constant() in a.as_constant())
     if isinstance(a, ConstVar):
         if not isinstance(a.as_constant(), str | bytes):
-            tx.trace.raise_exception(TypeError, f"argument of type '{type_name(a)}' is not iterable")
+            message = f"argument of type '{type_name(a)}' is not iterable"
+            tx.trace.raise_exception(TypeError, message)
         return tx.trace.constant(
             tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
     if isinstance(a, ObjectVar | DictVar | SetVar | DictViewVar | TensorVar):
@@ -465,7 +476,9 @@ def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
 
 
 @rule([pow], ObjectVar)
-def pow_(tx: SymbolicFrame, base: ObjectVar, exponent: Var, mod: Var = ConstVar(None)) -> Var | None:  # noqa: B008
+def pow_(
+    tx: SymbolicFrame, base: ObjectVar, exponent: Var, mod: Var = ConstVar(None)  # noqa: B008
+) -> Var | None:
     method = user_method(tx, base, "__pow__")
     if method is None:
         return None

@@ -1,11 +1,11 @@
 """The rule table: how a call of a known callable acts on Vars.
 
 `@rule(len)` registers a handler `(tx, *args, **kwargs) -> Var | None` for the real callable `len`;
-`@rule(operator.add, ListVar, ListVar)` one that only applies when the first positional arguments are
-of these Var classes. Handlers of one callable are asked in the order of registration; None means
-"not mine". When no handler wants the call, a callable in `FOLDABLE` with constant arguments is simply
-called. Keys are the callables themselves; methods of built-in types are keyed by their descriptors
-(`list.append`), so `xs.append(v)` and `list.append(xs, v)` meet the same rule.
+`@rule(operator.add, ListVar, ListVar)` one that only applies when the first positional arguments
+are of these Var classes. Handlers of one callable are asked in the order of registration; None
+means "not mine". When no handler wants the call, a callable in `FOLDABLE` with constant arguments
+is simply called. Keys are the callables themselves; methods of built-in types are keyed by their
+descriptors (`list.append`), so `xs.append(v)` and `list.append(xs, v)` meet the same rule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Torch functions: which go into the graph as they are, and how one is put there.
 
-In: a real callable and Vars. Out: the Var of the result, and a node in the graph when the result holds
-tensors. The values of the node are found by running the function on the fake tensors; an exception
-that eager would raise too is raised in the traced program.
+In: a real callable and Vars. Out: the Var of the result, and a node in the graph when the result
+holds tensors. The values of the node are found by running the function on the fake tensors; an
+exception that eager would raise too is raised in the traced program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecid
 from dynamo.symbolic.rules.failing import break_where_caught
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar

@@ -1,7 +1,7 @@
 """Attribute access as `object.__getattribute__`, `type.__getattribute__` and `super` do it.
 
-`BINDERS` says, per type of a raw class attribute, what it becomes when it is read through an instance
-or a class; a descriptor class written in Python is called as Python would.
+`BINDERS` says, per type of a raw class attribute, what it becomes when it is read through an
+instance or a class; a descriptor class written in Python is called as Python would.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         return tx.trace.wrap(raw.value, raw.source())
     if raw.value.fget is None:
         tx.trace.raise_exception(
-            AttributeError, f"property {raw.name!r} of {raw.cls.__qualname__!r} object has no getter"
+            AttributeError,
+            f"property {raw.name!r} of {raw.cls.__qualname__!r} object has no getter",
         )
     getter = tx.trace.wrap(raw.value.fget, AttrSource(raw.source(), "fget"))
     return getter.call(tx, [raw.instance], {})
@@ -226,7 +227,9 @@ class Attributes:
             getter = self.bind(tx, var, cls, "__getattribute__")
             return tx.call(getter, [ConstVar(name)], {})
         if issubclass(cls, threading.local):
-            raise Break("attribute_unknown", f"{name} of {var!r}, which every thread has its own of")
+            raise Break(
+                "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
+            )
         found = self.get_plain(tx, var, name)
         if found is not None:
             return found

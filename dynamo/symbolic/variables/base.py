@@ -11,7 +11,8 @@ except to read them at trace time.
 Rules for writers of trackers and rules:
 
 * What is not modelled raises `Break(code, detail)`; never guess.
-* Check everything before you change anything: a Break after a mutation costs a restart of the trace.
+* Check everything before you change anything: a Break after a mutation costs a restart of the
+  trace.
 * A Python exception that the program would see is `ObservedException`, raised through
   `tx.trace.raise_exception(TypeError, "message")`; handlers of the traced program catch it.
 * Inside a rule, call other callables by `tx.call(fn, args, kwargs)`. Return

@@ -438,7 +438,9 @@ def wrap_alias(trace: Trace, value: Any, source: Source | None) -> Var:
     return AliasVar(type(value), source, real=value, trace=trace)
 
 
-@wraps_if(99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT))
+@wraps_if(
+    99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT)
+)
 def wrap_object(trace: Trace, value: Any, source: Source | None) -> Var:
     """An instance of a class written in Python."""
     return ObjectVar(type(value), source, real=value, trace=trace)
