@@ -7,6 +7,7 @@ import importlib.util
 from dynamo.symbolic.rules import (
     autograd_functions,
     breaking,
+    builtin_attributes,
     builtins,
     checkpointing,
     conditional,
@@ -60,12 +61,12 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
-    attributes, autograd_functions, breaking, builtins, cached, cells, checkpointing, classes,
-    conditional, constant, containers, contexts, dicts, exception_rules, exceptions, folding,
-    foreign, functions, generator_rules, generators, identity, inference, iterators, lists, methods,
-    modes, modules, objects, operators, optimizers, python_modules, python_sources,
-    standard_library, standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
-    unknown_numbers, weakrefs,
+    attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
+    checkpointing, classes, conditional, constant, containers, contexts, dicts, exception_rules,
+    exceptions, folding, foreign, functions, generator_rules, generators, identity,
+    inference, iterators, lists, methods, modes, modules, objects, operators, optimizers,
+    python_modules, python_sources, standard_library, standin_iterators, standins, table, tensor,
+    tensors, texts, torch_functions, transforms, unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

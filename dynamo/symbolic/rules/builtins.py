@@ -1,4 +1,5 @@
-"""Built-in functions and the constructors of built-in types."""
+"""Built-in functions and the constructors of built-in types; those about classes and attributes are
+in `builtin_attributes`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break, SkipFrame
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -26,7 +27,6 @@ from dynamo.symbolic.variables.dicts import (
     MappingProxyVar,
     SetVar,
 )
-from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.functions import (
     BuiltinVar,
     FunctionVar,
@@ -52,13 +52,13 @@ from dynamo.symbolic.variables.lists import (
 )
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.modules import ModuleSliceVar
-from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
-NONE = ConstVar(None)
+READS_FRAME = "it reads its own frame"
 
 
 @rule([len])
@@ -151,11 +151,15 @@ def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
 
 @rule([torch.Size.numel], SizeVar)
 def size_numel(tx: SymbolicFrame, size: SizeVar) -> Var:
-    return product(tx, size)
+    return multiplied(tx, size, ConstVar(1))
 
 
 @rule([math.prod])
 def product(tx: SymbolicFrame, items: Var, *, start: Var = ConstVar(1)) -> Var:  # noqa: B008
+    return multiplied(tx, items, start)
+
+
+def multiplied(tx: SymbolicFrame, items: Var, start: Var) -> Var:
     for item in items.unpack(tx):
         start = tx.trace.call(tx, operator.mul, start, item)
     return start
@@ -178,8 +182,9 @@ def text(tx: SymbolicFrame, var: Var = ConstVar(""), *rest: Var) -> Var | None: 
 
 @rule([str])
 def str_of_class(tx: SymbolicFrame, *args: Var) -> Var | None:
-    if len(args) == 1 and isinstance(args[0], ClassVar) and type(args[0].cls).__repr__ is type.__repr__:
-        return ConstVar(str(args[0].cls))
+    if len(args) == 1 and isinstance(args[0], ClassVar):
+        if type(args[0].cls).__repr__ is type.__repr__:
+            return ConstVar(str(args[0].cls))
     return None
 
 
@@ -223,18 +228,20 @@ def not_modelled(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
 @rule([locals, eval, exec, sys._getframe, inspect.currentframe])
 def frame_reader(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
     """What looks at the caller's frame must find the real one."""
-    raise SkipFrame("it reads its own frame")
+    raise SkipFrame(READS_FRAME)
 
 
 @rule([dir])
 def dir_(tx: SymbolicFrame, *args: Var) -> Var | None:
-    return None if args else frame_reader(tx)
+    if not args:
+        raise SkipFrame(READS_FRAME)
+    return None
 
 
 @rule([vars])
 def vars_(tx: SymbolicFrame, *args: Var) -> Var:
     if not args:
-        return frame_reader(tx)
+        raise SkipFrame(READS_FRAME)
     (var,) = args
     return var.get_attr(tx, "__dict__")
 
@@ -259,170 +266,6 @@ def callable_(tx: SymbolicFrame, var: Var) -> Var:
     return ConstVar(find_in_mro(var.python_type(), "__call__") is not None)
 
 
-@rule([type])
-def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-    if len(args) != 1:
-        raise Break("class_definition", "type() with three arguments")
-    return tx.trace.wrap(args[0].python_type(), None)
-
-
-@rule([type.__call__])
-def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
-    assert isinstance(cls, ClassVar)
-    return tx.trace.construct_plain(tx, cls, list(args), kwargs)
-
-
-def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
-    """The class or nest of classes that isinstance and issubclass take."""
-    if isinstance(var, ClassVar):
-        return var.cls
-    if isinstance(var, TupleVar):
-        return tuple(class_tuple(tx, item) for item in var.items)
-    value = getattr(var, "value", None) or getattr(var, "real", None)
-    if isinstance(value, types.UnionType):
-        return value
-    raise Break("call_of_unknown_function", f"isinstance with {var!r}")
-
-
-@rule([isinstance])
-def isinstance_(tx: SymbolicFrame, var: Var, classes: Var) -> Var:
-    kinds, cls = class_tuple(tx, classes), var.python_type()
-    return ConstVar(bool(is_instance(tx, var, cls, kinds)))
-
-
-def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
-    if isinstance(kinds, tuple):
-        return any(is_instance(tx, var, cls, kind) for kind in kinds)
-    if isinstance(kinds, types.UnionType):
-        return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
-    check = find_in_mro(type(kinds), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
-        raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
-    if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
-        return issubclass(cls, kinds)
-    if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
-        facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
-        return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
-    real = getattr(var, "real", None)
-    if real is not None and not isinstance(var, TensorVar):
-        return isinstance(real, kinds)
-    return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
-
-
-TENSOR_TYPE = type(torch.FloatTensor)
-KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
-                          "torch.autograd.variable", "_py_abc"})
-
-
-@rule([issubclass])
-def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
-    if not isinstance(cls, ClassVar):
-        tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
-    kinds = class_tuple(tx, classes)
-    return ConstVar(bool(tx.trace.run_real(lambda: issubclass(cls.cls, kinds))))
-
-
-@rule([getattr])
-def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
-    if not (name.is_constant() and isinstance(name.as_constant(), str)):
-        kind = name.python_type()
-        if not issubclass(kind, str):
-            tx.trace.raise_exception(TypeError, "attribute name must be string, not " + repr(kind.__name__))
-    if not default:
-        return var.get_attr(tx, name.as_constant())
-    try:
-        return var.get_attr(tx, name.as_constant())
-    except ObservedException as error:
-        if issubclass(error.value.python_type(), AttributeError):
-            return default[0]
-        raise
-
-
-@rule([hasattr])
-def hasattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    return ConstVar(var.has_attr(tx, name.as_constant()))
-
-
-@rule([setattr])
-def setattr_(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
-    var.set_attr(tx, name.as_constant(), value)
-    return NONE
-
-
-@rule([delattr])
-def delattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    var.del_attr(tx, name.as_constant())
-    return NONE
-
-
-@rule([object.__setattr__])
-def object_setattr(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
-    if isinstance(var, ObjectVar):
-        tx.trace.attributes.set_plain(tx, var, name.as_constant(), value)
-    else:
-        var.set_attr(tx, name.as_constant(), value)
-    return NONE
-
-
-@rule([object.__delattr__])
-def object_delattr(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    if isinstance(var, ObjectVar):
-        tx.trace.attributes.delete_plain(tx, var, name.as_constant())
-    else:
-        var.del_attr(tx, name.as_constant())
-    return NONE
-
-
-@rule([object.__getattribute__])
-def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    if not isinstance(var, ObjectVar):
-        return var.get_attr(tx, name.as_constant())
-    found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
-    if found is None:
-        tx.trace.raise_exception(
-            AttributeError,
-            f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'")
-    return found
-
-
-@rule([object.__init__, BaseException.__init__, Exception.__init__])
-def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
-    if isinstance(var, ExceptionVar):
-        tx.trace.effects.tick()
-        var.args = list(args)
-    return NONE
-
-
-@rule([object.__new__, BaseException.__new__, Exception.__new__, list.__new__, dict.__new__, set.__new__])
-def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
-    assert isinstance(cls, ClassVar)
-    return tx.trace.new_object(tx, cls.cls, list(args))
-
-
-@rule([object.__init_subclass__])
-def nothing(tx: SymbolicFrame, *args: Var) -> Var:
-    return NONE
-
-
-@rule([super])
-def super_(tx: SymbolicFrame, *args: Var) -> Var:
-    if not args:
-        cell = tx.cells.get("__class__")
-        first = tx.code.co_varnames[0] if tx.code.co_argcount else None
-        if cell is None or first is None:
-            tx.trace.raise_exception(RuntimeError, "super(): no arguments")
-        start = cell.load(tx)
-        receiver = tx.load_local(first)
-        if receiver is None:
-            tx.trace.raise_exception(RuntimeError, "super(): arg[0] deleted")
-        args = (start, receiver)
-    start, receiver = args
-    assert isinstance(start, ClassVar)
-    if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
-        return SuperVar(start.cls, receiver, receiver.cls)
-    return SuperVar(start.cls, receiver, receiver.python_type())
-
-
 # -- iteration -------------------------------------------------------------------------------------
 
 
@@ -445,10 +288,11 @@ def next_(tx: SymbolicFrame, var: Var, *default: Var) -> Var:
 
 @rule([range])
 def range_(tx: SymbolicFrame, *args: Var) -> Var:
-    values = [tx.trace.as_index(tx, arg) for arg in args]
-    if None in values:
-        wrong = args[values.index(None)].python_type().__name__
+    indices = [tx.trace.as_index(tx, arg) for arg in args]
+    if None in indices:
+        wrong = args[indices.index(None)].python_type().__name__
         tx.trace.raise_exception(TypeError, f"'{wrong}' object cannot be interpreted as an integer")
+    values = [index for index in indices if index is not None]
     return RangeVar(tx.trace.run_real(lambda: range(*values)))
 
 
@@ -534,7 +378,9 @@ def all_(tx: SymbolicFrame, items: Var) -> Var:
     return first_with(tx, items, False)
 
 
-def extreme(tx: SymbolicFrame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None) -> Var:
+def extreme(
+    tx: SymbolicFrame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None
+) -> Var:
     if not args:
         tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
     items = args[0].unpack(tx) if len(args) == 1 else list(args)
@@ -585,9 +431,12 @@ def sorted_(
     if isinstance(items, SetVar):
         if not items.is_constant():
             raise Break("set_order", repr(items))
-        values = tx.trace.run_real(lambda: sorted(items.as_constant()))
-        return ListVar(sort(tx, [ConstVar(v) for v in values], none_if_none(key), reverse.truth(tx)))
-    return ListVar(sort(tx, items.unpack(tx), none_if_none(key), reverse.truth(tx)))
+        values: list[Var] = [
+            ConstVar(v) for v in tx.trace.run_real(lambda: sorted(items.as_constant()))
+        ]
+    else:
+        values = items.unpack(tx)
+    return ListVar(sort(tx, values, none_if_none(key), reverse.truth(tx)))
 
 
 @rule([functools.reduce])
@@ -606,7 +455,7 @@ def partial_(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var
     return PartialVar(function, list(args), kwargs)
 
 
-# -- containers from iterables -----------------------------------------------------------------------
+# -- containers from iterables ---------------------------------------------------------------------
 
 
 @rule([list])
@@ -642,9 +491,12 @@ def adds_singly(items: tuple[Var, ...]) -> bool:
 
 
 @rule([slice])
-def slice_(tx: SymbolicFrame, *args: Var) -> Var:
-    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3]
-    return SliceVar(*parts)
+def slice_(
+    tx: SymbolicFrame, first: Var, stop: Var | None = None, step: Var = NONE, /
+) -> Var:
+    if stop is None:
+        return SliceVar(NONE, first, NONE)
+    return SliceVar(first, stop, step)
 
 
 def is_iterable(var: Var) -> bool:

@@ -276,11 +276,12 @@ def hash_keys(tx: SymbolicFrame, items: SetVar | DictViewVar) -> set[Any]:
     return {item.hash_key(tx) for item in items.unpack(tx)}
 
 
-# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row are
-# unknown.
+# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row
+# are unknown.
 FAMILIES: tuple[tuple[type, ...], ...] = (
     (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,),
-    (slice,), (dict, types.MappingProxyType), (set, frozenset, type({}.keys()), type({}.items())),
+    (slice,), (dict, types.MappingProxyType),
+    (set, frozenset, type({}.keys()), type({}.items())),
     (collections.deque,), (type(None), type(...), type(NotImplemented)),
 )
 

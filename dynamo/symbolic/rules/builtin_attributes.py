@@ -1,0 +1,189 @@
+"""Built-ins about classes and attributes: `type`, `isinstance`, `getattr`, `super` and the methods
+of `object` and `type`."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import NONE, rule
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@rule([type])
+def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    if len(args) != 1:
+        raise Break("class_definition", "type() with three arguments")
+    return tx.trace.wrap(args[0].python_type(), None)
+
+
+@rule([type.__call__])
+def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    assert isinstance(cls, ClassVar)
+    return tx.trace.construct_plain(tx, cls, list(args), kwargs)
+
+
+def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
+    """The class or nest of classes that isinstance and issubclass take."""
+    if isinstance(var, ClassVar):
+        return var.cls
+    if isinstance(var, TupleVar):
+        return tuple(class_tuple(tx, item) for item in var.items)
+    value = getattr(var, "value", None) or getattr(var, "real", None)
+    if isinstance(value, types.UnionType):
+        return value
+    raise Break("call_of_unknown_function", f"isinstance with {var!r}")
+
+
+@rule([isinstance])
+def isinstance_(tx: SymbolicFrame, var: Var, classes: Var) -> Var:
+    kinds, cls = class_tuple(tx, classes), var.python_type()
+    return ConstVar(bool(is_instance(tx, var, cls, kinds)))
+
+
+def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
+    if isinstance(kinds, tuple):
+        return any(is_instance(tx, var, cls, kind) for kind in kinds)
+    if isinstance(kinds, types.UnionType):
+        return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
+    check = find_in_mro(type(kinds), "__instancecheck__")
+    if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
+        raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
+    if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
+        return issubclass(cls, kinds)
+    if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
+        facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
+        return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
+    real = getattr(var, "real", None)
+    if real is not None and not isinstance(var, TensorVar):
+        return isinstance(real, kinds)
+    return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
+
+
+TENSOR_TYPE = type(torch.FloatTensor)
+KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parameter", "enum",
+                          "torch.autograd.variable", "_py_abc"})
+
+
+@rule([issubclass])
+def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
+    if not isinstance(cls, ClassVar):
+        tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
+    kinds = class_tuple(tx, classes)
+    return ConstVar(bool(tx.trace.run_real(lambda: issubclass(cls.cls, kinds))))
+
+
+@rule([getattr])
+def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
+    if not (name.is_constant() and isinstance(name.as_constant(), str)):
+        kind = name.python_type()
+        if not issubclass(kind, str):
+            message = f"attribute name must be string, not {kind.__name__!r}"
+            tx.trace.raise_exception(TypeError, message)
+    if not default:
+        return var.get_attr(tx, name.as_constant())
+    try:
+        return var.get_attr(tx, name.as_constant())
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), AttributeError):
+            return default[0]
+        raise
+
+
+@rule([hasattr])
+def hasattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    return ConstVar(var.has_attr(tx, name.as_constant()))
+
+
+@rule([setattr])
+def setattr_(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
+    var.set_attr(tx, name.as_constant(), value)
+    return NONE
+
+
+@rule([delattr])
+def delattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    var.del_attr(tx, name.as_constant())
+    return NONE
+
+
+@rule([object.__setattr__])
+def object_setattr(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
+    if isinstance(var, ObjectVar):
+        tx.trace.attributes.set_plain(tx, var, name.as_constant(), value)
+    else:
+        var.set_attr(tx, name.as_constant(), value)
+    return NONE
+
+
+@rule([object.__delattr__])
+def object_delattr(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    if isinstance(var, ObjectVar):
+        tx.trace.attributes.delete_plain(tx, var, name.as_constant())
+    else:
+        var.del_attr(tx, name.as_constant())
+    return NONE
+
+
+@rule([object.__getattribute__])
+def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
+    if not isinstance(var, ObjectVar):
+        return var.get_attr(tx, name.as_constant())
+    found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
+    if found is None:
+        tx.trace.raise_exception(
+            AttributeError,
+            f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'")
+    return found
+
+
+@rule([object.__init__, BaseException.__init__, Exception.__init__])
+def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+    if isinstance(var, ExceptionVar):
+        tx.trace.effects.tick()
+        var.args = list(args)
+    return NONE
+
+
+@rule([object.__new__, BaseException.__new__, Exception.__new__, list.__new__, dict.__new__,
+       set.__new__])
+def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    assert isinstance(cls, ClassVar)
+    return tx.trace.new_object(tx, cls.cls, list(args))
+
+
+@rule([object.__init_subclass__])
+def nothing(tx: SymbolicFrame, *args: Var) -> Var:
+    return NONE
+
+
+@rule([super])
+def super_(tx: SymbolicFrame, *args: Var) -> Var:
+    if not args:
+        cell = tx.cells.get("__class__")
+        first = tx.code.co_varnames[0] if tx.code.co_argcount else None
+        if cell is None or first is None:
+            tx.trace.raise_exception(RuntimeError, "super(): no arguments")
+        start = cell.load(tx)
+        receiver = tx.load_local(first)
+        if receiver is None:
+            tx.trace.raise_exception(RuntimeError, "super(): arg[0] deleted")
+        args = (start, receiver)
+    start, receiver = args
+    assert isinstance(start, ClassVar)
+    if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
+        return SuperVar(start.cls, receiver, receiver.cls)
+    return SuperVar(start.cls, receiver, receiver.python_type())
