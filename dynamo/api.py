@@ -109,14 +109,14 @@ def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Modul
         "__call__": call, "__module__": cls.__module__, "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, "__slots__": (),
     })
-    twin = object.__new__(twin_class)
+    twin: torch.nn.Module = object.__new__(twin_class)
     object.__setattr__(twin, "__dict__", module.__dict__)
     return twin
 
 
 def _uncompiled(cls: type, state: dict[str, Any], backend: str) -> Any:
     """What a compiled module is pickled and copied as: the plain module, how it was compiled."""
-    module = object.__new__(cls)
+    module: torch.nn.Module = object.__new__(cls)
     module.__dict__.update(state, _compiled_with=backend)
     return module
 

@@ -102,7 +102,9 @@ def guards_of(compiled: Any) -> dict[str, tuple[str, ...]]:
     policy = getattr(type(compiled), "_policy", None)
     region = getattr(compiled, "region", None) if policy is None else policy.region
     found: dict[str, tuple[str, ...]] = {}
-    for code in [] if region is None else region.codes():
+    if region is None:
+        return found
+    for code in region.codes():
         for entry in hook.entries(code, region):
             name = f"{code.co_qualname} [{entry.keepalive.compile_id}]"
             found[name] = tuple(verbose_lines(entry.keepalive.guards))
@@ -111,8 +113,8 @@ def guards_of(compiled: Any) -> dict[str, tuple[str, ...]]:
 
 def repeats(event: Event, earlier: list[Event]) -> bool:
     """True for a continuation that only runs the call at which the frames around it were cut."""
-    breaks = [item.data.get("break") for item in (*earlier[-1:], event)]
-    if len(breaks) < 2 or event.data["operations"] or not all(breaks):
+    breaks = [row for item in (*earlier[-1:], event) if (row := item.data.get("break"))]
+    if len(breaks) < 2 or event.data["operations"]:
         return False
     places = [row["stack"][-1].partition(" in ")[0] for row in breaks]
     return event.data["frame"].startswith("__resume_") and places[0] == places[1]

@@ -184,6 +184,8 @@ class ProgramBuilder:
         self.check(node, number, guard)
 
     def check(self, node: Node, number: int, guard: Guard) -> None:
+        if guard.kind == "PRESENT":
+            return  # that it was fetched says so
         opcode, extra, arg = instruction(guard)
         self.emit(opcode, -1, node.register, extra, arg, number)
 
@@ -305,6 +307,7 @@ def other_sources(guard: Guard) -> list[s.Source]:
 def emit_late(builder: ProgramBuilder, number: int, guard: Guard) -> None:
     """Checks of several values, when all are fetched."""
     if guard.kind in PAIRS:
+        assert guard.source is not None, guard
         left, right = builder.node(guard.source).register, builder.node(guard.payload).register
         builder.emit(guard.kind, -1, left, right, None, number)
         return

@@ -25,7 +25,7 @@ class TensorFacts:
     """
 
     raw: tuple[int, ...]
-    cls: type
+    cls: type[torch.Tensor]
     dtype: torch.dtype
     device: torch.device
     requires_grad: bool
@@ -146,6 +146,9 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda v, p: const_equal(_keys(v), tuple(p)),
         lambda t, p, v: f"keys of {t} were {short(p)}, now they are {short(_keys(v))}",
     ),
+    "PRESENT": GuardKind(
+        "", lambda v, p: True, lambda t, p, v: f"{t} was there"
+    ),
     "DICT_HAS": GuardKind(
         "DICT_HAS", lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"
     ),
@@ -245,9 +248,9 @@ def tensor_change(text: str, facts: TensorFacts, value: Any) -> str:
     if type(value) is not facts.cls:
         return f"type of {text} was {facts.cls.__name__}, now it is {type(value).__name__}"
     for name in ("dtype", "device", "requires_grad"):
-        old, new = getattr(facts, name), getattr(value, name)
-        if old != new:
-            return f"{name} of {text} was {old}, now it is {new}"
+        before, now = getattr(facts, name), getattr(value, name)
+        if before != now:
+            return f"{name} of {text} was {before}, now it is {now}"
     sizes = [new if old == -1 else old for old, new in zip(facts.sizes, value.shape, strict=False)]
     if len(facts.sizes) != value.dim() or sizes != list(value.shape):
         old = ["?" if n == -1 else n for n in facts.sizes]

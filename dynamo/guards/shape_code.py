@@ -123,13 +123,13 @@ def _emit(
             word(OPERATORS[type(op)])
         case ast.BoolOp(op=op, values=values):
             operands(values[0])
-            for value in values[1:]:
-                operands(value)
+            for term in values[1:]:
+                operands(term)
                 word(OPERATORS[type(op)])
         case ast.Compare(left=left, ops=ops, comparators=rights):
-            for i, (op, right) in enumerate(zip(ops, rights, strict=True)):
+            for i, (comparison, right) in enumerate(zip(ops, rights, strict=True)):
                 operands(left, right)
-                word(OPERATORS[type(op)])
+                word(OPERATORS[type(comparison)])
                 if i:
                     word("AND")
                 left = right

@@ -107,10 +107,11 @@ class Fake(torch.Tensor):
     world: FakeWorld
     constant: tuple[torch.Tensor, int] | None
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    # torch's stubs know these three as plain functions of other arguments.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         for arg in (*args, *(kwargs or {}).values()):
@@ -119,7 +120,9 @@ class Fake(torch.Tensor):
                     return item.world.dispatch(func, args, kwargs or {})
         raise NoFakeKernel(func, "no fake tensor among the arguments")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(  # type: ignore[override]
+        self, *, tensor_contents: Any = None
+    ) -> str:
         extra = ", requires_grad=True" if self.requires_grad else ""
         return f"Fake({self.facts}{extra})"
 

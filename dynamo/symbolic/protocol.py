@@ -308,7 +308,7 @@ class ObjectProtocol:
             var.guard_identity(tx.trace)
             if isinstance(value, types.MethodWrapperType):
                 return MethodVar(tx.trace.wrap(getattr(types.FunctionType, name), None), var)
-            return tx.trace.wrap(value, AttrSource(var.source, name))
+            return tx.trace.wrap_named(value, AttrSource(var.source, name))
         if name in ("__name__", "__qualname__"):
             code_name = "co_name" if name == "__name__" else "co_qualname"
             return ConstVar(getattr(var.code, code_name))
@@ -334,6 +334,7 @@ class ObjectProtocol:
 
     def guard_tensor(self, var: TensorVar) -> None:
         """Guards the metadata of a tensor from outside."""
+        assert var.real is not None
         self.guard("TENSOR", var.source, TensorFacts.of(var.real))  # type: ignore[attr-defined]
 
     def run_fake(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -237,11 +237,13 @@ class Symbols:
         except Unprintable as error:
             self.give_up(error)
         for text in texts:
-            logs.log("dynamic").emit(
-                lambda text=text: f"{self.spell(text)} is assumed at {self.place()}")
+            logs.log("dynamic").emit(functools.partial(self._assumption, text))
             self.assume(text)
         if texts:
             self.check_fixed()
+
+    def _assumption(self, text: str) -> str:
+        return f"{self.spell(text)} is assumed at {self.place()}"
 
     def check_fixed(self) -> None:
         """Errors: ConstraintViolation where the program has fixed a declared size."""
@@ -392,7 +394,7 @@ class Symbols:
         for var in known:
             real = getattr(var, "real", None)
             if isinstance(real, torch.Tensor) and var.source is not None:
-                name = self.name(Fact(var.source, "storage_offset"), real.storage_offset())
+                name = self.name(Fact(var.source, "storage_offset"), int(real.storage_offset()))
                 self.assume(f"({name} == {self.values[name]})")
 
     def fake_number(self, number: SymbolicNumber) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Fresh, OpCache, Outcome, contiguous_stride
+from dynamo.shapes.facts import Fresh, OpCache, Outcome, contiguous_stride, facts_of
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
 from dynamo.shapes.rules.table import argument, contiguous, shape_rule, wrap_axis
 
@@ -82,7 +82,7 @@ def _changed_copy(
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
         view = aten.slice.Tensor if func is aten.slice_scatter.default else aten.select.int
         piece = view(args[0].meta_tensor, *args[2:], **kwargs)
-        other = args[1].facts
+        other = facts_of(args[1])
         if tuple(piece.shape) != other.size or other.dtype is not source.dtype:
             return None
     return contiguous(cache, source.size, source.dtype, source.device)

@@ -6,7 +6,16 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Same, Several, contiguous_stride
+from dynamo.shapes.facts import (
+    Facts,
+    Fresh,
+    OpCache,
+    Outcome,
+    Same,
+    Several,
+    contiguous_stride,
+    facts_of,
+)
 from dynamo.shapes.iteration import (
     broadcast_sizes,
     channels_last_stride,
@@ -216,6 +225,6 @@ def _overwrite(
     if target.has_internal_overlap():
         return None
     if len(args) > 1 and isinstance(args[1], torch.Tensor):
-        if broadcast_sizes([target.size, args[1].facts.size]) != target.size:
+        if broadcast_sizes([target.size, facts_of(args[1]).size]) != target.size:
             return None
     return Same(0)

@@ -212,7 +212,7 @@ def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:
     return TupleVar(list(entries.pop(hash_key)))
 
 
-@rule([dict.update, ORDERED.update], DictVar)
+@rule([dict.update, ORDERED.update, dict.__init__, ORDERED.__init__], DictVar)
 def update(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
     pairs = pairs_of(tx, args[0]) if args else []
     pairs += [(ConstVar(name), value) for name, value in kwargs.items()]
@@ -221,11 +221,6 @@ def update(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
     for hash_key, (key, value) in zip(keys, pairs, strict=True):
         var.insert(hash_key, key, value)
     return NONE
-
-
-@rule([dict.__init__, ORDERED.__init__], DictVar)
-def dict_init(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
-    return update(tx, var, *args, **kwargs)
 
 
 @rule([dict.clear, ORDERED.clear], DictVar)

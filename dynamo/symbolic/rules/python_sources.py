@@ -11,10 +11,10 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import inline_stand_in
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -46,8 +46,7 @@ def without_c(module: ModuleType, extension: str) -> dict[str, Any]:
 def register_twin(real: Any, twin: Callable[..., Any]) -> None:
     @rule(real)
     def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-        var = tx.trace.wrap(twin, ObjectSource(twin, twin.__name__))
-        return tx.inline(var, list(args), kwargs)
+        return inline_stand_in(tx, twin, list(args), kwargs)
 
 
 def register() -> None:

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.generators import ITERATOR_MAKERS, GeneratorVar
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def stands_in(*real: Any, generator: Any = None) -> Callable[[Any], Any]:
         ITERATOR_MAKERS[(generator or function).__code__] = real[0]
 
         def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-            var = tx.trace.wrap(function, ObjectSource(function, function.__name__))
-            made = tx.inline(var, list(args), kwargs)
+            made = inline_stand_in(tx, function, list(args), kwargs)
             if isinstance(made, GeneratorVar):
                 made.frame.created_at = tx.step_at_start
             return made
@@ -242,7 +241,7 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
 
 def _batched(iterable: Iterator[Any], n: int) -> Iterator[Any]:
     while True:
-        batch = []
+        batch: list[Any] = []
         while len(batch) < n:
             item = next(iterable, Nothing)
             if item is Nothing:
@@ -403,7 +402,7 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
 
 @rule(itertools.tee)
 def make_tee(tx: SymbolicFrame, *args: Var) -> Var:
-    made = tx.inline(tx.trace.wrap(tee, ObjectSource(tee, "tee")), list(args), {})
+    made = inline_stand_in(tx, tee, list(args), {})
     for reader in made.children():
         reader.frame.created_at = tx.step_at_start  # type: ignore[attr-defined]
     return made

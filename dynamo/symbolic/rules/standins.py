@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lookup import base_of
 from dynamo.symbolic.variables.objects import ObjectVar
 
@@ -24,8 +25,7 @@ def stands_in(*real: Any) -> Callable[[Any], Any]:
 
     def register(function: Any) -> Any:
         def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-            var = tx.trace.wrap(function, ObjectSource(function, function.__name__))
-            return tx.inline(var, list(args), kwargs)
+            return inline_stand_in(tx, function, list(args), kwargs)
 
         rule(list(real))(handle)
         return function

@@ -63,7 +63,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
-        if var.source is None:
+        if var.source is None or var.real is None:
             raise Break("attribute_unknown", f"grad of {var!r}")
         return trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
     if name == "__class__":
@@ -71,6 +71,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     raw = find_in_mro(var.cls, name)
     if raw is None:
         if var.real is not None and name in getattr(var.real, "__dict__", {}):
+            assert var.source is not None
             return trace.wrap(var.real.__dict__[name], AttrSource(var.source, name))
         if var.real is not None:
             trace.guard("LACKS_ATTR", var.source, name)

@@ -44,12 +44,14 @@ def show(tx: SymbolicFrame, var: Var, around: tuple[Var, ...] = ()) -> str:
         if isinstance(var, FrozensetVar):
             return f"frozenset({{{parts}}})" if parts else "frozenset()"
         return f"{{{parts}}}" if parts else "set()"
-    kind = var.python_type()
+    kind: Any = var.python_type()
     if kind not in EXACT:
         raise Break("not_a_constant", f"the text of {var!r}")
     if isinstance(var, DictVar):
         pairs = list(var.entries.values())
-        shown = [[Shown(show(tx, part, inside)) for part in pair] for pair in pairs]
+        shown = [
+            (Shown(show(tx, key, inside)), Shown(show(tx, value, inside))) for key, value in pairs
+        ]
         return repr(kind(shown))
     items = [Shown(show(tx, item, inside)) for item in var.items]
     return repr(collections.deque(items, var.limit) if isinstance(var, DequeVar) else kind(items))

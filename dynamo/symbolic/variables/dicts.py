@@ -293,7 +293,7 @@ class MappingProxyVar(Var):
 
 
 VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-ITERATOR_TYPES = {
+ITERATOR_TYPES: dict[str, type] = {
     "keys": type(iter({})),
     "values": type(iter({}.values())),
     "items": type(iter({}.items())),
@@ -527,9 +527,9 @@ def wrap_dict(trace: Trace, value: Any, source: Source | None) -> Var:
 def wrap_defaultdict(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing defaultdict, unread except for its factory."""
     assert source is not None
-    factory = trace.wrap(value.default_factory, AttrSource(source, "default_factory"))
-    if isinstance(factory, ConstVar):
-        factory = None if factory.value is None else factory
+    factory: Var | None = trace.wrap(value.default_factory, AttrSource(source, "default_factory"))
+    if isinstance(factory, ConstVar) and factory.value is None:
+        factory = None
     return DictVar(type(value), source, factory=factory, real=value, trace=trace)
 
 

@@ -333,6 +333,15 @@ class PartialVar(Var):
         return ("identity", self)
 
 
+def inline_stand_in(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """Runs a Python function that is no part of the program as part of this trace."""
+    var = tx.trace.wrap(function, ObjectSource(function, function.__name__))
+    assert isinstance(var, FunctionVar)
+    return tx.inline(var, args, kwargs)
+
+
 @wraps(types.FunctionType)
 def wrap_function(trace: Trace, value: Any, source: Source | None) -> Var:
     """A Python function."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Code of a generator function that is traced in place of an iterator of C code -> the callable that
 # makes the real one, or the class of one that can't be made again.
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
-SHARED_STATE = (type(itertools.tee(())[0]), type(next(itertools.groupby("a"))[1]))
+SHARED_STATE: tuple[type, ...] = (type(itertools.tee(())[0]), type(next(itertools.groupby("a"))[1]))
 
 
 class GeneratorVar(IteratorVar):

@@ -140,7 +140,7 @@ class SequenceVar(Var):
 class TupleVar(SequenceVar):
     """Exactly `tuple`."""
 
-    kind = tuple
+    kind: type = tuple
 
     def is_constant(self) -> bool:
         return all(item.is_constant() for item in self.items)
@@ -241,7 +241,7 @@ def field_names(cls: type) -> tuple[str, ...]:
 class ListVar(SequenceVar):
     """Exactly `list`."""
 
-    kind = list
+    kind: type = list
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         tx.trace.raise_exception(TypeError, "unhashable type: 'list'")
@@ -260,7 +260,8 @@ class ListVar(SequenceVar):
             self.change(tx)[where] = new
             return
         position = self.index(tx, key, len(self.items), "assignment ")
-        self.change(tx)[position] = value  # type: ignore[call-overload]
+        assert isinstance(position, int)
+        self.change(tx)[position] = value
 
     def _check_extended(self, tx: SymbolicFrame, where: slice, count: int) -> None:
         if where.step in (None, 1):
@@ -449,9 +450,10 @@ def wrap_range(trace: Trace, value: Any, source: Source | None) -> Var:
 @wraps(slice)
 def wrap_slice(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing slice of constants."""
-    parts = [ConstVar(part) for part in (value.start, value.stop, value.step)]
-    if not all(part is None or type(part) is int for part in (value.start, value.stop, value.step)):
+    parts = (value.start, value.stop, value.step)
+    if not all(part is None or type(part) is int for part in parts):
         raise Break("value_unknown", repr(value))
     trace.guard("TYPE", source, slice)
     trace.guard("CONST", source, value)
-    return SliceVar(*parts, source)
+    start, stop, step = map(ConstVar, parts)
+    return SliceVar(start, stop, step, source)

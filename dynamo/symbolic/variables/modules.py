@@ -155,7 +155,7 @@ class ModuleSliceVar(SequenceVar):
         return self.items
 
 
-def is_unfinished(module: torch.nn.Module) -> bool:
+def is_unfinished(module: torch.nn.Module | torch.nn.modules.lazy.LazyModuleMixin) -> bool:
     """True for a lazy module (also one that is still being made) without all its parameters."""
     own = module.__dict__
     tensors = [*own.get("_parameters", {}).values(), *own.get("_buffers", {}).values()]

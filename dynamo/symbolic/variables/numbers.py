@@ -182,11 +182,11 @@ def power(trace: Trace, a: Var, b: Var) -> Var | None:
     if not (base > 0 and is_guardable(a) and is_guardable(b)):
         return None
     if is_open(a):
-        bounds = (f"({text_of(a)} >= 1e-30)", f"({text_of(a)} <= 1e30)")
+        bounds = [f"({text_of(a)} >= 1e-30)", f"({text_of(a)} <= 1e30)"]
         inside = 1e-30 <= base <= 1e30 and abs(exponent) <= HIGHEST_POWER
     else:
         most = 700 / abs(math.log(base)) if base != 1 else 1e300
-        bounds = (f"(abs({text_of(b)}) <= {most!r})",)
+        bounds = [f"(abs({text_of(b)}) <= {most!r})"]
         inside = abs(exponent) <= most
     if not inside or not (keep_exact(trace, a) and keep_exact(trace, b)):
         return None

@@ -96,7 +96,7 @@ class ObjectVar(Var):
         assert self.source is not None
         source = DictSource(self.source)
         if name in real_dict:
-            return tx.trace.wrap(real_dict[name], ItemSource(source, name))
+            return tx.trace.wrap_named(real_dict[name], ItemSource(source, name))
         tx.trace.guard("DICT_LACKS", source, name)
         return None
 
@@ -113,7 +113,7 @@ class ObjectVar(Var):
         except AttributeError:
             tx.trace.guard("LACKS_ATTR", self.source, name)
             return None
-        return tx.trace.wrap(value, AttrSource(self.source, name))
+        return tx.trace.wrap_named(value, AttrSource(self.source, name))
 
     def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""

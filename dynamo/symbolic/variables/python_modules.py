@@ -60,7 +60,7 @@ class PythonModuleVar(Var):
         if root in FIXED_ROOTS and (callable(value) or isinstance(value, types.ModuleType)):
             return tx.trace.wrap(value, ObjectSource(value, f"{module.__name__}.{name}"))
         assert self.source is not None
-        return tx.trace.wrap(value, ItemSource(DictSource(self.source), name))
+        return tx.trace.wrap_named(value, ItemSource(DictSource(self.source), name))
 
     def _computed(self, tx: SymbolicFrame, name: str) -> Var:
         """`__class__` and the like, and what a module-level `__getattr__` gives."""
