@@ -165,9 +165,9 @@ class _Writer:
             launcher = self._launcher(source)
             self.body.append(f"{launcher}({', '.join(('stream', *source.parameters))})")
         if printed.scratch:
-            names = [scratch.name for scratch in printed.scratch]
-            self.body.append(f"del {', '.join(names)}")
-            self.alive -= set(names)
+            dead = [scratch.name for scratch in printed.scratch]
+            self.body.append(f"del {', '.join(dead)}")
+            self.alive -= set(dead)
 
     def _allocate(self, name: str, layout: Layout) -> None:
         if layout.offset or min(layout.stride, default=1) < 0:

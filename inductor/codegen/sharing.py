@@ -35,8 +35,8 @@ def share_kernels(kernels: Iterable[Kernel]) -> list[Shared]:
 
 def _generalised(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
     names: dict[str, str] = {}
-    for number, local in enumerate(kernel.locals):
-        names[local.name] = f"l{number}"
+    for number, value in enumerate(kernel.locals):
+        names[value.name] = f"l{number}"
     places: dict[str, str] = {}
     for stage in kernel.stages:
         for op in stage.ops:

@@ -135,7 +135,10 @@ class _Rewriter:
         """The new node's value with the strides that the old node had."""
         new = self.env[node]
         old_value, value = node.meta.get("val"), new.meta.get("val")
-        if old_value is value or not isinstance(value, Fake) or value.facts == old_value.facts:
+        if old_value is value or not isinstance(value, Fake):
+            return new
+        assert isinstance(old_value, Fake)
+        if value.facts == old_value.facts:
             return new
         with self.graph.inserting_before(before):
             copy = self.graph.call_function(aten.clone.default, (new,))

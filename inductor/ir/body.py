@@ -8,10 +8,10 @@ analyses and the interpreter read. Grammar:
 
 Loop variables: i0 .. over `ranges`, r0 .. over `reduction_ranges`; a range of 1 has no variable
 (its index is the constant 0). There are no regions: `masked` becomes loads with a mask operand,
-which read nothing where the mask is false, and a `where`. An op that depends on an r variable (through
-its index or its operands) is inside of the reduction loops; the result of a `reduction` op does not
-depend on r variables, and what is computed from it runs after the reduction loops. Equal operations
-occur once (loads too: nothing in one body reads what it writes).
+which read nothing where the mask is false, and a `where`. An op that depends on an r variable
+(through its index or its operands) is inside of the reduction loops; the result of a `reduction` op
+does not depend on r variables, and what is computed from it runs after the reduction loops. Equal
+operations occur once (loads too: nothing in one body reads what it writes).
 """
 
 from __future__ import annotations

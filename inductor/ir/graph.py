@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import torch
 
@@ -137,8 +137,10 @@ class ComputedBuffer:
         return self.body.buffers_read()
 
 
-Argument = Union[ViewRef, torch.dtype, torch.device, torch.layout, torch.memory_format, str, int,
-                 float, bool, None, tuple["Argument", ...]]
+Argument = (
+    ViewRef | torch.dtype | torch.device | torch.layout | torch.memory_format | str | int | float
+    | bool | tuple["Argument", ...] | None
+)
 
 
 @dataclass(frozen=True, slots=True)

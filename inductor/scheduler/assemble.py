@@ -153,7 +153,8 @@ class _Assembler:
                         continue
                     made = self.made[name]
                     if self.part_of[name] == self.part_of[node.name]:
-                        if not made.body.reduction_ranges and _reads_in_place(node, made, self.rows):
+                        pointwise = not made.body.reduction_ranges
+                        if pointwise and _reads_in_place(node, made, self.rows):
                             continue
                     elements = product(made.body.ranges) // self.rows
                     local = elements == 1 or (

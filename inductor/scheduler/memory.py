@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import torch
 
 from inductor.ir.extent import Extent
-from inductor.ir.graph import ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
+from inductor.ir.graph import (
+    ExternKernel,
+    InputBuffer,
+    Layout,
+    LoopGraph,
+    MultiOutput,
+    ViewRef,
+)
 from inductor.scheduler.schedule import Kernel, Schedule, Step
 
 ALIGNMENT = 64
@@ -89,7 +96,7 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
     return MemoryPlan(places, total, dead_after, given, tuple(lives))
 
 
-def _inputs(graph: LoopGraph) -> list[object]:
+def _inputs(graph: LoopGraph) -> list[InputBuffer]:
     return [buffer for buffer in graph.inputs if buffer is not None]
 
 

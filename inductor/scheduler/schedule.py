@@ -18,7 +18,8 @@ stage of the same outer iteration wrote, and nothing that another outer iteratio
 
 In a stage without reduction ranges every op runs for each i. With reduction ranges: ops that
 depend on an r variable (through index or operands) run for each (i, r), stores among them too; a
-`reduction` op gives one value for each i, and what depends on it without depending on r runs after the r loops.
+`reduction` op gives one value for each i, and what depends on it without depending on r runs after
+the r loops.
 A stage never reads (other than through a value) an element that it stores itself.
 
 A Local is memory of one outer iteration: `elements` is 1 (a scalar, index 0) or the number of
