@@ -40,6 +40,7 @@ from dynamo.base.errors import (
 )
 from dynamo.base.events import Event
 from dynamo.cache import EntryRecord, function_modes
+from dynamo.codegen.again import can_run_again
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
 from dynamo.codegen.prune import prune
@@ -193,13 +194,16 @@ class Converter:
         with timed("outputs"):
             outputs = choose_outputs(exit, result.effects)
             graph = close_graph(result.graph, outputs)
-        function = None
+        function, runs_again = None, False
         if graph is not None:
+            if result.handles or result.effects:
+                runs_again = can_run_again(graph.module.graph)
             with timed("backend"):
                 function = self.compile_graph(graph, frame, options, compile_id)
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
             has_inputs=graph is not None and bool(graph.inputs),
+            runs_again=runs_again,
         )
         with timed("codegen"):
             code = generate(plan, self.codes, self.continuations)
@@ -294,7 +298,8 @@ class Converter:
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         trace.release()
-        return TraceResult(frame.code, graph, trace.guards, effects, exit, trace.steps)
+        return TraceResult(
+            frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles)
 
     def report_break(
         self, exit: BreakExit, result: TraceResult, options: CompileOptions, compile_id: str

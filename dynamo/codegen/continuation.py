@@ -19,6 +19,7 @@ from typing import Any
 from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
+from dynamo.codegen.again import blocks
 
 STACK = "__stack_"
 EXCEPTION = "__exception"
@@ -42,12 +43,15 @@ class Continuation:
     """A continuation's code, and where it came from.
 
     original: the code object of the program; offset: index of its instruction 0 in `code`.
+    instruction: where it goes on, in `original`; form: how.
     """
 
     code: CodeType
     original: CodeType
     offset: int
     layout: Layout
+    instruction: int
+    form: str
 
 
 class Continuations:
@@ -66,6 +70,14 @@ class Continuations:
         if known is None or instruction < known.offset:
             return code, instruction
         return known.original, instruction - known.offset
+
+    def open_blocks(self, code: CodeType) -> tuple[str, ...]:
+        """Parameters with the exits of the blocks a continuation starts in, innermost first."""
+        known = self._by_code.get(id(code))
+        if known is None:
+            return ()
+        slots = blocks(self._decode(known.original), known.instruction, known.form == "raise")
+        return tuple(f"{STACK}{slot}" for slot in slots)
 
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
@@ -106,7 +118,7 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     raw.instructions += old
     raw.stacksize = max(raw.stacksize, len(layout.stack)) + 3
     code = assemble(raw)
-    return Continuation(code, decoded.code, prefix, layout)
+    return Continuation(code, decoded.code, prefix, layout, instruction, form)
 
 
 def _set_parameters(raw: RawCode, layout: Layout, raises: bool) -> None:

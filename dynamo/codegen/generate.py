@@ -18,6 +18,7 @@ from dynamo.bytecode.decode import Decoded, Instruction
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
+from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
 from dynamo.codegen.continuation import Continuations, Layout
 from dynamo.codegen.fetch import Fetcher
@@ -55,6 +56,7 @@ class Plan:
     outputs: Vars of the graph's results, in order; function: the compiled graph, None for none.
     has_inputs: False where the hook collects nothing for the graph.
     builtins: the builtins dict of the frame.
+    runs_again: True where the frame goes on in eager, from its start, when the graph raises.
     """
 
     code: CodeType
@@ -65,6 +67,7 @@ class Plan:
     outputs: tuple[Var, ...]
     function: Callable[..., Any] | None
     has_inputs: bool = True
+    runs_again: bool = False
 
 
 def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
@@ -147,6 +150,7 @@ class Generator:
         counts = needed(exit_roots(plan.exit), plan.effects)
         self.rebuilder = Rebuilder(self.emitter, fetcher, counts)
         self.depth = 0
+        self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
 
     def run(self) -> CodeType:
         emitter = self.emitter
@@ -171,11 +175,15 @@ class Generator:
             emitter.emit("RETURN_VALUE")
         else:
             self._break(self.plan.exit)
+        if self.call is not None:
+            exits = self.continuations.open_blocks(self.plan.code)
+            again.emit_handler(emitter, self.call, self.plan.code, exits, self.plan.runs_again)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw)
 
     def _call_graph(self, function: Callable[..., Any]) -> None:
         emitter = self.emitter
+        first = len(self.raw.instructions)
         emitter.start_call_const(function)
         if self.plan.has_inputs:
             self.raw.varnames.append(GRAPH_INPUTS)
@@ -183,7 +191,7 @@ class Generator:
             emitter.delete_fast(GRAPH_INPUTS)
         else:
             emitter.emit("BUILD_TUPLE", 0)
-        emitter.emit("CALL_FUNCTION_EX", 0)
+        self.call = self.raw.instructions[first], emitter.emit("CALL_FUNCTION_EX", 0)
         outputs = self.plan.outputs
         if not outputs:
             emitter.emit("POP_TOP")

@@ -57,7 +57,7 @@ class SymbolicFrame:
         parent: SymbolicFrame | None = None,
         function: FunctionVar | None = None,
     ) -> None:
-        self.trace = trace
+        self.trace: Trace = trace
         self.code = code
         self.globals = globals
         self.locals = locals
@@ -66,6 +66,7 @@ class SymbolicFrame:
         self.function = function
         self.decoded = trace.context.codes.decode(code)
         self.is_generator = is_generator_like(code)
+        trace.handles |= bool(code.co_exceptiontable)
         self.stack: list[Var] = []
         self.ip = 0
         self.current: Instruction = self.decoded.instructions[0]

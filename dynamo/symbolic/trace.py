@@ -57,6 +57,7 @@ class Trace(ObjectProtocol):
     frames: the symbolic frames, root first; kept by the machine.
     steps: instructions executed so far, over all frames; kept by the machine.
     forced_breaks: steps before which this attempt must break.
+    handles: True once a frame has `try`, `with` or the like.
     suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die
         when the program lets go of them.
     """
@@ -66,6 +67,7 @@ class Trace(ObjectProtocol):
         self.context = context
         self.frames: list[SymbolicFrame] = []
         self.steps = 0
+        self.handles = False
         self.forced_breaks: frozenset[int] = frozenset()
         self.suspended: dict[SymbolicFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
@@ -109,6 +111,12 @@ class Trace(ObjectProtocol):
         self.guards.add(Guard(kind, source, payload, self.user_line()))
 
     # -- values -----------------------------------------------------------------------------
+
+    def wrap_named(self, value: Any, source: Source) -> Var:
+        """`wrap` for a value found by a name that may be gone later: reading it would raise then,
+        also where nothing of the value is looked at."""
+        self.guard("PRESENT", source)
+        return self.wrap(value, source)
 
     def wrap(self, value: Any, source: Source | None) -> Var:
         """The Var of a real value that is found at `source`; one Var per object."""
@@ -192,7 +200,8 @@ class Trace(ObjectProtocol):
         if written and value is not None:
             return value
         if not written and name in module_globals:
-            return self.wrap(module_globals[name], self.global_source(module_globals, name))
+            return self.wrap_named(
+                module_globals[name], self.global_source(module_globals, name))
         builtins = builtins_of(module_globals)
         if name not in builtins:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
@@ -208,7 +217,11 @@ class Trace(ObjectProtocol):
 
     def delete_global(self, tx: SymbolicFrame, name: str) -> None:
         written, value = self.effects.written_global(tx.globals, name)
-        if (written and value is None) or (not written and name not in tx.globals):
+        present = value is not None if written else name in tx.globals
+        if not written:
+            kind = "DICT_HAS" if present else "DICT_LACKS"
+            self.guard(kind, self.globals_source(tx.globals), name)
+        if not present:
             self.raise_exception(NameError, f"name '{name}' is not defined")
         self.effects.store_global(tx.globals, name, None)
 

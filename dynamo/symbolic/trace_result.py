@@ -154,6 +154,7 @@ class TraceResult:
     """One traced frame.
 
     graph: None where no tensor operation was met.
+    handles: True where a traced frame has `try`, `with` or the like.
     live_outputs is chosen later by codegen: every TensorVar that the exit or an effect reaches.
     """
 
@@ -163,3 +164,4 @@ class TraceResult:
     effects: tuple[Effect, ...]
     exit: ReturnExit | BreakExit
     steps: int
+    handles: bool

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
 C_NAMESPACES: tuple[Any, ...] = (
     torch._C._VariableFunctions,
     torch._C._nn,
-    torch._C._linalg,
-    torch._C._fft,
-    torch._C._special,
-    torch._C._sparse,
-    torch._C._nested,
+    # torch's stubs lack these.
+    *(getattr(torch._C, name) for name in ("_linalg", "_fft", "_special", "_sparse", "_nested")),
 )
 # Python functions of these modules are plain computation on tensors.
 PYTHON_NAMESPACES = frozenset({"torch.nn.functional", "torch.functional", "torch._jit_internal"})
@@ -184,6 +181,8 @@ def call_in_graph(
     keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = may_raise
+    if not decisions.has("in_graph", function) and given is None:
+        node.meta["written"] = tuple(var.fake for var in changed)
     tx.trace.symbols.unknowns.keep_checks(function)
     for var in changed:
         tx.trace.note_mutation(var)

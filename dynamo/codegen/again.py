@@ -1,0 +1,177 @@
+"""What the new code does when its graph raises: the frame's own code runs again, as it is.
+
+Nothing of the program has happened by then: effects are made behind the graph. So the frame starts
+again without the compiler, and all of it (handlers, `with` blocks, effects before the error, the
+error's text) is what Python makes of it. A graph that draws random numbers, or writes into its
+inputs, can't be run twice: then the blocks in which the frame began are left with the error, which
+goes on.
+
+In: the graph (`can_run_again`), the place that a continuation starts at (`blocks`). Out: whether a
+graph may run again, and the instructions for its error (`emit_handler`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType, FunctionType
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from dynamo.base import logs
+from dynamo.base.errors import DynamoError
+from dynamo.bytecode.decode import Decoded
+from dynamo.bytecode.emit import Emitter
+from dynamo.bytecode.raw import Raw
+from dynamo.codegen.prune import NOTICED
+from dynamo.hook import Disabled
+from dynamo.shapes.fake import Fake
+from dynamo.symbolic.rules import contexts
+from dynamo.symbolic.rules.torch_functions import TORCH_OPERATORS
+
+# Further parts of names of operations that draw random numbers or keep a state.
+DRAWS = (
+    "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
+    "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
+)  # fmt: skip
+HARMLESS = contexts.MODE_NODES | {
+    contexts.enter, contexts.leave, operator.getitem, getattr, torch._check,
+}  # fmt: skip
+OF_NUMBERS = frozenset(("_operator", "builtins", "math"))
+READS = frozenset(("item", "size"))
+WITH_BLOCK = "WITH_EXCEPT_START"
+
+
+def can_run_again(graph: fx.Graph) -> bool:
+    """True where a graph that has raised may be run once more by eager, from what it was given."""
+    outside = {
+        _storage(node.meta["example_value"]) for node in graph.nodes
+        if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.Tensor)
+    }
+    operations = (node for node in graph.nodes if node.op not in ("placeholder", "output"))
+    return all(_is_repeatable(node, outside) for node in operations)
+
+
+def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
+    target: Any = node.target
+    if target in HARMLESS:
+        return True
+    if isinstance(target, torch._ops.OpOverload) and target.namespace not in TORCH_OPERATORS:
+        return False
+    written = node.meta.get("written")
+    if written is None:  # no operation on tensors, or one with functions of the program in it
+        module = getattr(target, "__module__", None)
+        return target in READS if isinstance(target, str) else module in OF_NUMBERS
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not name or any(part in name.lower() for part in (*NOTICED, *DRAWS)):
+        return False
+    return all(_storage(fake) not in outside for fake in written)
+
+
+def _storage(fake: torch.Tensor) -> int:
+    return fake.storage_key if type(fake) is Fake else int(fake.untyped_storage()._cdata)
+
+
+def blocks(decoded: Decoded, instruction: int, raises: bool) -> list[int]:
+    """Where the exits of the `with` blocks around an instruction lie on the stack, innermost first.
+
+    raises: the innermost handler has its exception already.
+    """
+    found = []
+    handler = decoded.handlers[instruction]
+    if raises and handler is not None:
+        handler = decoded.handlers[handler.target]
+    while handler is not None:
+        if decoded.instructions[handler.target + 1].op == WITH_BLOCK:
+            found.append(handler.depth - 1)
+        handler = decoded.handlers[handler.target]
+    return found
+
+
+def emit_handler(
+    emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, exits: tuple[str, ...], again: bool
+) -> None:
+    """The handler of the graph's call, where the program could tell it from eager's.
+
+    call: its first and last instruction; code: what the frame starts with; exits: locals with the
+    exits of the blocks around its start; again: True where the graph may run again.
+    """
+    if not exits and not again:
+        return
+    handler = emitter.emit("PUSH_EXC_INFO")
+    error = emitter.store_fresh("exception")
+    emitter.emit("POP_EXCEPT")
+    emitter.start_call_const(run_again if again else leave_blocks)
+    emitter.load_fast(error)
+    emitter.delete_fast(error)
+    emitter.emit("BUILD_TUPLE", _load_all(emitter, exits))
+    if again:
+        _load_frame(emitter, code)
+    emitter.call(6 if again else 2)
+    emitter.emit("RETURN_VALUE")
+    emitter.protect(*call, handler, 0)
+
+
+def _load_frame(emitter: Emitter, code: CodeType) -> None:
+    """The frame's code, its closure, positional arguments and keywords."""
+    names = code.co_varnames
+    first, end = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    emitter.load_const(code)
+    for name in code.co_freevars:
+        emitter.load_closure(name)
+    emitter.emit("BUILD_TUPLE", len(code.co_freevars))
+    emitter.emit("BUILD_LIST", _load_all(emitter, names[:first]))
+    more = bool(code.co_flags & inspect.CO_VARARGS)
+    if more:
+        emitter.load_fast(names[end])
+        emitter.emit("LIST_EXTEND", 1)
+    for name in names[first:end]:
+        emitter.load_const(name)
+        emitter.load_fast(name)
+    emitter.emit("BUILD_MAP", end - first)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        emitter.load_fast(names[end + more])
+        emitter.emit("DICT_UPDATE", 1)
+
+
+def _load_all(emitter: Emitter, names: Sequence[str]) -> int:
+    for name in names:
+        emitter.load_fast(name)
+    return len(names)
+
+
+# -- called by the new code ------------------------------------------------------------------------
+
+
+def run_again(
+    error: BaseException, leave: tuple[Callable[..., Any], ...], code: CodeType,
+    closure: tuple[CellType, ...], args: list[Any], keywords: dict[str, Any],
+) -> Any:
+    """What the frame gives without the compiler; only for errors that the program may see."""
+    if not isinstance(error, Exception) or isinstance(error, DynamoError):
+        leave_blocks(error, leave)
+    text = f"the graph of {code.co_name} raised {type(error).__name__}; it runs again in eager"
+    logs.log("dynamo").emit(text)
+    del error
+    # The caller's globals: a constant with them would keep them alive.
+    function = FunctionType(code, sys._getframe(1).f_globals, code.co_name, None, closure)
+    return Disabled(function)(*args, **keywords)
+
+
+def leave_blocks(error: BaseException, leave: tuple[Callable[..., Any], ...]) -> NoReturn:
+    """Leaves `with` blocks with the error, and raises it, whatever the exits say of it."""
+    try:
+        for function in leave:
+            try:
+                function(type(error), error, error.__traceback__)
+            except BaseException as other:
+                if other is not error and other.__context__ is None:
+                    other.__context__ = error
+                error = other
+        raise error
+    finally:
+        del error
