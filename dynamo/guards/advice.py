@@ -19,6 +19,7 @@ BY_KIND = {
     "CODE": "Define the function once: each new one is compiled for.",
     "LENGTH": "Keep the number of items, or stack the items in one tensor.",
     "DICT_KEYS": "Keep the same keys in the same order.",
+    "PRESENT": "Keep it: reading it raises where it is gone.",
     "DICT_HAS": "Set the key (or attribute) before the first call, and keep it.",
     "DICT_LACKS": "Set the key (or attribute) before the first call.",
     "HAS_ATTR": "Set the attribute before the first call, and keep it.",

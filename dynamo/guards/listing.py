@@ -26,6 +26,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "TENSOR": ("metadata({t}) == {p}", "the graph is made for this metadata"),
     "LENGTH": ("len({t}) == {p}", "the number of items decides how often a loop runs"),
     "DICT_KEYS": ("tuple({t}) == {p}", "the keys decide what is read, and in which order"),
+    "PRESENT": ("{t} exists", "it is read, which raises where it is gone"),
     "DICT_HAS": ("{p} in {t}", "the key is read"),
     "DICT_LACKS": ("{p} not in {t}", "the name is looked up elsewhere"),
     "SET_ITEMS": ("{t} == {p}", "the items decide what is found"),

@@ -61,7 +61,10 @@ def released(guard: Guard) -> Guard:
 
 @dataclass(slots=True)
 class GuardSet:
-    """All guards of one trace, in the order in which they were added, without duplicates."""
+    """All guards of one trace, in the order in which they were added, without duplicates.
+
+    A value that another guard looks at is there: PRESENT guards of such values are left out.
+    """
 
     guards: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
 
@@ -69,7 +72,15 @@ class GuardSet:
         self.guards.setdefault(guard.key(), guard)
 
     def __iter__(self) -> Iterator[Guard]:
-        return iter(self.guards.values())
+        read: set[Source] = set()
+        for guard in self.guards.values():
+            source = guard.source if guard.kind != "PRESENT" else None
+            while source is not None and source not in read:
+                read.add(source)
+                source = source.parent()
+        for guard in self.guards.values():
+            if guard.kind != "PRESENT" or guard.source not in read:
+                yield guard
 
     def __len__(self) -> int:
         return len(self.guards)

@@ -1,0 +1,133 @@
+"""What a program only reads, deletes or asks for must be there (or not) in later calls, too."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+MODULE = types.ModuleType("holder")
+VALUE: Any = None
+
+
+class Box:
+    extra: Any
+
+
+class Slots:
+    __slots__ = ("extra",)
+
+
+def ignore(value: Any) -> None:
+    """Reading is all."""
+
+
+def read_attribute(x: torch.Tensor, box: Any) -> Any:
+    box.extra  # noqa: B018
+    return x + 1
+
+
+def keep_attribute(x: torch.Tensor, box: Any) -> Any:
+    kept = box.extra
+    ignore(kept)
+    return x + 1
+
+
+def read_module(x: torch.Tensor, box: Any) -> Any:
+    ignore(MODULE.extra)
+    return x + 1
+
+
+def read_global(x: torch.Tensor, box: Any) -> Any:
+    ignore(VALUE)
+    return x + 1
+
+
+def read_item(x: torch.Tensor, box: Any) -> Any:
+    ignore(box["extra"])
+    return x + 1
+
+
+def delete_attribute(x: torch.Tensor, box: Any) -> Any:
+    del box.extra
+    return x + 1
+
+
+def delete_module(x: torch.Tensor, box: Any) -> Any:
+    del MODULE.extra
+    return x + 1
+
+
+def delete_global(x: torch.Tensor, box: Any) -> Any:
+    global VALUE
+    del VALUE
+    return x + 1
+
+
+def ask(x: torch.Tensor, box: Any) -> Any:
+    return hasattr(box, "extra"), x + 1
+
+
+def or_else(x: torch.Tensor, box: Any) -> Any:
+    ignore(getattr(box, "extra", 5))
+    return x + 1
+
+
+def nothing() -> None:
+    return None
+
+
+CASES: list[tuple[Callable[..., Any], Callable[[], Any]]] = [
+    (read_attribute, Box), (read_attribute, Slots), (keep_attribute, Box), (keep_attribute, Slots),
+    (read_module, nothing), (read_global, nothing), (read_item, dict), (delete_attribute, Box),
+    (delete_attribute, Slots), (delete_module, nothing), (delete_global, nothing), (ask, Box),
+    (or_else, Slots),
+]  # fmt: skip
+
+
+def prepared(make: Callable[[], Any], value: Any, full: bool) -> Any:
+    box = make()
+    MODULE.__dict__.pop("extra", None)
+    globals().pop("VALUE", None)
+    if not full:
+        return box
+    MODULE.extra = globals()["VALUE"] = value  # type: ignore[attr-defined]
+    if isinstance(box, dict):
+        box["extra"] = value
+    elif box is not None:
+        box.extra = value
+    return box
+
+
+def outcome(function: Callable[..., Any], box: Any) -> str:
+    try:
+        return str(function(torch.ones(1), box))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("value", [1, 1.5, "s", None, [1], torch.ones(2), print], ids=str)
+@pytest.mark.parametrize("function, make", CASES, ids=lambda f: f.__name__)
+def test_gone_or_new(function: Callable[..., Any], make: Callable[[], Any], value: Any) -> None:
+    for order in ((True, False), (False, True)):
+        dynamo.reset()
+        compiled = dynamo.compile(function, backend="eager")
+        for full in order:
+            expected = outcome(function, prepared(make, value, full))
+            assert outcome(compiled, prepared(make, value, full)) == expected
+
+
+def test_what_is_only_read_may_change() -> None:
+    dynamo.reset()
+    counting = dynamo.testing.CompileCounter()
+    compiled = dynamo.compile(keep_attribute, backend=counting)
+    for value in (1, 2, "s", None, [1]):
+        box = Box()
+        box.extra = value
+        compiled(torch.ones(1), box)
+    assert counting.frame_count == 1
