@@ -76,15 +76,10 @@ def _storage(fake: torch.Tensor) -> int:
     return fake.storage_key if type(fake) is Fake else int(fake.untyped_storage()._cdata)
 
 
-def blocks(decoded: Decoded, instruction: int, raises: bool) -> list[int]:
-    """Where the exits of the `with` blocks around an instruction lie on the stack, innermost first.
-
-    raises: the innermost handler has its exception already.
-    """
+def blocks(decoded: Decoded, instruction: int) -> list[int]:
+    """Where the exits of `with` blocks around an instruction lie on the stack, innermost first."""
     found = []
     handler = decoded.handlers[instruction]
-    if raises and handler is not None:
-        handler = decoded.handlers[handler.target]
     while handler is not None:
         if decoded.instructions[handler.target + 1].op == WITH_BLOCK:
             found.append(handler.depth - 1)

@@ -43,7 +43,7 @@ class Continuation:
     """A continuation's code, and where it came from.
 
     original: the code object of the program; offset: index of its instruction 0 in `code`.
-    instruction: where it goes on, in `original`; form: how.
+    instruction: where it goes on, in `original`.
     """
 
     code: CodeType
@@ -51,7 +51,6 @@ class Continuation:
     offset: int
     layout: Layout
     instruction: int
-    form: str
 
 
 class Continuations:
@@ -76,7 +75,7 @@ class Continuations:
         known = self._by_code.get(id(code))
         if known is None:
             return ()
-        slots = blocks(self._decode(known.original), known.instruction, known.form == "raise")
+        slots = blocks(self._decode(known.original), known.instruction)
         return tuple(f"{STACK}{slot}" for slot in slots)
 
     def is_continuation(self, code: CodeType) -> bool:
@@ -118,7 +117,7 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     raw.instructions += old
     raw.stacksize = max(raw.stacksize, len(layout.stack)) + 3
     code = assemble(raw)
-    return Continuation(code, decoded.code, prefix, layout, instruction, form)
+    return Continuation(code, decoded.code, prefix, layout, instruction)
 
 
 def _set_parameters(raw: RawCode, layout: Layout, raises: bool) -> None:

@@ -517,3 +517,23 @@ def test_errors_of_linear_algebra(backend: str) -> None:
                 result = facts_of(error)
             results.append((result, log, torch.is_grad_enabled()))
         agree(*results)
+
+
+def test_error_behind_a_block_that_an_exception_has_left() -> None:
+    def g() -> None:
+        dynamo.graph_break()
+        raise KeyError("g")
+
+    def f(x: Any, i: Any, log: list[Any]) -> Any:
+        try:
+            with torch.no_grad(), Manager(log, "a"):
+                dynamo.graph_break()
+                g()
+        except KeyError:
+            return (x + torch.rand(4))[i]
+
+    log: list[Any] = []
+    with pytest.raises(IndexError):
+        dynamo.compile(f, backend="eager")(torch.ones(4), torch.tensor([5]), log)
+    assert [event[:2] for event in log] == [("enter", "a"), ("exit", "a")]
+    assert torch.is_grad_enabled()
