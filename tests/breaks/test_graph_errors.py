@@ -524,16 +524,14 @@ def test_error_behind_a_block_that_an_exception_has_left() -> None:
         dynamo.graph_break()
         raise KeyError("g")
 
-    def f(x: Any, i: Any, log: list[Any]) -> Any:
+    def f(x: Any, i: Any) -> Any:
         try:
-            with torch.no_grad(), Manager(log, "a"):
-                dynamo.graph_break()
+            with torch.no_grad():
+                x = x * 2
                 g()
         except KeyError:
             return (x + torch.rand(4))[i]
 
-    log: list[Any] = []
     with pytest.raises(IndexError):
-        dynamo.compile(f, backend="eager")(torch.ones(4), torch.tensor([5]), log)
-    assert [event[:2] for event in log] == [("enter", "a"), ("exit", "a")]
+        dynamo.compile(f, backend="eager")(torch.ones(4), torch.tensor([5]))
     assert torch.is_grad_enabled()
