@@ -9,6 +9,7 @@ tensor storages), strides and requires_grad included.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -89,6 +90,19 @@ def make_arguments(module: types.SimpleNamespace, call: int) -> list[Any]:
     return [x, tensor(), lst, {"a": tensor(), "k": 4}, box, 2 + call // 2, "abc"]
 
 
+@functools.cache
+def freeze() -> None:
+    """What was imported is not looked at by each collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def collect() -> None:
+    """Frees generators whose frames lie in cycles."""
+    freeze()
+    gc.collect()
+
+
 def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[[], None], calls: int) -> Outcome:
     """Runs the program `calls` times in one fresh module; argument values change with the call."""
     module = types.ModuleType(f"fuzzed_{next(_names)}")
@@ -107,7 +121,7 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
                 outcome = ("returned", f(*arguments))
         except Exception as error:
             outcome = ("raised", error.with_traceback(None))
-        gc.collect()  # generators whose frames lie in cycles
+        collect()
         viewer = Viewer()
         state = [module.__dict__[k] for k in ("EVENTS", "COUNT", "SHARED", "TABLE")]
         state += [vars(module.__dict__["OTHER"])] if program.prelude else []
