@@ -12,6 +12,14 @@ import dynamo
 from dynamo.testing import CompileCounter
 
 STEPS = 8
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    """Other tests compile the optimizers' functions, too."""
+    dynamo.reset()
+
+
 # What is compiled -> the function that does a step.
 WAYS: dict[str, Callable[[Any, Any], Callable[[], Any]]] = {
     "function": lambda optimizer, backend: dynamo.compile(

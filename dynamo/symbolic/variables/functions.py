@@ -112,6 +112,16 @@ class FunctionVar(Var):
             else:
                 trace.guard("CODE", self.source, self.code)
 
+    def hidden_by_torch(self) -> types.FunctionType | None:
+        """torch's own compiler, once used, wraps parts of torch's optimizers so that it leaves them
+        alone: what is inside is the program."""
+        if self.real is None or "_torchdynamo_disable" not in self.real.__dict__:
+            return None
+        original = self.real.__dict__.get("__wrapped__")
+        is_torch = isinstance(original, types.FunctionType) and original.__module__.startswith(
+            "torch.optim.")
+        return original if is_torch else None
+
     def guard_identity(self, trace: Trace) -> None:
         """Guards the function object itself: needed where code alone does not decide."""
         if self.source is not None:
@@ -164,6 +174,12 @@ class FunctionVar(Var):
         return True
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        original = self.hidden_by_torch()
+        if original is not None:
+            self.guard_identity(tx.trace)
+            assert self.source is not None
+            return tx.trace.wrap(original, AttrSource(self.source, "__wrapped__")).call(
+                tx, args, kwargs)
         if self.real is not None:
             if tx.trace.is_modelled(self.real):
                 self.guard_identity(tx.trace)
