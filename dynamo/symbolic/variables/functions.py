@@ -113,13 +113,13 @@ class FunctionVar(Var):
                 trace.guard("CODE", self.source, self.code)
 
     def hidden_by_torch(self) -> types.FunctionType | None:
-        """torch's own compiler, once used, wraps parts of torch's optimizers so that it leaves them
-        alone: what is inside is the program."""
+        """torch's own compiler, once used, wraps parts of torch so that it leaves them alone: what
+        is inside is the program."""
         if self.real is None or "_torchdynamo_disable" not in self.real.__dict__:
             return None
         original = self.real.__dict__.get("__wrapped__")
         is_torch = isinstance(original, types.FunctionType) and original.__module__.startswith(
-            "torch.optim.")
+            ("torch.optim.", "torch.random"))
         return original if is_torch else None
 
     def guard_identity(self, trace: Trace) -> None:
