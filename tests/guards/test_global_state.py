@@ -79,7 +79,7 @@ SWITCHES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast on CPU": (lambda: torch.autocast("cpu", torch.bfloat16), "autocast on CPU"),
     "autocast without cache": (
         lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False), "autocast on CPU"),
-    "threads": (called(torch.set_num_threads, 1, torch.get_num_threads()), "threads"),
+    "threads": (called(torch.set_num_threads, torch.get_num_threads() + 1, torch.get_num_threads()), "threads"),
     "matmul precision": (
         called(torch.set_float32_matmul_precision, "medium", "highest"),
         "float32 precision (TF32)"),
