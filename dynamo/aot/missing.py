@@ -60,8 +60,9 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
             halves = [arg for arg in node.args[:2] if isinstance(arg, fx.Node)]
             if node.target is aten.add.Tensor and not node.kwargs and len(halves) == 2:
                 [there] = [half for half in halves if half not in absent]
-                if _alike(there, node):
-                    copies[node] = copies[there]
+                if _alike(there, node):  # a sum is a new tensor: two gradients share no storage
+                    copies[node] = graph.call_function(aten.clone.default, (copies[there],))
+                    copies[node].meta = dict(node.meta)
                     continue
         copies[node] = graph.node_copy(node, lambda n: zeros(n) if n in absent else copies[n])
     remove_dead_code(graph)

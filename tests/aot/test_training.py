@@ -235,6 +235,17 @@ def test_outputs_that_are_not_used_give_no_gradient_and_no_nan() -> None:
         )
 
 
+def test_gradients_without_an_unused_output_are_two_tensors() -> None:
+    x, y = leaf(4), leaf(4)
+    call = train(lambda x, y: ((x + y) * 3, x.exp()), [x, y])
+    call(x, y)[0].sin().sum().backward()
+    assert x.grad is not None and y.grad is not None
+    torch.testing.assert_close(x.grad, y.grad)
+    kept = y.grad.clone()
+    x.grad.add_(1)
+    torch.testing.assert_close(y.grad, kept)
+
+
 def test_gradients_that_come_expanded_or_transposed() -> None:
     both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: a.sum())
     both(lambda x: x.sin(), lambda: [leaf(3, 4)], lambda a: (a.t() @ torch.ones(3, 2).double()).sum())
