@@ -169,11 +169,6 @@ config = Config(
             ("DYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",
              "TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS"),
         ),
-        Knob(
-            "guard_nn_modules_using_dict_tags",
-            True,
-            "Skip module subtrees whose dicts are unchanged.",
-        ),
         Knob("max_steps", 400_000, "Instructions per trace; a longer trace breaks the graph."),
         Knob("inline_depth", 120, "Depth of inlined calls; a deeper call breaks the graph."),
         Knob(

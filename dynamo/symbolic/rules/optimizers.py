@@ -7,7 +7,7 @@ are doubles too, so that the parameters come out with the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import _get_value
@@ -32,17 +32,23 @@ def counter_value(tx: SymbolicFrame, counter: Var) -> Var | None:
     return tx.trace.call(tx, torch.Tensor.double, tx.trace.call(tx, torch.Tensor.detach, counter))
 
 
+def _add(
+    tx: SymbolicFrame, target: Var, left: Var, right: Var, value: Var, combine: Any
+) -> Var | None:
+    """`target += combine(value * left, right)`."""
+    factor = _factor(tx, target, value)
+    if factor is None:
+        return None
+    scaled = tx.trace.call(tx, torch.Tensor.mul, left, factor)
+    return tx.trace.call(tx, torch.Tensor.add_, target, tx.trace.call(tx, combine, scaled, right))
+
+
 @rule(torch.Tensor.addcdiv_, TensorVar, TensorVar, TensorVar)
 def add_quotient(
     tx: SymbolicFrame, target: Var, left: Var, right: Var, *, value: Var = ConstVar(1)  # noqa: B008
 ) -> Var | None:
     """`target += value * left / right` where value is a tensor that eager would read."""
-    factor = _factor(tx, target, value)
-    if factor is None:
-        return None
-    scaled = tx.trace.call(tx, torch.Tensor.mul, left, factor)
-    return tx.trace.call(
-        tx, torch.Tensor.add_, target, tx.trace.call(tx, torch.Tensor.div, scaled, right))
+    return _add(tx, target, left, right, value, torch.Tensor.div)
 
 
 @rule(torch.Tensor.addcmul_, TensorVar, TensorVar, TensorVar)
@@ -50,12 +56,7 @@ def add_product(
     tx: SymbolicFrame, target: Var, left: Var, right: Var, *, value: Var = ConstVar(1)  # noqa: B008
 ) -> Var | None:
     """`target += value * left * right` where value is a tensor that eager would read."""
-    factor = _factor(tx, target, value)
-    if factor is None:
-        return None
-    scaled = tx.trace.call(tx, torch.Tensor.mul, left, factor)
-    return tx.trace.call(
-        tx, torch.Tensor.add_, target, tx.trace.call(tx, torch.Tensor.mul, scaled, right))
+    return _add(tx, target, left, right, value, torch.Tensor.mul)
 
 
 @rule(torch._foreach_addcdiv_, SequenceVar, SequenceVar, SequenceVar, TensorVar)
