@@ -216,8 +216,8 @@ def main() -> None:
     for name in options.only or PROGRAMS:
         try:
             rows.append(check(name, options))
-        except Exception:
-            rows.append(f"{name:14s} FAILED")
+        except Exception as error:
+            rows.append(f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}")
             traceback.print_exc()
         print(rows[-1], flush=True)
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"

@@ -45,14 +45,16 @@ MODELS = {
 }  # fmt: skip
 KINDS = ("eval", "train")
 ROUNDS, CALLS, CHECKED = 5, 5, 4
+LONGEST_WAIT = 90  # seconds for slower processes
 Step = Callable[[torch.Tensor], Any]
 
 
 @contextmanager
 def alone(meeting: Path, name: str, processes: int) -> Iterator[None]:
-    """All processes have compiled, and no other one measures meanwhile."""
+    """All processes have compiled (or took too long), and no other one measures meanwhile."""
     (meeting / name).touch()
-    while len(list(meeting.iterdir())) < processes:
+    end = time.monotonic() + LONGEST_WAIT
+    while len(list(meeting.iterdir())) < processes and time.monotonic() < end:
         time.sleep(0.1)
     with open(meeting.with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

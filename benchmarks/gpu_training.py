@@ -1,0 +1,176 @@
+"""Training steps on a GPU, with and without CUDA graphs: ours against float64 eager, and timed.
+
+    python benchmarks/gpu_training.py [--only mlp block] [--no-peer] [--rounds 7]
+
+Each step is forward, loss and backward. It runs as eager, as `dynamo.compile` and as
+`torch.compile`, the compilers also with mode="reduce-overhead" (`graphed`). An error is
+|g - g64| / |g64| over all gradients after several calls with new inputs, g64 from eager in float64.
+`graphs` counts the CUDA graphs that ours recorded. The last lines are a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import dynamo  # noqa: E402
+from inductor import metrics  # noqa: E402
+
+DEVICE = "cuda"
+CHECKED = 6  # calls: two as they are, one that records, the others replayed
+Step = Callable[[torch.Tensor], list[torch.Tensor]]
+
+
+class Block(nn.Module):
+    """A transformer's layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mixed, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.mixed(self.first(x)).unflatten(-1, (3, 8, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        x = x + self.joined(mixed.transpose(1, 2).flatten(2))
+        return x + self.outer(nn.functional.gelu(self.inner(self.second(x))))
+
+
+def mlp() -> tuple[nn.Module, tuple[int, ...]]:
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256), nn.ReLU()) for _ in range(4)]
+    return nn.Sequential(*layers), (64, 256)
+
+
+def block() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(Block(256), Block(256)), (4, 64, 256)
+
+
+def wide_block() -> tuple[nn.Module, tuple[int, ...]]:
+    return nn.Sequential(Block(1024), Block(1024)), (8, 512, 1024)
+
+
+def convolutions() -> tuple[nn.Module, tuple[int, ...]]:
+    def layer(inputs: int, outputs: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
+        )
+
+    layers = layer(3, 32), layer(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    return nn.Sequential(*layers), (16, 3, 32, 32)
+
+
+PROGRAMS = {f.__name__: f for f in (mlp, block, wide_block, convolutions)}
+
+
+def training(call: Callable[..., torch.Tensor], model: nn.Module) -> Step:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad(set_to_none=True)
+        call(x).square().mean().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    return step
+
+
+def distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    pairs = list(zip(found, exact, strict=True))
+    above = sum((a.double() - b).square().sum().item() for a, b in pairs)
+    return (above / max(sum(b.square().sum().item() for _, b in pairs), 1e-60)) ** 0.5
+
+
+def per_call(step: Step, x: torch.Tensor, calls: int) -> float:
+    """Microseconds of one call in a row of calls."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(calls):
+        step(x)
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / calls * 1000
+
+
+def prepare(name: str, with_peer: bool) -> tuple[dict[str, Step], Step, tuple[int, ...]]:
+    """The steps to time, and the exact one."""
+    torch.manual_seed(0)
+    base, size = PROGRAMS[name]()
+    base = base.to(DEVICE)
+    steps: dict[str, Step] = {}
+    compilers: dict[str, tuple[Any, str | None]] = {
+        "ours": (dynamo.compile, None), "ours graphed": (dynamo.compile, "reduce-overhead")
+    }  # fmt: skip
+    if with_peer:
+        compilers["peer"] = (torch.compile, None)
+        compilers["peer graphed"] = (torch.compile, "reduce-overhead")
+    model = copy.deepcopy(base)
+    steps["eager"] = training(model, model)
+    for kind, (compile_with, mode) in compilers.items():
+        model = copy.deepcopy(base)
+        extra = {"backend": "inductor"} if compile_with is dynamo.compile else {}
+        steps[kind] = training(compile_with(model, mode=mode, **extra), model)
+    model = copy.deepcopy(base).double()
+    return steps, training(model, model), size
+
+
+def check(name: str, options: argparse.Namespace) -> list[str]:
+    """The rows of a program, one for each way to run it."""
+    metrics.reset()
+    steps, exact, size = prepare(name, not options.no_peer)
+    errors: dict[str, float] = dict.fromkeys(steps, 0.0)
+    for _ in range(CHECKED):
+        x = torch.randn(size, device=DEVICE)
+        goal = exact(x.double())
+        for kind, step in steps.items():
+            errors[kind] = max(errors[kind], distance(step(x), goal))
+    x = torch.randn(size, device=DEVICE)
+    times: dict[str, list[float]] = {kind: [] for kind in steps}
+    for _ in range(options.rounds):
+        for kind, step in steps.items():
+            times[kind].append(per_call(step, x, 20))
+    middle = {kind: statistics.median(values) for kind, values in times.items()}
+    graphs = metrics.snapshot()["cuda_graphs_recorded"]
+    rows = []
+    for kind in steps:
+        good = errors[kind] <= 3 * errors["eager"] + 1e-6
+        count = graphs if kind == "ours graphed" else 0
+        rows.append(
+            f"{name:14s} {kind:14s} {'ok' if good else 'WRONG':6s} {errors[kind]:9.1e} "
+            f"{count:6d} {middle[kind]:10.1f} {middle['eager'] / middle[kind]:7.2f}"
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS))
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    rows = []
+    for name in options.only or PROGRAMS:
+        dynamo.reset()
+        try:
+            rows += check(name, options)
+        except Exception as error:
+            rows.append(f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}")
+            traceback.print_exc()
+        print(rows[-1], flush=True)
+    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    print(f"\n{where}; microseconds of a step")
+    print(f"{'program':14s} {'way':14s} {'':6s} {'error':>9s} graphs {'us':>10s} {'/eager':>7s}")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
