@@ -9,12 +9,15 @@ leaves without a gradient (an optimizer tells zeros from None).
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import fx
 
+from dynamo.aot.fakes import expression_of, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.joint import TANGENT
+from dynamo.aot.numbers import NumberNodes
 
 aten = torch.ops.aten
 
@@ -29,11 +32,20 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
     copies: dict[fx.Node, fx.Node] = {}
     absent: set[fx.Node] = set()
     fed: set[fx.Node] = set()  # nodes that a tangent which is there reaches
+    table = module.meta.get("symbols")
+    numbers: list[NumberNodes] = []  # made behind the placeholders
+
+    def size_of(size: Any) -> Any:
+        if not is_symbolic_number(size):
+            return size
+        if not numbers:
+            numbers.append(NumberNodes(graph, table.symbols))
+        return numbers[0].node(size)
 
     def zeros(node: fx.Node) -> fx.Node:
         value = node.meta["val"]
         made = graph.call_function(
-            aten.full.default, (list(value.shape), 0),
+            aten.full.default, ([size_of(size) for size in value.shape], 0),
             {"dtype": value.dtype, "device": value.device, "pin_memory": False})
         made.meta["val"] = value
         return made
@@ -67,10 +79,14 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
         copies[node] = graph.node_copy(node, lambda n: zeros(n) if n in absent else copies[n])
     remove_dead_code(graph)
     constants = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
-    return make_module(graph, {name: getattr(module, name) for name in constants})
+    rest = make_module(graph, {name: getattr(module, name) for name in constants})
+    if table is not None:  # tangents tell no sizes, and come last
+        rest.meta["symbols"] = table
+    return rest
 
 
 def _alike(half: fx.Node, total: fx.Node) -> bool:
     """True where a half of a sum has the size, strides and dtype of the sum."""
-    a, b = half.meta["val"], total.meta["val"]
-    return a.shape == b.shape and a.stride() == b.stride() and a.dtype is b.dtype
+    a, b = ([*map(expression_of, (*v.shape, *v.stride())), v.dtype]
+            for v in (half.meta["val"], total.meta["val"]))  # fmt: skip
+    return a == b

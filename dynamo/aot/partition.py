@@ -165,8 +165,8 @@ def finish_half(
 def _extract_backward(
     halves: Halves, saved: list[fx.Node], table: SymbolTable
 ) -> tuple[fx.GraphModule, tuple[Place, ...]]:
-    """Backward with symbolic sizes: it reads symbols from the sizes of its own inputs; the others
-    become inputs. Gives where forward finds these, too."""
+    """Backward with symbolic sizes: it reads symbols from the sizes of what is saved; the others
+    become inputs (gradients tell none: there may be none). Gives where forward finds these, too."""
     needed = _needed(halves, saved)
     numbers_read = [given for node in needed for given in node.all_input_nodes]
     known = {*saved, *halves.tangents, *needed, *numbers_read}
@@ -185,9 +185,8 @@ def _extract_backward(
 
     for node in saved:
         env[node] = add_input(node.name, node.meta["val"])
-    shown = {symbol for node in halves.tangents for symbol, _ in symbols_shown(node.meta["val"])}
     sizes: list[Place] = []
-    for symbol in sorted(symbols - places.keys() - shown, key=str):
+    for symbol in sorted(symbols - places.keys(), key=str):
         index, dim = table.symbols[symbol]
         given = halves.inputs[index].meta["val"]
         add_input(f"size_{len(sizes)}", given if dim is None else given.shape[dim])

@@ -5,8 +5,7 @@ forward graph (its outputs, then the new values of mutated inputs), differentiab
 
 Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
 with the error of eager where one was written into meanwhile. Backward is compiled when it is first
-called. An output that nothing differentiates has no gradient, as in eager; with symbolic sizes its
-gradient is zeros.
+called. An output that nothing differentiates has no gradient, as in eager.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ def make_function(
     with_gradient = {tangent.output for tangent in joint.tangents}
     without_gradient = tuple(at for at in range(values) if at not in with_gradient)
     tangents = joint.tangents
-    static = "symbols" not in partition.backward.meta
     gradients = joint.gradients
     arity = len(joint.reference.inputs)
     dirty = tuple(
@@ -82,7 +80,7 @@ def make_function(
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
-            ctx.set_materialize_grads(not static)
+            ctx.set_materialize_grads(False)
             ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]

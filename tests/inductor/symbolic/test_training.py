@@ -84,3 +84,22 @@ def test_values_and_gradients(name: str) -> None:
     libraries = [after[name] - before[name] for name in ("libraries_built", "libraries_reused")]
     assert sum(libraries) == 2  # forward and backward
     assert after["sizes_bound"] - before["sizes_bound"] == 2 * len(SIZES)
+
+
+def several(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = (x @ w).relu()
+    return h.sin(), (y * h.sum(0)).log().sum(1), (x * y[: x.size(0)]).exp().sum(), y[1:] * 2
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (3,), (0, 2)])
+def test_an_unused_output_counts_for_nothing(used: tuple[int, ...]) -> None:
+    compiled = dynamo.compile(several, dynamic=True)
+    for n, m in ((5, 7), (3, 9), (6, 8)):
+        inputs = [torch.randn(*size, dtype=torch.float64, requires_grad=True)
+                  for size in ((n, 4), (m, 4), (4, 4))]  # fmt: skip
+        found, wanted = (
+            torch.autograd.grad(sum(f(*inputs)[at].pow(2).sum() for at in used), inputs,
+                                allow_unused=True)
+            for f in (compiled, several)
+        )  # fmt: skip
+        torch.testing.assert_close(found, wanted, equal_nan=True)
