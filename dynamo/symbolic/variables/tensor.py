@@ -15,6 +15,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, Source
 from dynamo.shapes.fake import NoFakeKernel
+from dynamo.symbolic.draws import known_outcome
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
@@ -108,6 +109,8 @@ class TensorVar(Var):
             return bool(constant)
         if self.fake.numel() == 0:
             return bool(tx.trace.run_real(lambda: bool(torch.empty(self.fake.shape))))
+        if self.fake.numel() == 1 and (known := known_outcome(self.node)) is not None:
+            return known
         raise Break("data_dependent_branch", repr(self))
 
     def length(self, tx: SymbolicFrame) -> Var:
