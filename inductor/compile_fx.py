@@ -37,6 +37,7 @@ from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
+from inductor.pieces import compile_pieces, has_unknowns
 from inductor.runtime import _launch, cuda_graphs
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
@@ -73,14 +74,32 @@ def compile_fx(
         with config.patch(**settings), timed("inductor"), _defects_refused():
             return _compile_symbolic(module, inputs, settings)
 
+    def compile_piece(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        def compile_small(part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
+            with config.patch(**settings):
+                return _compile(part, given, settings, may_raise=True)
+
+        if is_symbolic(module, inputs):
+            return compile_for_sizes(module, inputs, compile_small, compile_symbolic)
+        return compile_small(module, inputs)
+
+    if has_unknowns(gm):
+        try:
+            return compile_pieces(gm, compile_piece)
+        except Unsupported as refusal:
+            return _as_captured(gm, refusal.reason)
     if is_symbolic(gm, example_inputs):
         return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
     return compile_static(gm, example_inputs)
 
 
 def _compile(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    settings: Mapping[str, Any],
+    may_raise: bool = False,
 ) -> Compiled:
+    """may_raise: the graph may raise for these inputs; then it does when it is called."""
     table = _decompositions()
     compile_backward = functools.partial(_compile_backward, settings)
     try:
@@ -97,8 +116,24 @@ def _compile(
     except NoCompiler:
         raise
     except Exception as defect:
+        if may_raise:
+            return _raising(gm, defect)
         _report_defect(defect)
         return _as_captured(gm, f"{type(defect).__name__}: {defect}")
+
+
+def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
+    """The graph as it was captured; where it does not raise, the error was a defect."""
+    reported = []
+
+    def call(*inputs: Any) -> Any:
+        results = gm.forward(*inputs)
+        if not reported:
+            reported.append(True)
+            _report_defect(error)
+        return results
+
+    return call
 
 
 def _compile_symbolic(

@@ -105,18 +105,19 @@ def test_two_compiles(name: str) -> None:
     assert counter.frame_count <= 2
 
 
-def assert_same(found: Any, wanted: Any) -> None:
-    """Equal bits, types included."""
+def assert_same(found: Any, wanted: Any, tolerance: float = 0) -> None:
+    """Equal bits, or tensors up to a tolerance; types included."""
     assert type(found) is type(wanted)
     if isinstance(wanted, torch.Tensor):
         assert found.dtype == wanted.dtype
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
     elif isinstance(wanted, list | tuple):
         assert len(found) == len(wanted)
         for one, two in zip(found, wanted, strict=True):
-            assert_same(one, two)
+            assert_same(one, two, tolerance)
     elif isinstance(wanted, dict):
-        assert_same(list(found.items()), list(wanted.items()))
+        assert_same(list(found.items()), list(wanted.items()), tolerance)
     else:
         assert repr(found) == repr(wanted)
 

@@ -34,11 +34,11 @@ def outcome(function: Program, *args: torch.Tensor) -> Any:
 
 
 def compare(program: Program, calls: list[tuple[torch.Tensor, ...]], backend: Any = None) -> int:
-    """Results and exceptions are eager's; the number of graphs."""
+    """Results and exceptions are eager's, rounding of compiled sums aside; the number of graphs."""
     counter = CompileCounter()
     compiled = dynamo.compile(program, backend=backend or counter)
     for args in calls:
-        assert_same(outcome(compiled, *args), outcome(program, *args))
+        assert_same(outcome(compiled, *args), outcome(program, *args), 1e-5 if backend else 0)
     return counter.frame_count
 
 
