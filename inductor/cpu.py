@@ -51,7 +51,7 @@ def generate(
     with timed("inductor.codegen"):
         plan = plan_memory(graph, schedule)
         sources, by_name = _print_kernels(schedule, layouts, threads)
-        wrapper = print_wrapper(name, graph, schedule, plan, by_name)
+        wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads)
         units = print_units(sources, wrapper.text, cores)
     logs.log("output_code").emit(lambda: "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))

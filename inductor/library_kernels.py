@@ -1,13 +1,15 @@
 """Which library computes a matrix product: measured once for each machine and shape class.
 
-In: a loop graph whose products are ATen's. Out: the same graph where some are calls of another
-library function with the same result. ATen's products of float32 go through MKL, which is slow on
-some processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as
-[k, n] is turned by a kernel first. What was measured is kept in the cache folder.
+In: a loop graph whose products are ATen's. Out: the same graph where some are computed by something
+else with the same result. ATen's products of float32 go through MKL, which is slow on some
+processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as [k, n]
+is turned by a kernel first. Our own product (`codegen/cpp/product.py`) takes both and writes where
+the result shall lie. What was measured is kept in the cache folder.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -16,18 +18,21 @@ from typing import Any
 
 import torch
 
+from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, Node, ViewRef
+from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
-from inductor.runtime.toolchain import describe_isa
+from inductor.runtime.toolchain import describe_isa, find_toolchain
 
 aten = torch.ops.aten
 MOST_FLOPS = 1 << 29
 ROUNDS = 3
-# The other library must be clearly faster: measurements are noisy, and ATen's product writes into
-# memory that is there already.
+# Another product must be clearly faster: measurements are noisy.
 ADVANTAGE = 0.9
+# Below, our own product is not worth building its library.
+FEWEST_OPERATIONS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +58,48 @@ class Linear:
 
 
 def choose_library_kernels(graph: LoopGraph, store: Store, threads: int) -> LoopGraph:
-    """The graph with each product computed by the library that was fastest for its class."""
-    if graph.device.type != "cpu" or not _onednn_products():
+    """The graph with each product computed by what was fastest for its class."""
+    if graph.device.type != "cpu":
         return graph
     layouts = graph.layouts()
     chooser = _Chooser(store, threads)
     nodes: list[Node] = []
     for node in graph.nodes:
         linear = _as_linear(node, layouts) if isinstance(node, ExternKernel) else None
-        if linear is None or not chooser.prefers_onednn(linear):
+        if linear is None:
             nodes.append(node)
-            continue
-        assert isinstance(node, ExternKernel)
-        weight = linear.weight
-        if linear.columns:
-            turned = _turned(weight, f"{node.name}_weight", graph.device)
-            nodes.append(turned)
-            stride = (weight.size[1], 1)
-            weight = replace(weight, buffer=turned.name, stride=stride, offset=0)
-        args = (linear.x, weight, linear.bias, "none", (), "")
-        nodes.append(replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args))
+        else:
+            assert isinstance(node, ExternKernel)
+            nodes += REWRITES[chooser.fastest(linear)](node, linear, graph.device)
     chooser.save()
     return replace(graph, nodes=tuple(nodes))
+
+
+def _by_aten(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
+    return [node]
+
+
+def _by_onednn(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
+    nodes: list[Node] = []
+    weight = linear.weight
+    if linear.columns:
+        turned = _turned(weight, f"{node.name}_weight", device)
+        nodes.append(turned)
+        weight = replace(weight, buffer=turned.name, stride=(weight.size[1], 1), offset=0)
+    args = (linear.x, weight, linear.bias, "none", (), "")
+    target = torch.ops.mkldnn._linear_pointwise.default
+    return [*nodes, replace(node, target=target, args=args)]
+
+
+def _by_ours(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
+    return [replace(node, ours=True)]
+
+
+REWRITES: dict[str, Callable[[ExternKernel, Linear, torch.device], list[Node]]] = {
+    "aten": _by_aten,
+    "onednn": _by_onednn,
+    "ours": _by_ours,
+}
 
 
 def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
@@ -125,27 +150,40 @@ class _Chooser:
 
     def __init__(self, store: Store, threads: int) -> None:
         self.store = store
+        self.threads = threads
         self.key = make_key(
             "products",
-            {"isa": describe_isa(), "torch": torch.__version__, "threads": str(threads)},
+            {
+                "isa": describe_isa(),
+                "torch": torch.__version__,
+                "threads": str(threads),
+                "ours": PRODUCT_NAME,
+            },
         )
         known = store.read(self.key, ".json")
-        self.answers: dict[str, bool] = json.loads(known) if known else {}
+        self.answers: dict[str, str] = json.loads(known) if known else {}
         self.measured = False
 
-    def prefers_onednn(self, linear: Linear) -> bool:
+    def fastest(self, linear: Linear) -> str:
+        """A key of `REWRITES`; after "ours" the library is loaded."""
         name = repr(linear.shape_class())
         if name not in self.answers:
-            self.answers[name] = _onednn_is_faster(linear)
+            ours = self._ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
+            self.answers[name] = _measure(linear, ours, self.threads)
             self.measured = True
-        return self.answers[name]
+        answer = self.answers[name]
+        return "aten" if answer == "ours" and self._ours() is None else answer
+
+    def _ours(self) -> Product | None:
+        toolchain = find_toolchain(self.store)
+        return None if isinstance(toolchain, str) else load_product(self.store, toolchain)
 
     def save(self) -> None:
         if self.measured:
             self.store.write(self.key, ".json", json.dumps(self.answers).encode())
 
 
-def _onednn_is_faster(linear: Linear) -> bool:
+def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
     m, n, k = linear.m, linear.n, linear.k
     while 2 * m * n * k > MOST_FLOPS:
         m, n, k = (size if size < max(m, n, k) else size // 2 for size in (m, n, k))
@@ -167,9 +205,15 @@ def _onednn_is_faster(linear: Linear) -> bool:
             weight.copy_(columns.t())  # our kernel is faster than this
         torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
+    candidates: dict[str, Callable[[], Any]] = {"aten": by_aten}
+    if _onednn_products():
+        candidates["onednn"] = by_onednn
+    if ours is not None:
+        candidates["ours"] = functools.partial(ours, x, turned, bias, out, threads)
     with torch.no_grad():
-        aten_time, onednn_time = _fastest([by_aten, by_onednn])
-    return onednn_time < ADVANTAGE * aten_time
+        times = dict(zip(candidates, _fastest(list(candidates.values())), strict=True))
+    best = min(times, key=times.__getitem__)
+    return best if times[best] < ADVANTAGE * times["aten"] else "aten"
 
 
 def _fastest(candidates: list[Callable[[], Any]]) -> list[float]:

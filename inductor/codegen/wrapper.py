@@ -6,11 +6,13 @@ format of `runtime/csrc/spec.cpp`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from inductor.codegen.cpp.kernel import KernelSource
+from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.memory import MemoryPlan
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -20,6 +22,9 @@ extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
   void** d = rt->data;
   rt->error_code = 0;
 """
+
+
+SYMBOL = re.compile(r"\bk\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,10 @@ def print_wrapper(
     schedule: Schedule,
     plan: MemoryPlan,
     kernels: Mapping[str, KernelSource],
+    threads: int,
 ) -> Wrapper:
-    """The wrapper of a schedule; `kernels` by name."""
-    return _Writer(graph, schedule, plan, kernels).write(name)
+    """The wrapper of a schedule; `kernels` by name; threads: for products of our own."""
+    return _Writer(graph, schedule, plan, kernels, threads).write(name)
 
 
 class _Writer:
@@ -49,7 +55,9 @@ class _Writer:
         schedule: Schedule,
         plan: MemoryPlan,
         kernels: Mapping[str, KernelSource],
+        threads: int,
     ) -> None:
+        self.threads = threads
         self.graph = graph
         self.schedule = schedule
         self.plan = plan
@@ -60,6 +68,8 @@ class _Writer:
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
+        self.declarations: list[str] = []
+        self.symbols = {name for source in kernels.values() for name in source.symbols}
 
     def write(self, name: str) -> Wrapper:
         for buffer, place in self.plan.places.items():
@@ -70,6 +80,8 @@ class _Writer:
         for position, step in enumerate(self.schedule.steps):
             if isinstance(step, Kernel):
                 self._call_kernel(step)
+            elif isinstance(step, ExternKernel) and step.ours:
+                self._call_product(step)
             elif isinstance(step, ExternKernel):
                 self._call_extern(step)
             for dead in self.plan.dead_after.get(position, ()):
@@ -86,12 +98,12 @@ class _Writer:
             "outputs": [self._output(output) for output in self.graph.outputs],
         }
         spec["views"] = list(self.views)
-        lines = [HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]
+        lines = [*self.declarations, HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]
         return Wrapper("\n".join(lines), spec)
 
     def _sizes(self) -> list[str]:
         """Sizes known at a call are read from the last slot."""
-        symbols = sorted({name for source in self.kernels.values() for name in source.symbols})
+        symbols = sorted(self.symbols)
         if not symbols:
             return []
         lines = [f"  const i64* sizes = (const i64*)d[{len(self.slots)}];"]
@@ -107,6 +119,10 @@ class _Writer:
         self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
 
     def _call_extern(self, step: ExternKernel) -> None:
+        number = self._extern_number(step)
+        self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {self.externs[-1][0]}")
+
+    def _extern_number(self, step: ExternKernel) -> int:
         target = self.plan.given.get(step.name, step.target)
         given = dict(step.kwargs)
         operands = []
@@ -121,11 +137,27 @@ class _Writer:
                 value = argument.default_value
             operands.append(self._operand(value))
         results = [-1] if step.name in self.plan.given else self._results(step)
-        number = len(self.externs)
         overload = target._overloadname
         overload = "" if overload == "default" else overload
         self.externs.append((target._schema.name, overload, operands, results))
-        self.lines.append(f"  if (rt->call(rt, {number})) return 1;  // {target}")
+        return len(self.externs) - 1
+
+    def _call_product(self, step: ExternKernel) -> None:
+        *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
+        (m, k), n = x.size, weight.size[1]
+        pointers = [self._pointer(view) for view in (x, weight, *bias)]
+        left, right, start = pointers if bias else (*pointers, "0")
+        numbers = (m, n, k, left, x.stride[0], right, *weight.stride, start)
+        self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
+        result = self._pointer(self._whole(step.name))
+        arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))
+        # Where it finds no memory for its copies the operator runs.
+        instead = f"rt->call(rt, {self._extern_number(step)})"
+        self.lines.append(f"  if ({PRODUCT_NAME}({arguments}) && {instead}) return 1;")
+        self.declarations = [PRODUCT_DECLARATION]
+
+    def _pointer(self, view: ViewRef) -> str:
+        return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"
 
     def _results(self, step: ExternKernel) -> list[int]:
         if step.layout is not None:

@@ -153,6 +153,8 @@ class ExternKernel:
     none. The result may be stored directly where `name` lives if the kernel can write into a given
     output of that layout, else what it returns becomes `name`.
     mutates: names of buffers that the call writes in place.
+    ours: a product (`aten.mm` or `aten.addmm` of float32) for which no operator is called, but our
+    own (`codegen/cpp/product.py`).
     """
 
     name: str
@@ -163,6 +165,7 @@ class ExternKernel:
     mutates: tuple[str, ...] = ()
     origins: Origins = field(default=Origins(), compare=False)
     reason: str = ""
+    ours: bool = False
 
     def views(self) -> Iterator[ViewRef]:
         """All tensors among the arguments."""
@@ -242,7 +245,8 @@ def _print_node(node: Node) -> str:
         return f"{node.name}: {node.layout} = {node.extern}[{node.index}]"
     parts = [_print_argument(arg) for arg in node.args]
     parts += [f"{key}={_print_argument(value)}" for key, value in node.kwargs]
-    return f"{node.name}: {node.layout} = {node.target}({', '.join(parts)})"
+    ours = " (our own)" if node.ours else ""
+    return f"{node.name}: {node.layout} = {node.target}({', '.join(parts)}){ours}"
 
 
 def verify(graph: LoopGraph) -> None:

@@ -36,28 +36,36 @@ def without_bias(x: Any, w: Any) -> Any:
     return x @ w.t()
 
 
-@pytest.mark.parametrize("faster", [True, False])
-def test_answer_is_used_and_kept(
-    faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def answer(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """Says what every measurement finds; returns the products that were measured."""
     asked: list[Any] = []
     monkeypatch.setattr(
-        library_kernels, "_onednn_is_faster", lambda product: asked.append(product) or faster
+        library_kernels, "_measure", lambda product, *rest: asked.append(product) or name
     )
+    return asked
+
+
+@pytest.mark.parametrize("fastest", ["aten", "onednn", "ours"])
+def test_answer_is_used_and_kept(
+    fastest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answer(monkeypatch, fastest)
     store = Store(tmp_path)
     x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
     for _ in range(2):
         graph = choose_library_kernels(lowered(linear, x, w, b), store, 1)
-        expected = "mkldnn._linear_pointwise.default" if faster else "aten.addmm.default"
+        onednn = fastest == "onednn"
+        expected = "mkldnn._linear_pointwise.default" if onednn else "aten.addmm.default"
         assert targets(graph) == [expected]
+        assert any(getattr(node, "ours", False) for node in graph.nodes) == (fastest == "ours")
         torch.testing.assert_close(interpret_graph(graph, [x, w, b])[0], linear(x, w, b))
     assert len(asked) == 1
     [kept] = tmp_path.glob("products/*/*.json")
-    assert list(json.loads(kept.read_text()).values()) == [faster]
+    assert list(json.loads(kept.read_text()).values()) == [fastest]
 
 
 def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_kernels, "_onednn_is_faster", lambda product: True)
+    answer(monkeypatch, "onednn")
     store = Store(tmp_path)
     x, w = torch.randn(6, 8), torch.randn(8, 5)
     strided = choose_library_kernels(lowered(lambda x, w: x @ w[:, ::2], x, w), store, 1)
@@ -74,7 +82,7 @@ def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_weight_stored_by_columns_is_turned(
     offset: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library_kernels, "_onednn_is_faster", lambda product: True)
+    answer(monkeypatch, "onednn")
 
     def program(x: Any, w: Any, b: Any) -> Any:
         return torch.addmm(b, x, w.sin_()[offset // 8 :])  # written before it is turned
@@ -92,11 +100,17 @@ def test_weight_stored_by_columns_is_turned(
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_real_measurement_gives_an_answer(columns: bool) -> None:
+def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None:
     weight = torch.randn(64, 64).t() if columns else torch.randn(64, 64)
     graph = lowered(linear, torch.randn(64, 64), weight, torch.randn(64))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
     product = library_kernels._as_linear(node, graph.layouts())
     assert product is not None
     assert product.shape_class() == (64, 64, 64, True, columns)
-    assert library_kernels._onednn_is_faster(product) in (True, False)
+    asked: list[Any] = []
+
+    def ours(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
+        asked.append(torch.addmm(b, x, w, out=out))
+
+    assert library_kernels._measure(product, ours, 1) in library_kernels.REWRITES
+    assert asked
