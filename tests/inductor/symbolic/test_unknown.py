@@ -1,0 +1,79 @@
+"""Numbers and sizes that only the running program knows: compiled between the lines that make them,
+with eager's values, gradients and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.base.counters import counters
+from inductor import metrics
+from tests.inductor.symbolic.unknown_programs import LAYER, PROGRAMS, Program
+
+NUMBERS = (3, 5, 0, 1, 7, 2, -1, 9)
+KNOWN_ERRORS = (RuntimeError, IndexError, ValueError)
+TWO_GRAPHS = {"float compares", "largest", "expanded"}  # the capture ends at a decision
+
+
+@pytest.fixture(autouse=True)
+def captured() -> Iterator[None]:
+    dynamo.reset()
+    with dynamo.config.patch(
+        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True, suppress_errors=False
+    ):
+        yield
+
+
+def inputs() -> list[torch.Tensor]:
+    """Rows of which some, none, one or all begin with a positive number."""
+    one = -torch.rand(7, 3, dtype=torch.float64) - 0.1
+    one[4] *= -1
+    some = torch.randn(7, 3, dtype=torch.float64)
+    return [some, some.abs() + 0.1, -some.abs() - 0.1, one]
+
+
+def outcome(function: Program, x: torch.Tensor, t: torch.Tensor) -> Any:
+    """Results and gradients, or the error."""
+    leaf = x.clone().requires_grad_()
+    LAYER.weight.grad = None
+    try:
+        results = function(leaf, t.clone())
+    except KNOWN_ERRORS as error:
+        return type(error), str(error)
+    results = results if isinstance(results, tuple) else (results,)
+    loss = sum(r.double().square().sum() for r in results
+               if isinstance(r, torch.Tensor) and r.requires_grad)  # fmt: skip
+    if isinstance(loss, torch.Tensor):
+        loss.backward()
+    return *results, leaf.grad, LAYER.weight.grad
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted), (found, wanted)
+    if isinstance(wanted, torch.Tensor):
+        assert found.requires_grad == wanted.requires_grad
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+    elif isinstance(wanted, tuple):
+        assert len(found) == len(wanted)
+        for one, two in zip(found, wanted, strict=True):
+            assert_same(one, two)
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted)
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_gradients_and_errors(name: str) -> None:
+    program = PROGRAMS[name]
+    compiled = dynamo.compile(program)
+    before = metrics.snapshot()["graphs"]
+    for number, x in zip(NUMBERS, inputs() * 2, strict=True):
+        t = torch.tensor(number)
+        assert_same(outcome(compiled, x, t), outcome(program, x, t))
+    assert metrics.snapshot()["graphs"] > before
+    assert bool(counters["graph_break"]) == (name in TWO_GRAPHS)
