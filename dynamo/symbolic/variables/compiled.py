@@ -1,8 +1,10 @@
-"""Callables that `compile` and `disable` made, met inside of traced code."""
+"""Callables that `compile`, `disable` and `torch.jit.script` made, met inside of traced code."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
@@ -32,3 +34,26 @@ def wrap_compiled(trace: Trace, value: Any, source: Source | None) -> Var:
         return DisabledVar(trace, value, source, Break("call_disabled"))
     trace.guard("ID", source, value)
     return trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
+
+
+class ScriptedVar(OpaqueVar):
+    """A function that TorchScript has compiled, called as the Python function that it was made of."""
+
+    def __init__(self, trace: Trace, value: Any, source: Source, function: Var) -> None:
+        super().__init__(trace, value, source, Break("attribute_unknown", f"of {value!r}"))
+        self.function = function
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        assert self.source is not None
+        tx.trace.guard("ID", self.source, self.value)
+        return self.function.call(tx, args, kwargs)
+
+
+@wraps(torch.jit.ScriptFunction)
+def wrap_scripted(trace: Trace, value: Any, source: Source | None) -> Var:
+    """TorchScript keeps the function in an attribute, for compilers like this one."""
+    function = getattr(value, "_torchdynamo_inline", None)
+    if source is None or function is None:
+        raise Break("value_unknown", "a function that TorchScript has compiled")
+    return ScriptedVar(
+        trace, value, source, trace.wrap(function, AttrSource(source, "_torchdynamo_inline")))

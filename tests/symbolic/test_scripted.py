@@ -1,0 +1,37 @@
+"""Functions that TorchScript has compiled."""
+
+from __future__ import annotations
+
+import torch
+
+import dynamo
+
+
+@torch.jit.script
+def scripted(x, factor: int):
+    return x * factor + torch.sqrt(torch.tensor(x.size(-1) * factor, dtype=torch.float))
+
+
+def test_a_scripted_function_is_traced_as_the_function_it_was_made_of():
+    def f(x, factor):
+        return scripted(x, factor) + scripted(x, factor=2)
+
+    x = torch.randn(3)
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x, 3), f(x, 3))
+    assert torch.equal(compiled(x, 4), f(x, 4))
+
+
+def test_another_scripted_function_in_its_place_is_seen(monkeypatch):
+    @torch.jit.script
+    def other(x, factor: int):
+        return x - factor
+
+    def f(x):
+        return scripted(x, 3)
+
+    x = torch.randn(3)
+    compiled = dynamo.compile(f, backend="eager")
+    assert torch.equal(compiled(x), f(x))
+    monkeypatch.setitem(globals(), "scripted", other)
+    assert torch.equal(compiled(x), x - 3)
