@@ -93,7 +93,10 @@ def capture_joint(
                 return None
             if any(real.requires_grad for _, real in reference.constants):
                 raise Unsupported("a tensor attribute of the graph requires grad")
-            return _differentiate(session, plan, leaving, sources)
+            joint = _differentiate(session, plan, leaving, sources)
+        if dict(session.mutated()) != dict(mutated):
+            raise Unsupported("backward writes into an input")  # checkpointed batch normalisation
+        return joint
 
 
 def _check_mutated(examples: list[Any], session: Session, mutated: list[int]) -> None:

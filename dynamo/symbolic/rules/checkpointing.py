@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import torch_functions
@@ -49,12 +51,50 @@ class Checkpointed:
 
     def __call__(self, *inputs: Any) -> Any:
         others = inputs[self.arguments :]
+        options: dict[str, Any] = {}
+        if self.preserve_rng_state and torch._C._len_torch_dispatch_stack():
+            options["context_fn"] = draws_once
         return RUN(
             lambda *arguments: self.module(*arguments, *others),
             *inputs[: self.arguments],
             use_reentrant=False,
             preserve_rng_state=self.preserve_rng_state,
+            **options,
         )
+
+
+def draws_once() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    """Contexts of forward and of the computation in backward, where a backend records both into one
+    graph: setting a generator back is no operation, so the numbers of forward are used again."""
+    drawn: list[Any] = []
+    return _Draws(drawn, replay=False), _Draws(drawn, replay=True)
+
+
+class _Draws(TorchDispatchMode):
+    """Keeps what operations draw, or gives back what was kept, in order."""
+
+    def __init__(self, drawn: list[Any], replay: bool) -> None:
+        super().__init__()
+        self.drawn, self.replay = drawn, replay
+        self.left: Iterator[Any] = iter(())
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its own compiler
+
+    def __enter__(self) -> _Draws:
+        self.left = iter(self.drawn)
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        if self.replay:
+            return next(self.left)
+        self.drawn.append(func(*args, **(kwargs or {})))
+        return self.drawn[-1]
 
 
 @rule(torch.utils.checkpoint.checkpoint)
