@@ -37,6 +37,11 @@ def _same_value(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return result
 
 
+def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A zero that has no memory, as derivatives use it; generated code reads memory."""
+    return recorder.call(aten.zeros.default, args, kwargs)
+
+
 def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """In training it writes the running statistics, which its schema does not tell."""
     running_mean, running_var, training = args[3], args[4], args[5]
@@ -85,6 +90,7 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.lift.default: _lift,
     aten.detach.default: _same_value,
     aten.alias.default: _same_value,
+    aten._efficientzerotensor.default: _zeros,
     aten.bernoulli.p: _bernoulli,
     aten.native_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm.default: _batch_norm,
