@@ -35,6 +35,7 @@ from dynamo.base.errors import Signal
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
 from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
 
+RESIZED = "a storage is resized or exchanged"
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
 
@@ -407,6 +408,7 @@ class FakeWorld:
         result = self._run_meta(op, meta_args, meta_kwargs, plain_args, plain_kwargs)
         if op.changes_facts:
             return self._change_facts(op, result, metas, fakes)
+        self._refuse_resized(op, metas, fakes)
         outcome = self._outcome_of(result, metas, device)
         if key is not None and outcome is not None:
             self.cache.outcomes[key] = outcome
@@ -485,6 +487,19 @@ class FakeWorld:
             torch.Tensor.as_strided_(fake, facts.size, facts.stride, facts.offset)
         fake.__dict__["facts"] = facts
         return fake
+
+    def _refuse_resized(
+        self, op: _OpFacts, metas: list[torch.Tensor], fakes: list[Fake]
+    ) -> None:
+        """`out=` of another shape: the operation has given an argument other sizes."""
+        resized = [
+            fake for fake, meta in zip(fakes, metas, strict=True)
+            if (meta.size(), meta.stride()) != (fake.facts.size, fake.facts.stride)
+        ]
+        for fake in resized:
+            fake.__dict__.pop("_meta", None)
+        if resized:
+            raise NoFakeKernel(op.func, RESIZED)
 
     def _output_device(
         self, op: _OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake]
@@ -592,7 +607,7 @@ class _OpFacts:
     def refuse(self, args: tuple[Any, ...]) -> None:
         """Raises where the outcome does not follow from the facts."""
         if self.func in _RESIZES:
-            raise NoFakeKernel(self.func, "a storage is resized or exchanged")
+            raise NoFakeKernel(self.func, RESIZED)
         if self.func is aten.repeat_interleave.Tensor:
             raise DataDependent(self.func)
         if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
