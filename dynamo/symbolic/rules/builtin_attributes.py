@@ -63,7 +63,7 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
     if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
         raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
     if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
-        return issubclass(cls, kinds)
+        return issubclass(cls, kinds) or has_flag(tx, var, kinds)
     if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
         facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
         return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
@@ -71,6 +71,14 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
     if real is not None and not isinstance(var, TensorVar):
         return isinstance(real, kinds)
     return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
+
+
+def has_flag(tx: SymbolicFrame, var: Var, kind: type) -> bool:
+    """True for a tensor from outside that says itself that it is a parameter or buffer."""
+    if not isinstance(var, TensorVar) or var.real is None:
+        return False
+    name = "_is_param" if kind is torch.nn.Parameter else "_is_buffer"
+    return var.has_attr(tx, name) and var.get_attr(tx, name).truth(tx)
 
 
 TENSOR_TYPE = type(torch.FloatTensor)
