@@ -80,6 +80,8 @@ SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
     register_parameter register_buffer register_module add_module""".split()
 )
+# What autograd calls of a compiled graph compiles its backward, at the first time.
+AOT_FOLDER = os.path.join(OWN_FOLDER, "aot") + os.sep
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
@@ -104,7 +106,8 @@ class Converter:
 
         changed: numbers and sizes that had several values in earlier calls.
         """
-        if frame.code.co_filename in WHOLE_FILES or frame.code.co_filename.startswith("<frozen"):
+        file = frame.code.co_filename
+        if file in WHOLE_FILES or file.startswith(("<frozen", AOT_FOLDER)):
             return hook.SKIP_RECURSIVE
         if frame.code.co_name == "__torch_dispatch__":  # below autograd: the graphs are above it
             return hook.SKIP_RECURSIVE
