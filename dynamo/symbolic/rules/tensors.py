@@ -59,7 +59,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
             made = trace.call_in_transform(getattr, [var.fake, name], {}, [var])
         if made is not None:
             return made
-        fake = trace.run_fake(getattr, var.fake, name)
+        fake = torch_functions.run_on_fakes(tx, getattr, [var.fake, name], {})
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
