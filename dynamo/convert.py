@@ -182,7 +182,7 @@ class Converter:
     ) -> Any:
         context = CompileContext(
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
-            changed=changed if learns(options) else frozenset(),
+            changed=changed if learns(options) else frozenset(), learns=learns(options),
             everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),
         )

@@ -44,6 +44,7 @@ class CompileContext:
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
     changed: numbers and sizes that had several values so far; they become symbolic.
+    learns: so do numbers that are known to change (see `sizes.is_schedule`).
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
         can't be, because of static_because. fixed: facts that an attempt could not keep symbolic.
@@ -59,6 +60,7 @@ class CompileContext:
     seconds_lost: float = 0.0
     raised_at: dict[Var, int] = field(default_factory=dict)
     changed: frozenset[Fact] = frozenset()
+    learns: bool = False
     everything_dynamic: bool = False
     symbolic: bool = False
     static_sizes: bool = False

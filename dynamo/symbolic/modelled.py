@@ -20,6 +20,7 @@ from dynamo.symbolic.rules import (
     methods,
     modes,
     operators,
+    optimizer_steps,
     optimizers,
     python_sources,
     standard_library,
@@ -63,10 +64,11 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
     checkpointing, classes, conditional, constant, containers, contexts, dicts, exception_rules,
-    exceptions, folding, foreign, functions, generator_rules, generators, identity,
-    inference, iterators, lists, methods, modes, modules, objects, operators, optimizers,
+    exceptions, folding, foreign, functions, generator_rules, generators, identity, inference,
+    iterators, lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
     python_modules, python_sources, standard_library, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, weakrefs,
+    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

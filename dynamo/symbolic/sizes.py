@@ -163,3 +163,19 @@ def is_argument(source: Source) -> bool:
     while isinstance(source, ItemSource):
         source = source.base
     return isinstance(source, LocalSource)
+
+
+SCHEDULES = {("param_groups", "lr"): float, ("state", "step"): int}
+
+
+def is_schedule(kind: type, source: Source) -> bool:
+    """True for a learning rate and for a step counter of an optimizer, which change by nature.
+
+    >>> groups = ItemSource(LocalSource("optimizer"), "param_groups")
+    >>> is_schedule(float, ItemSource(ItemSource(groups, 0), "lr"))
+    True
+    """
+    key = getattr(source, "key", None)
+    names = {getattr(part, "key", getattr(part, "name", None)) for part in source.chain()}
+    return any(key == last and kind is wanted and first in names
+               for (first, last), wanted in SCHEDULES.items())

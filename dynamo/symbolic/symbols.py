@@ -25,7 +25,7 @@ from dynamo.guards.explain import failures
 from dynamo.guards.shape_code import ROUNDINGS, Fact, ShapeFacts
 from dynamo.guards.sources import Scope, Source
 from dynamo.shapes.fake import NotSymbolic, Unprintable
-from dynamo.symbolic.sizes import is_argument, make_fake
+from dynamo.symbolic.sizes import is_argument, is_schedule, make_fake
 from dynamo.symbolic.unknowns import Unknowns
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -60,7 +60,8 @@ VALUE_FREE = frozenset(
     """add sub mul div truediv true_divide floor_divide floordiv divide multiply subtract remainder
     mod fmod pow rsub eq ne lt le gt ge clamp clip clamp_min clamp_max addcmul addcdiv lerp where
     masked_fill fill full_like addmm baddbmm leaky_relu
-    iadd isub imul itruediv ifloordiv imod ipow""".split()
+    iadd isub imul itruediv ifloordiv imod ipow fused_adam fused_adamw fused_sgd
+    fused_adagrad""".split()
 )
 
 
@@ -105,6 +106,7 @@ class Symbols:
         self.trace = trace
         self.context = context
         self.changed: frozenset[Fact] = getattr(context, "changed", frozenset())
+        self.learns = bool(getattr(context, "learns", False))
         self.everything = bool(getattr(context, "everything_dynamic", False))
         self.facts: dict[str, Fact] = {}
         self.values: dict[str, int | float] = {}
@@ -139,7 +141,8 @@ class Symbols:
         elif kind is not float or config.specialize_float:
             return False
         fact = Fact(source, "value")
-        return fact in self.changed and fact not in self.context.fixed
+        wanted = fact in self.changed or self.learns and is_schedule(kind, source)
+        return wanted and fact not in self.context.fixed
 
     def name(self, fact: Fact, value: int | float) -> str:
         """The name of a fact; made at its first use."""

@@ -16,7 +16,7 @@ import torch
 
 from dynamo.base.errors import Break, SkipFrame
 from dynamo.symbolic.rules.table import NONE, rule
-from dynamo.symbolic.variables import numbers, unknown
+from dynamo.symbolic.variables import held, numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -133,12 +133,16 @@ number_rule(round, numbers.rounded, "round")
 
 @rule([min])
 def min_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else numbers.extreme(tx.trace, "min", args)
+    if kwargs:
+        return None
+    return numbers.extreme(tx.trace, "min", args) or held.extreme(tx, "min", args)
 
 
 @rule([max])
 def max_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
-    return None if kwargs else numbers.extreme(tx.trace, "max", args)
+    if kwargs:
+        return None
+    return numbers.extreme(tx.trace, "max", args) or held.extreme(tx, "max", args)
 
 
 @rule([divmod])

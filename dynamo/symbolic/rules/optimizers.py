@@ -1,7 +1,7 @@
-"""Optimizers: their step counters are tensors, whose values eager reads as Python numbers.
+"""Optimizers: numbers that eager reads out of their tensors stay in the graph.
 
-Here they stay in the graph, as tensors of no dimension in double precision: eager's Python floats
-are doubles too, so that the parameters come out with the same bits.
+Step counters, and learning rates that are tensors, become `HeldNumber`s: in double precision, as
+eager's Python floats are, so that the parameters come out with the same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.held import HeldNumber
 from dynamo.symbolic.variables.lists import SequenceVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -23,72 +24,130 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
-@rule(_get_value, TensorVar)
-def counter_value(tx: SymbolicFrame, counter: Var) -> Var | None:
-    """`counter.item()` as a tensor."""
-    assert isinstance(counter, TensorVar)
-    if not counter.fake.dtype.is_floating_point or counter.fake.dim():
+@rule(_get_value)
+def counter_value(tx: SymbolicFrame, value: Var) -> Var | None:
+    """`value.item()` of a tensor, as a held number; a number as it is."""
+    if not isinstance(value, TensorVar) or isinstance(value, HeldNumber):
+        return value
+    if not value.fake.dtype.is_floating_point or value.fake.dim():
         return None
-    return tx.trace.call(tx, torch.Tensor.double, tx.trace.call(tx, torch.Tensor.detach, counter))
+    detached = tx.trace.call(tx, torch.Tensor.detach, value)
+    made = tx.trace.call(tx, torch.Tensor.double, detached)
+    assert isinstance(made, TensorVar)
+    return HeldNumber.of(made)
 
 
-def _add(
-    tx: SymbolicFrame, target: Var, left: Var, right: Var, value: Var, combine: Any
-) -> Var | None:
-    """`target += combine(value * left, right)`."""
-    factor = _factor(tx, target, value)
-    if factor is None:
+@rule(torch.as_tensor, HeldNumber)
+def as_tensor(tx: SymbolicFrame, value: Var, **kwargs: Var) -> Var | None:
+    """A number becomes a tensor of the default dtype."""
+    if any(name != "device" for name in kwargs):
         return None
-    scaled = tx.trace.call(tx, torch.Tensor.mul, left, factor)
-    return tx.trace.call(tx, torch.Tensor.add_, target, tx.trace.call(tx, combine, scaled, right))
+    dtype = tx.trace.constant(torch.get_default_dtype())
+    return tx.trace.call_real(tx, torch.Tensor.to, [value], {**kwargs, "dtype": dtype})
 
 
-@rule(torch.Tensor.addcdiv_, TensorVar, TensorVar, TensorVar)
-def add_quotient(
-    tx: SymbolicFrame, target: Var, left: Var, right: Var, *, value: Var = ConstVar(1)  # noqa: B008
-) -> Var | None:
-    """`target += value * left / right` where value is a tensor that eager would read."""
-    return _add(tx, target, left, right, value, torch.Tensor.div)
-
-
-@rule(torch.Tensor.addcmul_, TensorVar, TensorVar, TensorVar)
-def add_product(
-    tx: SymbolicFrame, target: Var, left: Var, right: Var, *, value: Var = ConstVar(1)  # noqa: B008
-) -> Var | None:
-    """`target += value * left * right` where value is a tensor that eager would read."""
-    return _add(tx, target, left, right, value, torch.Tensor.mul)
-
-
-@rule(torch._foreach_addcdiv_, SequenceVar, SequenceVar, SequenceVar, TensorVar)
-def add_quotients(tx: SymbolicFrame, *args: Var) -> Var | None:
-    return _each(tx, add_quotient, *args)
-
-
-@rule(torch._foreach_addcmul_, SequenceVar, SequenceVar, SequenceVar, TensorVar)
-def add_products(tx: SymbolicFrame, *args: Var) -> Var | None:
-    return _each(tx, add_product, *args)
-
-
-def _each(
-    tx: SymbolicFrame, add: Callable[..., Var | None],
-    targets: Var, left: Var, right: Var, scalars: Var,
-) -> Var | None:
-    """`add` for each item of lists, with the numbers of all in one tensor."""
-    lists = [targets.unpack(tx), left.unpack(tx), right.unpack(tx)]
-    numbers = scalars.unpack(tx)
-    if any(len(items) != len(numbers) for items in lists):
+@rule(torch.full_like, TensorVar, TensorVar)
+def full_like(tx: SymbolicFrame, like: Var, value: Var) -> Var | None:
+    """`torch.full_like(x, lr)` where eager would read the learning rate."""
+    number = _plain(tx, like, value)
+    if number is None:
         return None
-    for *tensors, number in zip(*lists, numbers, strict=True):
-        if add(tx, *tensors, value=number) is None:
-            raise Break("item", repr(scalars))
-    return ConstVar(None)
+    empty = tx.trace.call(tx, torch.empty_like, like)
+    return tx.trace.call(tx, torch.Tensor.fill_, empty, number)
 
 
-def _factor(tx: SymbolicFrame, target: Var, value: Var) -> Var | None:
+# -- operators with a factor that is a tensor ---------------------------------------------------
+
+
+def _plain(tx: SymbolicFrame, target: Var, value: Var) -> Var | None:
     """The number in a tensor, without its history; None where `value` is no such tensor."""
     if not isinstance(value, TensorVar) or not isinstance(target, TensorVar):
         return None
     plain = value.fake.dim() == 0 and value.fake.dtype.is_floating_point
     if not plain or target.fake.dtype not in (torch.float32, torch.float64):
         return None
-    return tx.trace.call(tx, torch.Tensor.detach, value)
+    number = tx.trace.call(tx, torch.Tensor.detach, value)
+    if target.fake.dim():
+        return number
+    return tx.trace.call(tx, torch.Tensor.to, number, tx.trace.constant(target.fake.dtype))
+
+
+def _scaled(combine: Any) -> Callable[..., Var | None]:
+    """`target += combine(value * left, right)`."""
+
+    def handle(
+        tx: SymbolicFrame, target: Var, left: Var, right: Var, *,
+        value: Var = ConstVar(1),  # noqa: B008
+    ) -> Var | None:
+        factor = _plain(tx, target, value)
+        if factor is None:
+            return None
+        scaled = tx.trace.call(tx, torch.Tensor.mul, left, factor)
+        combined = tx.trace.call(tx, combine, scaled, right)
+        return tx.trace.call(tx, torch.Tensor.add_, target, combined)
+
+    return handle
+
+
+def _added(real: Any) -> Callable[..., Var | None]:
+    """`target + alpha * other`, in place or not."""
+
+    def handle(
+        tx: SymbolicFrame, target: Var, other: Var, *, alpha: Var = ConstVar(1)  # noqa: B008
+    ) -> Var | None:
+        factor = _plain(tx, target, alpha)
+        if factor is None:
+            return None
+        return tx.trace.call(tx, real, target, tx.trace.call(tx, torch.Tensor.mul, other, factor))
+
+    return handle
+
+
+SCALED: dict[Any, Callable[..., Var | None]] = {
+    torch.Tensor.addcdiv_: _scaled(torch.Tensor.div),
+    torch.Tensor.addcmul_: _scaled(torch.Tensor.mul),
+}
+ADDED: dict[Any, Callable[..., Var | None]] = {
+    real: _added(real)
+    for real in (torch.Tensor.add_, torch.Tensor.add, torch.Tensor.sub_, torch.Tensor.sub)
+}
+for operation, handler in SCALED.items():
+    rule(operation, TensorVar, TensorVar, TensorVar)(handler)
+for operation, handler in ADDED.items():
+    rule(operation, TensorVar, TensorVar)(handler)
+
+
+def _each(
+    tx: SymbolicFrame, add: Callable[..., Var | None], lists: list[Var], name: str, numbers: Var
+) -> Var | None:
+    """`add` for each item of lists, with one tensor for all, or a tensor or list of numbers."""
+    items = [tensors.unpack(tx) for tensors in lists]
+    if isinstance(numbers, TensorVar) and not numbers.fake.dim():
+        values: list[Var] = [numbers] * len(items[0])
+    else:
+        values = numbers.unpack(tx)
+    if not all(isinstance(value, TensorVar) for value in values):
+        return None
+    if any(len(tensors) != len(values) for tensors in items):
+        return None
+    for *tensors, value in zip(*items, values, strict=True):
+        if add(tx, *tensors, **{name: value}) is None:
+            raise Break("item", repr(numbers))
+    return ConstVar(None)
+
+
+@rule(torch._foreach_addcdiv_, SequenceVar, SequenceVar, SequenceVar, (TensorVar, SequenceVar))
+def add_quotients(tx: SymbolicFrame, *args: Var) -> Var | None:
+    return _each(tx, SCALED[torch.Tensor.addcdiv_], list(args[:3]), "value", args[3])
+
+
+@rule(torch._foreach_addcmul_, SequenceVar, SequenceVar, SequenceVar, (TensorVar, SequenceVar))
+def add_products(tx: SymbolicFrame, *args: Var) -> Var | None:
+    return _each(tx, SCALED[torch.Tensor.addcmul_], list(args[:3]), "value", args[3])
+
+
+@rule(torch._foreach_add_, SequenceVar, SequenceVar)
+def add_multiples(tx: SymbolicFrame, *args: Var, alpha: Var = ConstVar(1)) -> Var | None:  # noqa: B008
+    if not isinstance(alpha, TensorVar):
+        return None
+    return _each(tx, ADDED[torch.Tensor.add_], list(args), "alpha", alpha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
 AS_IN_EAGER = frozenset({
     torch.nn.Module._call_impl.__code__, torch.nn.TransformerEncoder.forward.__code__,
 })
+OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -119,9 +121,15 @@ def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
     raise Break("data_dependent_branch", repr(var))
 
 
+def is_optimizer(filename: str) -> bool:
+    """True for the optimizers' own files: compiled, they work in the precision of their counters,
+    and leave out the checks of their settings."""
+    return filename.startswith(OPTIMIZERS) and not filename.endswith(f"{os.sep}optimizer.py")
+
+
 @rule([torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling])
 def is_compiling(tx: SymbolicFrame) -> Var:
-    return ConstVar(tx.code not in AS_IN_EAGER)
+    return ConstVar(tx.code not in AS_IN_EAGER and not is_optimizer(tx.code.co_filename))
 
 
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,

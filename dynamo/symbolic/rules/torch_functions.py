@@ -22,6 +22,7 @@ from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.held import HeldNumber, gives_number, held_numbers, with_dtypes
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -114,6 +115,11 @@ TENSOR_PYTHON_FUNCTIONS = frozenset(
 )
 
 
+# Operators without a fake kernel that only write into their arguments.
+NO_RESULT: tuple[Any, ...] = (
+    torch._fused_sgd_, torch.ops.aten._fused_sgd_.default,
+    torch._fused_adagrad_, torch.ops.aten._fused_adagrad_.default,
+)
 # Libraries whose operators' fake kernels count what is written.
 TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 
@@ -146,6 +152,18 @@ def call_in_graph(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var:
     """Runs a torch function on the fakes and puts it into the graph."""
+    if held_numbers(args, kwargs):
+        if gives_number(function, args):
+            number = put_in_graph(tx, function, args, kwargs)
+            return HeldNumber.of(number) if isinstance(number, TensorVar) else number
+        args = with_dtypes(tx, args)
+    return put_in_graph(tx, function, args, kwargs)
+
+
+def put_in_graph(
+    tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """The same, of arguments as they are."""
     function, kind, target = _node_target(function)
     break_where_caught(tx, function)
     tx.trace.symbols.prepare(function, args, kwargs)
@@ -173,7 +191,7 @@ def call_in_graph(
     changed = [
         var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
     ]
-    given = written_by_schema(function, args, kwargs)
+    given = written_by_schema(schemas_of(function, result), args, kwargs)
     changed = [*changed, *(var for var in given or () if var not in changed)]
     if given is None and not changed and is_plain_result(result):
         return tx.trace.constant(result)
@@ -189,21 +207,32 @@ def call_in_graph(
     return wrap_result(tx, node, result, tensors)
 
 
+def schemas_of(function: Any, result: Any) -> list[Any]:
+    """The schemas to ask for what a function writes: those of operators of libraries (their fake
+    kernels need not count writes) and of torch's own that return nothing (`_fused_adam_` does not
+    count them either). None at all for what only computes a result."""
+    if isinstance(function, torch._ops.OpOverload) and function.namespace not in TORCH_OPERATORS:
+        schemas = [function._schema]
+        return [schema for schema in schemas if not schema.returns or schema.is_mutable]
+    if result is not None or isinstance(function, types.FunctionType):
+        return []
+    packet = getattr(torch.ops.aten, getattr(function, "__name__", "").partition(".")[0], None)
+    schemas = [getattr(packet, name)._schema for name in packet.overloads()] if packet else []
+    return [schema for schema in schemas if schema.is_mutable and not schema.returns]
+
+
 def written_by_schema(
-    function: Any, args: list[Var], kwargs: dict[str, Var]
+    schemas: list[Any], args: list[Var], kwargs: dict[str, Var]
 ) -> list[TensorVar] | None:
-    """What an operator of a library writes into, as its schema says (its fake kernel need not);
-    None for torch's own operators and for those that only compute a result."""
-    if not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS:
-        return None
-    if function._schema.returns and not function._schema.is_mutable:
+    """What an operator of these schemas writes into; None where there is no schema."""
+    if not schemas:
         return None
     found: list[TensorVar] = []
-    for index, declared in enumerate(function._schema.arguments):
+    for index, declared in ((i, d) for schema in schemas for i, d in enumerate(schema.arguments)):
         value = args[index] if index < len(args) else kwargs.get(declared.name)
         if value is not None and declared.alias_info is not None and declared.alias_info.is_write:
             collect_tensors(value, found)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _node_target(function: Any) -> tuple[Any, str, Any]:
@@ -223,6 +252,8 @@ def run_on_fakes(
     tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """The fake result; raises Break or the traced program's exception."""
+    if any(function is known for known in NO_RESULT):
+        return None
     try:
         return tx.trace.run_fake(function, *args, **kwargs)
     except DataDependent as error:

@@ -1,0 +1,90 @@
+"""Optimizers that branch on a step counter: Python functions that are traced in place of torch's.
+
+They compute both ways and choose by `torch.where`, so that the counter stays in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import asgd, radam
+from torch.optim.optimizer import _get_value
+
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import inline_stand_in
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+def rectified_step(
+    params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, state_steps: Any, *, beta1: float,
+    beta2: float, lr: Any, weight_decay: float, eps: float, decoupled_weight_decay: bool,
+    maximize: bool,
+) -> None:
+    """RAdam: Adam where the variance of the step is known well enough, momentum before."""
+    longest = 2 / (1 - beta2) - 1
+    for param, grad, mean, square, counter in zip(
+        params, grads, exp_avgs, exp_avg_sqs, state_steps, strict=True
+    ):
+        counter += 1
+        step = _get_value(counter)
+        grad = -grad if maximize else grad
+        if weight_decay != 0 and decoupled_weight_decay:
+            param.mul_(1 - lr * weight_decay)
+        elif weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        mean.lerp_(grad, 1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        correction = 1 - beta2**step
+        length = longest - 2 * step * beta2**step / correction
+        factor = (length - 4) * (length - 2) * longest
+        rectified = (factor / ((longest - 4) * (longest - 2) * length)) ** 0.5
+        momentum = mean / (1 - beta1**step) * lr
+        adaptive = momentum * (correction**0.5 / square.sqrt().add_(eps)) * rectified
+        param.add_(torch.where(length > 5, adaptive, momentum), alpha=-1)
+
+
+def averaged_step(
+    params: Any, grads: Any, axs: Any, mus: Any, etas: Any, state_steps: Any, *, lambd: float,
+    lr: Any, t0: float, alpha: float, weight_decay: float, maximize: bool,
+) -> None:
+    """ASGD: the average is the parameter itself until its weight is less than 1."""
+    for param, grad, mean, weight, eta, counter in zip(
+        params, grads, axs, mus, etas, state_steps, strict=True
+    ):
+        grad = -grad if maximize else grad
+        counter += 1
+        if weight_decay != 0:
+            grad = grad.add(param, alpha=weight_decay)
+        rate = _get_value(eta)
+        param.mul_(1 - lambd * rate)
+        param.add_(grad, alpha=-rate)
+        mean.copy_(torch.where(weight == 1, param, mean + (param - mean) * weight))
+        step = _get_value(counter)
+        eta.copy_(torch.as_tensor(lr / (1 + lambd * lr * step) ** alpha))
+        weight.copy_(torch.as_tensor(1 / max(1, step - t0)))
+
+
+STEPS: dict[Any, Callable[..., None]] = {
+    radam._single_tensor_radam: rectified_step,
+    radam._multi_tensor_radam: rectified_step,
+    asgd._single_tensor_asgd: averaged_step,
+}
+IN_EAGER = ("capturable", "differentiable", "has_complex")  # settings of which these know nothing
+
+
+def _register(real: Any, step: Callable[..., None]) -> None:
+    @rule(real)
+    def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+        if any(kwargs[name].truth(tx) for name in IN_EAGER):
+            return None
+        settings = {name: var for name, var in kwargs.items() if name not in IN_EAGER}
+        return inline_stand_in(tx, step, list(args), settings)
+
+
+for update, stand_in in STEPS.items():
+    _register(update, stand_in)
