@@ -67,8 +67,7 @@ PARTS = (
     exceptions, folding, foreign, functions, generator_rules, generators, identity, inference,
     iterators, lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
     python_modules, python_sources, standard_library, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
-    weakrefs,
+    tensors, texts, torch_functions, transforms, unknown_numbers, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
