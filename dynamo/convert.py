@@ -332,7 +332,9 @@ class Converter:
         cells = [cell.cell_contents for cell in frame.cells.values() if _is_bound(cell)]
         if any(value is torch or holds_tensor(value) for value in (*names, *cells)):
             return
-        raise SkipFrame("no tensor before the first break", forever=False)
+        raise SkipFrame(
+            "no tensor before the first break", forever=self.codes.is_endless(frame.code)
+        )
 
     def compile_graph(
         self,

@@ -16,11 +16,12 @@ from dynamo.symbolic.variables.base import Var
 
 
 class CodeCache:
-    """Decoded code objects, by identity (equal code objects may have different constants)."""
+    """What is known of code objects, by identity (equal ones may have different constants)."""
 
     def __init__(self) -> None:
         self._decoded: dict[int, tuple[CodeType, Decoded]] = {}
         self._liveness: dict[int, tuple[CodeType, Liveness]] = {}
+        self._endless: dict[int, CodeType] = {}
 
     def decode(self, code: CodeType) -> Decoded:
         known = self._decoded.get(id(code))
@@ -33,6 +34,13 @@ class CodeCache:
         if known is None:
             known = self._liveness[id(code)] = (code, Liveness(self.decode(code)))
         return known[1]
+
+    def is_endless(self, code: CodeType) -> bool:
+        """True for functions that were seen to call themselves again and again."""
+        return id(code) in self._endless
+
+    def mark_endless(self, code: CodeType) -> None:
+        self._endless[id(code)] = code
 
 
 @dataclass

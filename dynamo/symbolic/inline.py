@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from dynamo.base.decisions import decisions
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic import machine
+from dynamo.symbolic.breaks import TORCH, is_standard_library
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
@@ -73,8 +76,44 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
         raise Break("call_disabled", function.qualname)
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("async_code", function.qualname)
-    if len(tx.trace.frames) > tx.trace.context.inline_depth:
+    if is_too_deep(tx, code):
         raise Break("inline_too_deep", function.qualname)
+
+
+def is_too_deep(tx: SymbolicFrame, code: CodeType) -> bool:
+    """True where a call is not to be inlined because of those that it is inside of.
+
+    A function that is found to recurse beyond what several traces can take in at once calls itself
+    from now on: else each of its levels would be traced together with all those below.
+    """
+    codes, frames = tx.trace.context.codes, tx.trace.frames
+    if codes.is_endless(code):
+        return any(frame.code is code for frame in frames)
+    if len(frames) <= tx.trace.context.inline_depth:
+        return False
+    callers = [code, *(frame.code for frame in reversed(frames))]
+    own = next((item for item in callers if is_users(item)), None)
+    if own is not None and not codes.is_endless(own) and count_running(own) > 1:
+        codes.mark_endless(own)
+        raise RestartTrace(None)
+    return True
+
+
+def is_users(code: CodeType) -> bool:
+    return not code.co_filename.startswith(TORCH) and not is_standard_library(code)
+
+
+def count_running(code: CodeType) -> int:
+    """Calls of a function that this thread is in the middle of; compiled ones and the parts after
+    a break have its place and the end of its name."""
+    place, count = (code.co_filename, code.co_firstlineno), 0
+    frame = sys._getframe().f_back
+    while frame is not None:
+        at = frame.f_code
+        same_place = (at.co_filename, at.co_firstlineno) == place
+        count += same_place and at.co_name.endswith(code.co_name)
+        frame = frame.f_back
+    return count
 
 
 # -- arguments ---------------------------------------------------------------------------------
