@@ -52,7 +52,10 @@ def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
 def raw_store(target: Any) -> Any:
     """The built-in `__setattr__` below all overrides."""
     kind = target.python_type()
-    return BaseException.__setattr__ if issubclass(kind, BaseException) else object.__setattr__
+    return next(
+        (base.__setattr__ for base in (BaseException, type) if issubclass(kind, base)),
+        object.__setattr__,
+    )
 
 
 def is_hidden(cls: type, name: str) -> bool:
@@ -73,7 +76,7 @@ def delete_hidden(target: Any, name: str) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """Deletes an attribute, which may have been made in the trace, too."""
     with contextlib.suppress(AttributeError):
-        object.__delattr__(target, name)
+        (type if isinstance(target, type) else object).__delattr__(target, name)
 
 
 def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:

@@ -32,6 +32,7 @@ from dynamo.symbolic.rules import (
     torch_functions,
     transforms,
     unknown_numbers,
+    values,
 )
 from dynamo.symbolic.rules import (
     exceptions as exception_rules,
@@ -57,6 +58,9 @@ from dynamo.symbolic.variables import (
     tensor,
     weakrefs,
 )
+from dynamo.symbolic.variables import (
+    values as value_vars,
+)
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
 from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_module
 
@@ -67,7 +71,8 @@ PARTS = (
     exceptions, folding, foreign, functions, generator_rules, generators, identity, inference,
     iterators, lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
     python_modules, python_sources, standard_library, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, weakrefs,
+    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -45,6 +45,7 @@ from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
+from dynamo.symbolic.variables.values import value_base
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -224,16 +225,27 @@ class ObjectProtocol:
             if not issubclass(made.python_type(), cls):
                 return made
         else:
-            made = self.new_object(tx, cls, args)
+            made = self._new_plain(tx, cls, args, kwargs)
         init = find_owner(cls, "__init__")
         if init is not None and isinstance(init[1], types.FunctionType):
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
             tx.call(self.attributes.bind_raw(tx, raw), args, kwargs)
+        elif value_base(cls) is not None:
+            pass  # `__new__` has taken the arguments
         elif isinstance(made, ObjectVar) and made.content is not None:
             made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
         elif kwargs or (args and not isinstance(made, ExceptionVar) and new is object.__new__):
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
+
+    def _new_plain(
+        self, tx: SymbolicFrame, cls: type, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        base = value_base(cls)
+        if base is None or issubclass(cls, torch.Size):
+            return self.new_object(tx, cls, args)
+        new = tuple.__new__ if base is tuple else base.__new__
+        return self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined,no-any-return]
 
     def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""

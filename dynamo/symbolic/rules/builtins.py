@@ -199,6 +199,8 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
             found = find_in_mro(args[0].python_type(), name)
             if isinstance(found, types.FunctionType):
                 return args[0].call_special(tx, name)
+            if found is not object.__str__ and args[0].plain_value is not None:
+                return tx.trace.call(tx, str, args[0].plain_value)
     return None
 
 

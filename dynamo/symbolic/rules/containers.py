@@ -12,6 +12,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.values import make_value, value_base
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -124,7 +125,10 @@ def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
         return TupleVar(values)
     if hasattr(kind, "_fields"):
         return NamedTupleVar(kind, values)
-    raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
+    made = make_value(kind, TupleVar(values)) if value_base(kind) is tuple else None
+    if made is None:
+        raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
+    return made
 
 
 @rule([list.__init__], ListVar)

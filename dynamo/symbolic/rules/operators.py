@@ -32,6 +32,7 @@ from dynamo.symbolic.variables.lists import (
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.values import value_unless
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -41,6 +42,7 @@ BINARY = {
     "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^", "matmul": "@",
 }
 COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+COMPARISONS = tuple(f"__{name}__" for name in COMPARE)
 SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 
@@ -77,6 +79,8 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
         elif issubclass(second, first):
             calls.reverse()
     for owner, name, other in calls:
+        if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
+            continue
         method = user_method(tx, owner, name)
         if method is not None:
             result = unless_not_implemented(tx.call(method, [other], {}))
@@ -153,7 +157,7 @@ def plain_number(var: Var, name: str) -> Var:
                 return var
         kind = int if issubclass(var.cls, int) else float
         return ConstVar(kind(var.as_constant()))
-    return var
+    return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
 
 
 def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
@@ -164,12 +168,23 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     plain = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-        a, b = plain_number(a, name), plain_number(b, name)
+        given = (a, b)
+        a = plain_number(a, name)
+        formats = name == "mod" and issubclass(a.python_type(), str | bytes)
+        if not formats:
+            b = plain_number(b, name)
+        if isinstance(a, TensorVar):  # which knows what to do with any number
+            b = value_unless(b)
         number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
         if number is not None:
             return number
         if both(a, b, ConstVar):
-            result = table.fold(tx, plain, [a, b], {})
+            try:
+                result = table.fold(tx, plain, [a, b], {})
+            except ObservedException as error:
+                if given == (a, b):
+                    raise
+                raise Break("operator_unknown", f"{given} fails") from error  # names other types
             assert result is not None
             return result
         if inplace:
@@ -193,7 +208,9 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             if isinstance(a, DictVar) and name == "or":
                 a.call_method(tx, "update", [b], {})
                 return a
-        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
+        if (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)) and not (
+            formats and value_unless(b, "__rmod__") is not b
+        ):
             found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
             if found is not None:
                 return found
@@ -316,6 +333,7 @@ def comparison(name: str) -> Callable[..., Var]:
     real = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
         decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
@@ -369,6 +387,7 @@ def comparison(name: str) -> Callable[..., Var]:
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
     def handle(tx: SymbolicFrame, a: Var) -> Var:
+        a = value_unless(a, f"__{name}__")
         number = numbers.unary(tx.trace, name, a) or unknown.unary(tx.trace, name, a)
         if number is not None:
             return number

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.values import is_plain
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -131,6 +132,9 @@ def fold(
 
 def plain_value(var: Var) -> Any:
     """The value of a constant, or a copy of a list of plain values; Break where it is neither."""
+    value = getattr(var, "content", None)
+    if value is not None and value.is_constant() and is_plain(var.python_type()):
+        return value.as_constant()
     items = getattr(var, "items", None)
     if var.is_constant() or not isinstance(items, list) or var.python_type() is not list:
         return var.as_constant()

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.table import plain_value, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
@@ -111,4 +111,6 @@ def plain_operand(tx: SymbolicFrame, var: Var) -> Any:
     if type(var) is DictVar and var.python_type() is dict:
         pairs = var.entries.values()
         return {key.as_constant(): plain_operand(tx, value) for key, value in pairs}
-    return Shown(show(tx, var)) if is_plain(var) else var.as_constant()
+    if is_plain(var):
+        return Shown(show(tx, var))
+    return plain_value(var)

@@ -19,7 +19,7 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSour
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
 from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar, SuperVar
 
@@ -44,6 +44,13 @@ class RawAttribute:
     def source(self) -> Source:
         owner = ObjectSource(self.owner, self.owner.__qualname__)
         return ItemSource(DictSource(owner), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Stands for a class attribute that the trace has set: a function, or no descriptor."""
+
+    value: Var
 
 
 Binder = Callable[["SymbolicFrame", RawAttribute], Var]
@@ -159,6 +166,9 @@ def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         return tx.trace.wrap(raw.value, raw.source())
     if raw.instance.is_constant():
         return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
+    value = getattr(raw.instance, "plain_value", None)
+    if value is not None and raw.owner in (int, float, complex, str, bytes, tuple):
+        return tx.trace.constant(getattr(value.as_constant(), raw.name))
     raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
 
 
@@ -167,6 +177,14 @@ def bind_cached_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method behind lru_cache."""
     function = tx.trace.wrap(raw.value, raw.source())
     return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(Written)
+def bind_written(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """What the trace itself has stored in the class."""
+    value: Var = raw.value.value
+    is_method = raw.instance is not None and isinstance(value, FunctionVar)
+    return MethodVar(value, raw.instance) if is_method else value  # type: ignore[arg-type]
 
 
 # Packages whose classes nobody changes.
@@ -195,6 +213,21 @@ class Attributes:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._searched: set[tuple[type, str, int]] = set()
+        self.written: dict[tuple[type, str], Var | None] = {}
+
+    def find(self, cls: type, name: str) -> tuple[type, Any] | None:
+        """`find_owner` as the traced program sees the classes now."""
+        if not self.written:
+            return find_owner(cls, name)
+        for owner in type.__dict__["__mro__"].__get__(cls):
+            own = type.__dict__["__dict__"].__get__(owner)
+            if (owner, name) in self.written:
+                value = self.written[owner, name]
+                if value is not None:
+                    return owner, Written(value)
+            elif name in own:
+                return owner, own[name]
+        return None
 
     # -- places -----------------------------------------------------------------------------
 
@@ -206,7 +239,7 @@ class Attributes:
         for part in type.__dict__["__mro__"].__get__(cls)[start:]:
             if part is owner:
                 break
-            if not is_settled(part):
+            if not is_settled(part) and (part, name) not in self.written:
                 place = DictSource(ObjectSource(part, part.__qualname__))
                 self.trace.guard("DICT_LACKS", place, name)
 
@@ -253,7 +286,7 @@ class Attributes:
             return self.trace.wrap(cls, None)
         if name == "__dict__":
             return InstanceDictVar(var)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found is not None and is_data_descriptor(found[1]):
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
         own = var.read_own(tx, name)
@@ -266,7 +299,7 @@ class Attributes:
 
     def bind(self, tx: SymbolicFrame, var: Var | None, cls: type, name: str) -> Var:
         """A class attribute that is known to exist, bound to the instance."""
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         assert found is not None, name
         self.guard_search(cls, name, found[0])
         return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
@@ -292,7 +325,7 @@ class Attributes:
         cls = var.python_type()
         if name == "__class__":
             return self.trace.wrap(cls, None)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found is None:
             return self.missing(tx, var, name)
         self.guard_search(cls, name, found[0])
@@ -318,11 +351,13 @@ class Attributes:
         cls = var.cls
         special = CLASS_PARTS.get(name)
         if special is not None:
+            if name == "__dict__" and any(owner is cls for owner, _ in self.written):
+                raise Break("class_attribute_store", f"{cls.__qualname__}.__dict__ is read")
             return special(tx, cls)
-        meta_found = find_owner(type(cls), name)
+        meta_found = self.find(type(cls), name)
         if meta_found is not None and is_data_descriptor(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
-        found = find_owner(cls, name)
+        found = self.find(cls, name)
         if found is not None:
             if issubclass(cls, enum.Enum) and name in cls.__members__:
                 return self.trace.wrap(cls.__members__[name], None)
@@ -355,6 +390,8 @@ class Attributes:
         instance = None if through_class else receiver
         for owner in mro[mro.index(var.start) + 1 :]:
             attributes = type.__dict__["__dict__"].__get__(owner)
+            if (owner, name) in self.written:
+                raise Break("class_attribute_store", f"super().{name}")
             if name in attributes:
                 self.guard_search(var.cls, name, owner, start=mro.index(var.start) + 1)
                 raw = RawAttribute(attributes[name], owner, name, var.cls, instance)
@@ -408,6 +445,27 @@ class Attributes:
             descriptor.call_method(tx, "__set__", [var, value], {})
         else:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+    def set_in_class(self, tx: SymbolicFrame, cls: type, name: str, value: Var | None) -> None:
+        """`type.__setattr__(cls, name, value)` (None: `type.__delattr__`), for attributes whose
+        change changes no descriptor and no special method."""
+        hidden = [find_in_mro(kind, name) for kind in (cls, type(cls))]
+        if (
+            is_settled(cls) or issubclass(cls, enum.Enum) or name.startswith("__")
+            or any(raw is not None and is_data_descriptor(raw) for raw in hidden)
+        ):
+            raise Break("class_attribute_store", f"{cls.__qualname__}.{name}")
+        if value is not None and not isinstance(value, FunctionVar):
+            kind = value.python_type()
+            if any(find_in_mro(kind, part) is not None for part in ("__get__", "__set__")):
+                raise Break("class_attribute_store", f"{cls.__qualname__}.{name} = {value!r}")
+        if value is None and self.written.get((cls, name)) is None:
+            if (cls, name) in self.written or name not in cls.__dict__:
+                raise Break("class_attribute_store", f"del {cls.__qualname__}.{name}")
+            self.guard_presence(cls, name)
+        self.trace.effects.store_attr(self.trace.wrap(cls, None), name, value)
+        self.written[cls, name] = value
+        self._searched.clear()
 
     def delete(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
         """`del var.name`."""

@@ -11,6 +11,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import find_owner
 from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
@@ -67,7 +68,16 @@ class ClassVar(Var):
         return has
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
+        setter = find_owner(type(self.cls), "__setattr__")
+        if setter is None or setter[1] is not type.__setattr__:
+            raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
+        tx.trace.attributes.set_in_class(tx, self.cls, name, value)
+
+    def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        setter = find_owner(type(self.cls), "__delattr__")
+        if setter is None or setter[1] is not type.__delattr__:
+            raise Break("class_attribute_store", f"del {self.cls.__qualname__}.{name}")
+        tx.trace.attributes.set_in_class(tx, self.cls, name, None)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return tx.trace.construct(tx, self, args, kwargs)

@@ -113,7 +113,7 @@ class SequenceVar(Var):
     ) -> int | slice:
         """A checked index into `size` items, or a slice of constants."""
         if isinstance(key, SliceVar):
-            found = key.as_constant()
+            found = key.resolve(tx)
             if found.step == 0:
                 tx.trace.raise_exception(ValueError, "slice step cannot be zero")
             return found  # type: ignore[no-any-return]
@@ -255,7 +255,7 @@ class ListVar(SequenceVar):
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
         if isinstance(key, SliceVar):
             new = value.unpack(tx)
-            where = key.as_constant()
+            where = key.resolve(tx)
             self._check_extended(tx, where, len(new))
             self.change(tx)[where] = new
             return
@@ -358,7 +358,7 @@ class RangeVar(Var):
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
         if isinstance(key, SliceVar):
-            return RangeVar(self.value[key.as_constant()])
+            return RangeVar(self.value[key.resolve(tx)])
         position = tx.trace.as_index(tx, key)
         if position is None:
             raise Break("index_unknown", repr(key))
@@ -388,6 +388,17 @@ class SliceVar(Var):
 
     def as_constant(self) -> Any:
         return slice(*(part.as_constant() for part in self.children()))
+
+    def resolve(self, tx: SymbolicFrame) -> slice:
+        """The slice that a sequence sees: objects are asked for their index."""
+        found: list[int | None] = []
+        for part in self.children():
+            missing = part.is_constant() and part.as_constant() is None
+            found.append(None if missing else tx.trace.as_index(tx, part))
+            if found[-1] is None and not missing:
+                message = "slice indices must be integers or None or have an __index__ method"
+                tx.trace.raise_exception(TypeError, message)
+        return slice(*found)
 
     def as_proxy(self) -> Any:
         return slice(*(part.as_proxy() for part in self.children()))

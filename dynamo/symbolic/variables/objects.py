@@ -17,6 +17,7 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
@@ -63,6 +64,17 @@ class ObjectVar(Var):
         yield from (value for value in self.written.values() if value is not None)
         if self.content is not None:
             yield self.content
+
+    def as_proxy(self) -> Any:
+        return super().as_proxy() if self.plain_value is None else self.plain_value.as_proxy()
+
+    def as_fake(self) -> Any:
+        return super().as_fake() if self.plain_value is None else self.plain_value.as_fake()
+
+    @property
+    def plain_value(self) -> Var | None:
+        """The plain value of an instance of a subclass of int, str, tuple, ..."""
+        return self.content if isinstance(self.content, ConstVar | TupleVar) else None
 
     # -- storage of this instance -------------------------------------------------------------
 
@@ -207,7 +219,10 @@ class ObjectVar(Var):
         return ConstVar(tx.trace.is_among(tx, self.iterate(tx), item))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        if find_in_mro(self.python_type(), "__iter__") is not None:
+        method = find_in_mro(self.python_type(), "__iter__")
+        if self.plain_value is not None and not isinstance(method, types.FunctionType):
+            return self.plain_value.iterate(tx)
+        if method is not None:
             return self.call_special(tx, "__iter__")
         if find_in_mro(self.cls, "__getitem__") is not None:
             return tx.trace.index_iterator(self)

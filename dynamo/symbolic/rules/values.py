@@ -1,0 +1,58 @@
+"""Built-ins of instances of subclasses of int, float, complex, str, bytes and tuple."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.values import VALUES, make_value, overrides, value_base, value_in
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@rule([base.__new__ for base in VALUES if base is not tuple])
+def new_value(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    """`int.__new__(cls, ...)` and the like."""
+    if not isinstance(cls, ClassVar):
+        raise Break("argument_mismatch", f"__new__({cls!r})")
+    base = value_base(cls.cls)
+    if base is None:
+        return tx.trace.construct(tx, cls, list(args), kwargs)
+    content = tx.trace.construct(tx, ClassVar(base, None, None), list(args), kwargs)
+    made = make_value(cls.cls, content)
+    if made is None:
+        raise Break("call_of_unknown_function", f"{base.__name__}.__new__({cls!r}, {content!r})")
+    return made
+
+
+@rule([repr], ObjectVar)
+def repr_of_value(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
+    value = value_in(var)
+    if value is None or overrides(var.cls, "__repr__"):
+        return None
+    return tx.trace.call(tx, repr, value)
+
+
+@rule([format], ObjectVar)
+def format_value(tx: SymbolicFrame, var: ObjectVar, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
+    value = value_in(var)
+    if value is None or overrides(var.cls, "__format__"):
+        return None
+    if spec.as_constant() == "":
+        return tx.trace.call(tx, str, var)
+    return tx.trace.call(tx, format, value, spec)
+
+
+@rule([hash], ObjectVar)
+def hash_of_value(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
+    value = value_in(var)
+    if value is None or overrides(var.cls, "__hash__") or find_in_mro(var.cls, "__hash__") is None:
+        return None
+    return tx.trace.call(tx, hash, value)

@@ -1,0 +1,98 @@
+"""Instances of subclasses of int, float, complex, str, bytes and tuple.
+
+They are objects whose `content` is the plain value. Where the class overrides nothing that an
+operation could ask for, the operation is the plain value's.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynamo.guards.sources import AttrSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import NamedTupleVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import HEAP_TYPE, ObjectVar
+from dynamo.symbolic.variables.wrapping import wraps_if
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.trace import Trace
+
+VALUES = (int, float, complex, str, bytes, tuple)
+# How the plain value is read, running no override.
+PLAIN = {complex: complex.__pos__, str: str.__str__,
+         bytes: lambda value: bytes.__getitem__(value, slice(None))}
+# Special methods that say nothing of the value.
+HARMLESS = frozenset("__new__ __init__ __getattr__ __setattr__ __delattr__ __reduce__ __copy__ "
+                     "__deepcopy__ __getnewargs__ __getstate__ __setstate__".split())
+
+
+def value_base(cls: type) -> type | None:
+    """The type of the plain value in instances of a class written in Python."""
+    if not cls.__flags__ & HEAP_TYPE:
+        return None
+    return next((base for base in VALUES if issubclass(cls, base)), None)
+
+
+def overrides(cls: type, *names: str) -> bool:
+    """True where the class has one of the methods in Python."""
+    return any(isinstance(find_in_mro(cls, name), types.FunctionType) for name in names)
+
+
+def is_plain(cls: type) -> bool:
+    """True where no special method of the value is overridden."""
+    return not any(
+        name.startswith("__") and name not in HARMLESS and isinstance(value, types.FunctionType)
+        for part in cls.__mro__ if part.__flags__ & HEAP_TYPE for name, value in vars(part).items()
+    )
+
+
+def value_in(var: Var) -> Var | None:
+    """The plain value of an instance, None for anything else."""
+    if isinstance(var, ObjectVar) and var.plain_value is not None:
+        var.python_type()
+        return var.plain_value
+    return None
+
+
+def value_unless(var: Var, *names: str) -> Var:
+    """The plain value where the class has none of the methods in Python, else the Var itself."""
+    value = value_in(var)
+    if value is None or overrides(var.cls, *names):  # type: ignore[attr-defined]
+        return var
+    return value
+
+
+def is_readable(value: Any) -> bool:
+    cls = type(value)
+    base = value_base(cls)
+    if base is None or overrides(cls, "__getitem__", "__len__", "__eq__", "__getattribute__"):
+        return False
+    return find_in_mro(cls, "real") is vars(base).get("real")
+
+
+@wraps_if(91, is_readable)
+def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An instance of a subclass of int, float, str, ..."""
+    base = value_base(type(value))
+    content: Var
+    if base is tuple:
+        content = TupleVar((), source, real=value, trace=trace)
+    elif base in (int, float):
+        assert source is not None
+        content = trace.wrap(value.real, AttrSource(source, "real"))
+    else:
+        trace.guard("ID", source, value)
+        content = ConstVar(PLAIN[base](value))  # type: ignore[index]
+    return ObjectVar(type(value), source, real=value, trace=trace, content=content)
+
+
+def make_value(cls: type, content: Var) -> ObjectVar | None:
+    """A new instance, None where the value is no constant or tuple."""
+    if type(content) is not ConstVar and type(content) is not TupleVar:
+        return None
+    if isinstance(content, NamedTupleVar):
+        return None
+    return ObjectVar(cls, content=content)
