@@ -2,7 +2,9 @@
 
 An accumulator is a few C++ variables; `cell` is "" for scalars and "[k]" for an element of a tile.
 Sums of floats are added up in chunks whose sums go into a double, so that the error stays near that
-of a pairwise sum. `max` and `min` of floats keep a flag beside them that a NaN was seen.
+of a pairwise sum. `max` and `min` of floats keep a flag beside them that a NaN was seen where
+OpenMP combines them; else a NaN stays in the variable itself: a flag of a selected value is split
+by g++ into the cases of the selection, and its loop is not vectorised then.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Accumulator:
     """Texts of one reduction; CELL stands where a tile has an index.
 
     update: takes in a value. merge: takes in what another thread found, where `#name#` is that
-    thread's variable. chunked: of floats, to be flushed into `total` every now and then.
+    thread's variable. chunked: of floats, to be flushed into `total` every now and then. sticky:
+    (value, max or min) where a NaN stays, see `without_flag`.
     """
 
     position: int
@@ -40,6 +43,7 @@ class Accumulator:
     merge: tuple[str, ...]
     result: str
     chunked: bool = False
+    sticky: tuple[str, str] | None = None
 
     @property
     def total(self) -> Variable:
@@ -54,6 +58,23 @@ class Accumulator:
             merge=(f"{name}{CELL} += #{name}#;",),
             result=f"({value_type(self.dtype)}){name}{CELL}",
         )
+
+    def without_flag(self) -> Accumulator:
+        """The accumulator with NaN in the variable itself, for lanes that are put together here."""
+        if self.sticky is None:
+            return self
+        value, kind = self.sticky
+        name, sign = self.variables[0].name, ">" if kind == "max" else "<"
+        variable = replace(self.variables[0], combine=f"nan{kind}")
+
+        def take(text: str) -> str:
+            better = f"({text} {sign} {name}{CELL}) | ({text} != {text})"
+            return f"{name}{CELL} = {better} ? {text} : {name}{CELL};"
+
+        return replace(
+            self, variables=(variable,), update=(take(value),), merge=(take(f"#{name}#"),),
+            result=f"{name}{CELL}",
+        )  # fmt: skip
 
     def vectorizes(self) -> bool:
         """Whether OpenMP can combine the accumulators of the lanes."""
@@ -114,7 +135,9 @@ def _extreme(position: int, op: Op, value: str, kind: str) -> Accumulator:
         merge.append(f"{flag}{CELL} |= #{flag}#;")
         nan = literal(float("nan"), op.dtype)
         result = f"({flag}{CELL} ? {nan} : {name}{CELL})"
-    return Accumulator(position, op.dtype, tuple(variables), tuple(update), tuple(merge), result)
+    sticky = (value, kind) if op.dtype.is_floating_point else None
+    return Accumulator(
+        position, op.dtype, tuple(variables), tuple(update), tuple(merge), result, sticky=sticky)
 
 
 def _arg(

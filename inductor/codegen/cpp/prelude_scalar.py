@@ -197,6 +197,8 @@ K_LANES(or, a | b)
 K_LANES(and, a & b)
 K_LANES(max, a > b ? a : b)
 K_LANES(min, a < b ? a : b)
+K_LANES(nanmax, (a > b) | (a != a) ? a : b)
+K_LANES(nanmin, (a < b) | (a != a) ? a : b)
 """
 
 SCALAR_PARTS: dict[str, str] = {
@@ -265,7 +267,8 @@ static void k_fail(Runtime* rt, i64 value, i64 bound) {
 }
 """,
     **dict.fromkeys(
-        ("k_lanes_sum", "k_lanes_prod", "k_lanes_or", "k_lanes_and", "k_lanes_max", "k_lanes_min"),
+        ("k_lanes_sum", "k_lanes_prod", "k_lanes_or", "k_lanes_and", "k_lanes_max", "k_lanes_min",
+         "k_lanes_nanmax", "k_lanes_nanmin"),
         _LANES,
     ),
     "k_worst": """\

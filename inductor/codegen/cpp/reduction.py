@@ -25,7 +25,7 @@ COLUMN_CHUNK = 256
 BLOCK = 64
 SHORT = 16
 LANES = 16
-FOLDS = {"+": "sum", "*": "prod", "max": "max", "min": "min", "|": "or", "&": "and"}
+FOLDS = {"+": "sum", "*": "prod", "|": "or", "&": "and"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,7 @@ class ReductionPrinter:
         found = [self._make(n) for n in one.reductions]
         self.flushed = {a.position: a for a in found if a.chunked and not self._fits(count)}
         self.lanes = self._count_lanes(found)
+        found = [a.without_flag() if self.lanes else a for a in found]
         return [a.with_total() if a.position in self.flushed else a for a in found]
 
     def _fits(self, count: int, parts: int = 1) -> bool:
@@ -292,11 +293,12 @@ class ReductionPrinter:
 
     @contextmanager
     def _rest_loop(self, name: str, begin: str, end: str) -> Iterator[None]:
-        self.writer.line("#pragma omp simd")
-        with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
-            self.writer.line(f"const i64 {name} = {begin} + k;")
-            with self.writer.block(f"if ({name} < {end}) {{"), self.scope.nested(name):
-                yield
+        with self.writer.block(f"if ({begin} < {end}) {{"):
+            self.writer.line("#pragma omp simd")
+            with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
+                self.writer.line(f"const i64 {name} = {begin} + k;")
+                with self.writer.block(f"if ({name} < {end}) {{"), self.scope.nested(name):
+                    yield
 
     @contextmanager
     def _loop(
@@ -386,7 +388,8 @@ def lanes_in(extent: int) -> int:
 
 def _fold(variable: Variable) -> str:
     """All lanes of an accumulator put together."""
-    return f"k_lanes_{FOLDS[variable.combine]}({variable.name}_l)"
+    combine = variable.combine
+    return f"k_lanes_{FOLDS.get(combine, combine)}({variable.name}_l)"
 
 
 def reduces(nest: Nest) -> bool:
