@@ -1,14 +1,14 @@
 """Image models of timm on a GPU: right against float64, graphs, seconds to compile, speed.
 
     python benchmarks/timm_gpu.py [--only resnet50 ...] [--batch 32] [--no-peer]
-                                  [--what eval train] [--mode NAME] [--out FILE]
+                                  [--what eval train] [--mode NAME] [--out FILE] [--profile 12]
 
 Each model runs in a process of its own, for inference and for one training step (forward, loss,
 backward): as eager, as `dynamo.compile` (default backend) and as `torch.compile`. All compile side
 by side, then one after the other is timed: seconds to compile are those of a busy machine. An
 error is |x - x64| / |x64| over the output (inference) or all gradients (training), x64 from eager
 in float64; ours must not be more than three times eager's. Graphs are counted with a backend that
-runs the graph.
+runs the graph. With --profile the kernels that take most time are listed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import copy
 import fcntl
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -124,6 +125,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     with alone(Path(options.meeting), name, options.processes):
         for what, steps in prepared.items():
             row[what] |= time_steps(steps, x)
+            if options.profile:
+                row[what]["profile"] = profile(steps, x, options.profile)
     return row
 
 
@@ -158,6 +161,23 @@ def time_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
     return {f"{kind}_ms": statistics.median(values) for kind, values in times.items()}
 
 
+def profile(steps: dict[str, Step], x: torch.Tensor, count: int) -> list[str]:
+    """The kernels that take most of a call's time, in each way to run it."""
+    lines = []
+    for kind, step in steps.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            for _ in range(CALLS):
+                step(x)
+            torch.cuda.synchronize()
+        events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
+        total = sum(event.self_device_time_total for event in events) / CALLS
+        lines.append(f"{kind}: {total:.0f} us in {sum(e.count for e in events) / CALLS:.0f} kernels")
+        for event in events[:count]:
+            took = event.self_device_time_total / CALLS
+            lines.append(f"  {took:8.1f} us {event.count / CALLS:5.0f} x {event.key[:90]}")
+    return lines
+
+
 HEAD = (
     f"{'model':16s} {'':5s} {'':6s} {'graphs':>7s} {'err eager':>9s} {'err ours':>9s} "
     f"{'ms eager':>9s} {'ms ours':>9s} {'ms peer':>9s} {'/eager':>6s} {'/peer':>6s} "
@@ -188,6 +208,10 @@ def in_a_process(name: str, given: list[str]) -> dict[str, Any] | None:
     if done.returncode == 0 and last.startswith("{"):
         row: dict[str, Any] = json.loads(last)
         print(*lines_of(row), sep="\n", flush=True)
+        for what in (what for what in KINDS if what in row):
+            print(*row[what].get("profile", ()), sep="\n", flush=True)
+        if os.environ.get("DYNAMO_LOGS"):
+            print(done.stderr[-4000:], flush=True)
         return row
     print(f"{name} FAILED\n{done.stderr[-1500:]}", flush=True)
     return None
@@ -201,6 +225,7 @@ def main() -> None:
     parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--mode", default=None)
     parser.add_argument("--out", default="")
+    parser.add_argument("--profile", type=int, default=0)
     parser.add_argument("--worker", default="")
     parser.add_argument("--meeting", default="")
     parser.add_argument("--processes", type=int, default=1)
@@ -216,6 +241,7 @@ def main() -> None:
     given = ["--batch", str(options.batch), "--what", *options.what]
     given += ["--no-peer"] if options.no_peer else []
     given += ["--mode", options.mode] if options.mode else []
+    given += ["--profile", str(options.profile)]
     names = options.only or list(MODELS)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
         meeting = Path(folder) / "ready"

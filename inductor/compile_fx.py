@@ -27,13 +27,16 @@ from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
-from inductor.codegen.bind import Binder
+from inductor.codegen.bind import Binder, where_it_holds
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.layout import channels_last
-from inductor.ir.graph import ExternKernel
+from inductor.ir.extent import Sizes
+from inductor.ir.graph import ExternKernel, LoopGraph
 from inductor.library_kernels import choose_library_kernels
+from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
@@ -101,16 +104,21 @@ def _compile(
 ) -> Compiled:
     """may_raise: the graph may raise for these inputs; then it does when it is called."""
     table = _decompositions()
-    compile_backward = functools.partial(_compile_backward, settings)
+    pairing = cuda_graphs.Pairing()
+    compile_forward = functools.partial(compile_aten, pairing=pairing)
+    compile_backward = functools.partial(_compile_backward, settings, pairing)
     try:
         with timed("inductor"):
             if _needs_gradients(example_inputs):
+                if config.freezing:
+                    logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
                 return compile_training(
-                    gm, example_inputs, compile_aten, compile_backward, decompositions=table
+                    gm, example_inputs, compile_forward, compile_backward, decompositions=table
                 )
             return compile_inference(
-                gm, example_inputs, _compile_inference, decompositions=table, epilogue_in_graph=True
-            )
+                gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
+                epilogue_in_graph=_kernels_write(example_inputs),
+            )  # fmt: skip
     except Unsupported as refusal:
         return _as_captured(gm, refusal.reason)
     except NoCompiler:
@@ -148,12 +156,13 @@ def _compile_symbolic(
 
     options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
     if _needs_gradients(example_inputs):
-        compile_backward = functools.partial(_compile_backward, settings)
+        compile_backward = functools.partial(_compile_backward, settings, None)
         call = compile_training(gm, example_inputs, compile_first, compile_backward, **options)
     else:
         call = compile_inference(
-            gm, example_inputs, compile_first, epilogue_in_graph=True, **options
-        )
+            gm, example_inputs, compile_first,
+            epilogue_in_graph=_kernels_write(example_inputs), **options,
+        )  # fmt: skip
     return checks[0], call
 
 
@@ -182,13 +191,16 @@ def _report_defect(defect: Exception) -> None:
 
 
 def _compile_backward(
-    settings: Mapping[str, Any], module: torch.fx.GraphModule, fakes: list[Any]
+    settings: Mapping[str, Any],
+    pairing: cuda_graphs.Pairing | None,
+    module: torch.fx.GraphModule,
+    fakes: list[Any],
 ) -> Compiled:
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     try:
         with config.patch(**settings):
-            return compile_aten(module, fakes)
+            return compile_aten(module, fakes, pairing)
     except NoCompiler:
         raise
     except Unsupported as refusal:
@@ -211,6 +223,12 @@ def _needs_gradients(example_inputs: list[Any]) -> bool:
     )
 
 
+def _kernels_write(example_inputs: list[Any]) -> bool:
+    """True where kernels may write into the inputs."""
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    return not any(is_odd(tensor.dtype) for tensor in tensors)
+
+
 def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
     counters["inductor"]["graphs run as captured"] += 1
     logs.log("inductor").emit(lambda: f"this graph runs as it was captured: {reason}")
@@ -218,15 +236,30 @@ def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
     return gm.forward
 
 
-def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+def _inference_compiler(
+    gm: torch.fx.GraphModule, example_inputs: list[Any]
+) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
+    frozen = frozen_inputs(gm, example_inputs) if config.freezing else frozenset[int]()
+    return functools.partial(_compile_inference, frozen)
+
+
+def _compile_inference(
+    frozen: frozenset[int], module: torch.fx.GraphModule, fakes: list[Any]
+) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
             module = channels_last(module)
+        module.meta["frozen"] = frozen
+    elif frozen:
+        logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     return compile_aten(module, fakes)
 
 
-def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
-    """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
+def compile_aten(
+    module: torch.fx.GraphModule, fakes: list[Any], pairing: cuda_graphs.Pairing | None = None
+) -> Compiled:
+    """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`. pairing:
+    one for a forward graph and its backward."""
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
@@ -234,23 +267,41 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         return ForAllSizes(module, functools.partial(_compile_variant, module)).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
-        return _tensors_only(_for_gpu(lowered, schedule), lowered)
+        call = _for_gpu(lowered, schedule, pairing, module.meta.get("values"))
+        return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
-    return _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+    call = _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+    prepared = lowered.graph.prepared
+    return FrozenCall(call, prepared) if prepared else call
 
 
 def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
     """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
     with _defects_refused():
         lowered, schedule = _lower_and_schedule(module, hints)
+        symbols = lowered.symbols
+        assert symbols is not None
         if lowered.graph.device.type != "cpu":
-            raise Unsupported("sizes that are known at a call only, on a GPU")
-        units, spec = _generate(lowered, schedule)
-        path = cpu.build(units, cpu.open_store())
-    symbols = lowered.symbols
-    assert symbols is not None
+            holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes)
+        else:
+            units, spec = _generate(lowered, schedule)
+            path = cpu.build(units, cpu.open_store())
+            binder = Binder(spec, symbols.sizes)
+            holds, bind = binder.holds, lambda key: cpu.launch(path, binder.bind(key))
     tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
-    return Variant(path, Binder(spec, symbols.sizes), tuple(symbols.sources), tensors)
+    return Variant(holds, bind, tuple(symbols.sources), tensors)
+
+
+def _open_for_gpu(
+    graph: LoopGraph, schedule: Schedule, sizes: Sizes
+) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
+    """Triton kernels for all sizes: where they hold, and what binds them to some."""
+    _need_triton(graph)
+    made = cuda.generate(graph, schedule, sizes.symbols)
+    if config.cudagraphs:
+        logs.log("cudagraphs").emit("no CUDA graph: sizes that are known at a call only")
+    load = cuda.load(made.text, graph, config.max_autotune)
+    return where_it_holds(sizes), lambda key: load(*key)
 
 
 def _lower_and_schedule(
@@ -261,7 +312,8 @@ def _lower_and_schedule(
     threads = torch.get_num_threads()
     if config.library_kernels == "measure":
         with timed("inductor.library_kernels"):
-            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads)
+            frozen = module.meta.get("frozen", ())
+            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads, frozen)
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
@@ -274,20 +326,29 @@ def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str
     return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
 
 
-def _for_gpu(lowered: Lowered, schedule: Schedule) -> Compiled:
+def _for_gpu(
+    lowered: Lowered, schedule: Schedule, pairing: cuda_graphs.Pairing | None, values: int | None
+) -> Compiled:
     graph = lowered.graph
-    why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
-    if why:
-        raise Unsupported(why)
+    _need_triton(graph)
     made = cuda.generate(graph, schedule)
-    recorder = None
+    graphed = None
     if config.cudagraphs:
-        why = cuda_graphs.refusal(graph, schedule, made.slow)
+        why = cuda_graphs.refusal(graph, schedule, made.slow, values)
         if why:
             logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
         else:
-            recorder = cuda_graphs.CudaRecorder(graph.device)
-    return cuda.load(made.text, graph, config.max_autotune, recorder)
+            graphed = functools.partial(
+                cuda_graphs.GraphedCall, recorder=cuda_graphs.CudaRecorder(graph.device),
+                pairing=pairing or cuda_graphs.Pairing(), values=values,
+            )  # fmt: skip
+    return cuda.load(made.text, graph, config.max_autotune, graphed)()
+
+
+def _need_triton(graph: LoopGraph) -> None:
+    why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
+    if why:
+        raise Unsupported(why)
 
 
 def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
@@ -23,12 +24,12 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
-from inductor.runtime.cuda_graphs import GraphedCall, Recorder
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
 
 WORKERS = 8
+Graphed = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def available() -> str:
@@ -46,8 +47,9 @@ class Generated:
     slow: tuple[str, ...]
 
 
-def generate(graph: LoopGraph, schedule: Schedule) -> Generated:
-    """The Python module of a schedule."""
+def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) -> Generated:
+    """The Python module of a schedule. symbols: the sizes known at a call; with some,
+    Unsupported is raised where Triton cannot do a kernel."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
@@ -56,9 +58,11 @@ def generate(graph: LoopGraph, schedule: Schedule) -> Generated:
             try:
                 kernels[kernel.name] = _print(kernel, layouts)
             except NotPrintable as refusal:
+                if symbols:
+                    raise Unsupported(f"{kernel.name}: {refusal}") from None
                 slow.append(kernel.name)
                 _report_slow(kernel, str(refusal))
-        text = print_python_wrapper(graph, schedule, kernels)
+        text = print_python_wrapper(graph, schedule, kernels, symbols)
     logs.log("output_code").emit(text)
     logs.log("kernel_code").emit(
         lambda: "\n".join(source.text for made in kernels.values() for source in made.sources)
@@ -88,11 +92,12 @@ def _adds(kernel: Kernel) -> bool:
 
 
 def load(
-    text: str, graph: LoopGraph, measure: bool, recorder: Recorder | None = None
-) -> Callable[..., Any]:
-    """Import the module and compile its kernels: flat tensors in, a tuple out.
+    text: str, graph: LoopGraph, measure: bool, graphed: Graphed | None = None
+) -> Callable[..., Callable[..., Any]]:
+    """Import the module and compile its kernels. The result takes the values of the symbols (if
+    there are any) and gives the callable for them: flat tensors in, a tuple out.
 
-    recorder: to call it as a CUDA graph, where one can be recorded.
+    graphed: makes it a callable that is recorded as a CUDA graph.
     """
     store = Store(Path(config.cache_dir))
     key = make_key("triton", {"source": text})
@@ -104,14 +109,18 @@ def load(
         module = _import(path)
         preparation = Preparation(graph.device, measure)
         constants = [constant.value.detach() for constant in graph.constants]
-        call = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
+        bind = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
     with timed("inductor.build"):
         preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
-    if recorder is not None:
-        call = GraphedCall(call, recorder)  # inside of `on_device`: it replays on its own device
-    if graph.device.type == "cuda" and torch.cuda.device_count() > 1:
-        return on_device(call, graph.device.index or 0)
-    return call  # type: ignore[no-any-return]
+    several = graph.device.type == "cuda" and torch.cuda.device_count() > 1
+
+    def bound(*sizes: int) -> Callable[..., Any]:
+        call = bind(*sizes)
+        if graphed is not None:
+            call = graphed(call)  # inside of `on_device`: it replays on its own device
+        return on_device(call, graph.device.index or 0) if several else call  # type: ignore
+
+    return bound
 
 
 @dataclass(frozen=True, slots=True)

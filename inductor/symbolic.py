@@ -1,8 +1,8 @@
-"""Calling graphs whose sizes are known at a call only: one library, a launcher for each sizes.
+"""Calling graphs whose sizes are known at a call only: kernels for all, a launcher for each sizes.
 
 `ForAllSizes` - in: an ATen graph with SymInts in `meta["val"]`, and the compiler for it at given
 hints; out: a callable for all sizes. New sizes are bound: shapes, strides and the memory plan are
-evaluated and a launcher is made, which takes no C++ compiler. Sizes at which an assumption of the
+evaluated and a launcher is made, which takes no compiler. Sizes at which an assumption of the
 compile does not hold get a variant of their own, compiled with them as hints; beyond
 `MOST_VARIANTS` the graph runs as ATen operators.
 
@@ -24,8 +24,7 @@ from dynamo.aot.records import SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
 from dynamo.base.counters import counters, timed
-from inductor import cpu, metrics
-from inductor.codegen.bind import Binder
+from inductor import metrics
 from inductor.lowering.sizes import Source
 
 Compiled = Callable[..., Any]
@@ -37,10 +36,11 @@ MOST_KNOWN = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """Compiled code for all sizes at which its assumptions hold. tensors: inputs that are some."""
+    """Compiled code for all sizes at which its assumptions hold. bind: makes a callable for the
+    values of the symbols. tensors: inputs that are some."""
 
-    path: str
-    binder: Binder
+    holds: Check
+    bind: Callable[[tuple[int, ...]], Compiled]
     sources: tuple[Source, ...]
     tensors: tuple[int, ...]
 
@@ -73,11 +73,11 @@ class ForAllSizes:
             if variant is None:
                 return None
             metrics.count("sizes_bound")
-            return cpu.launch(variant.path, variant.binder.bind(key))
+            return variant.bind(key)
 
     def _variant_for(self, key: tuple[int, ...]) -> Variant | None:
         for variant in self.variants:
-            if variant.binder.holds(*key):
+            if variant.holds(*key):
                 return variant
         log = logs.log("dynamic")
         if len(self.variants) == MOST_VARIANTS:
@@ -91,7 +91,7 @@ class ForAllSizes:
             log.emit(lambda: f"a graph runs as ATen operators for {key}: {why}")
             return None
         self.variants.append(variant)
-        return variant if variant.binder.holds(*key) else None
+        return variant if variant.holds(*key) else None
 
 
 class Program:

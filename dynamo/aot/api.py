@@ -91,8 +91,9 @@ def compile_training(
     """Compiles a program and its backward; for inference only where no output needs a gradient.
 
     forward_compiler, backward_compiler: as for `compile_inference`. What the first returns gives
-        the values of the program, then what backward needs; the second is called at the first
-        backward and gives gradients (None where there is none).
+        the values of the program (`module.meta["values"]` is their number), then what only backward
+        needs; the second is called at the first backward and gives gradients (None where there is
+        none).
     partition: which values are saved for backward. symbolic: as for `compile_inference`; backward
         may have ints among its inputs.
     Errors: Unsupported.
@@ -108,6 +109,7 @@ def compile_training(
     halves = partition_joint(joint, module, partition, world.table())
     graph = describe(joint.reference, joint.plan, halves.forward, joint.mutations, False)
     graph = with_symbols(graph, world)
+    halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
     function = make_function(joint, halves, forward, LazyBackward(halves, backward_compiler))
     return wrap_compiled(graph, function, gm.forward)

@@ -18,12 +18,11 @@ from inductor.ir.extent import Extent, Real, Sizes
 from inductor.scheduler.memory import pack_arena
 
 # What the texts of extents and reals call.
+k_floordiv_index, k_mod_index, k_real, k_root = operator.floordiv, operator.mod, float, math.sqrt
 FUNCTIONS = {
-    "k_floordiv_index": operator.floordiv,
-    "k_mod_index": operator.mod,
-    "k_real": float,
-    "k_root": math.sqrt,
-}
+    "k_floordiv_index": k_floordiv_index, "k_mod_index": k_mod_index, "k_real": k_real,
+    "k_root": k_root,
+}  # fmt: skip
 
 
 class Binder:
@@ -31,8 +30,7 @@ class Binder:
 
     def __init__(self, spec: dict[str, Any], sizes: Sizes) -> None:
         arguments = ", ".join(sizes.symbols)
-        conditions = " and ".join(sizes.assumptions) or "True"
-        self.holds: Callable[..., bool] = _compiled(f"lambda {arguments}: {conditions}", {})
+        self.holds = where_it_holds(sizes)
         lives = spec["lives"]
         rows = [life[1:] for life in lives]
         self._lives = _compiled(f"lambda {arguments}: {_spell(rows, {})}", {})
@@ -58,6 +56,13 @@ class Binder:
         spec["constants"].append(numbers)
         spec["arena_bytes"] = total
         return spec
+
+
+def where_it_holds(sizes: Sizes) -> Callable[..., bool]:
+    """Whether all assumptions so far hold, as a function of the symbols."""
+    conditions = " and ".join(sizes.assumptions) or "True"
+    holds: Callable[..., bool] = _compiled(f"lambda {', '.join(sizes.symbols)}: {conditions}", {})
+    return holds
 
 
 def _compiled(text: str, constants: dict[str, Any]) -> Any:

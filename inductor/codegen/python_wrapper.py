@@ -1,32 +1,38 @@
 """A Python module that runs a whole schedule with Triton kernels.
 
 In: a loop graph, its schedule and its printed kernels. Out: the text of a module with one function,
-`make(constants, prepare, slow)`, which gives the function that runs the schedule: tensors in (those
-of `graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
+`make(constants, prepare, slow)`, which gives a function of the sizes known at a call (`k0`, ..,
+if there are any), and that one gives the function which runs the schedule: tensors in (those of
+`graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
 ATen for the rest, and frees every buffer after its last use. `prepare` (a method of
-`runtime.triton_launch.Preparation`) makes a callable of each Triton function, `slow` one of each
-kernel that Triton cannot do.
+`runtime.triton_launch.Preparation`) makes a launcher of each Triton function, `slow` a callable of
+each kernel that Triton cannot do.
 
     def make(constants, prepare, slow):
-        launch0 = prepare(fused_add_relu_1a2b3c4d, ...)
-        new0 = Allocation((8, 8), (8, 1), torch.float32, device)
-        def call(arg0, arg1):
-            stream = current_stream(0)
-            buf0 = new0()
-            launch0(stream, arg0, buf0)
-            del arg0
-            ...
-            return (buf0,)
-        return call
+        triton0 = prepare(fused_add_relu_1a2b3c4d, ...)
+        def bind(k0):
+            launch0 = triton0.at(((k_floordiv_index((k0 + 127), 128), 1, 1),), (k0,))
+            new0 = Allocation((k0, 8), (8, 1), torch.float32, device)
+            def call(arg0, arg1):
+                stream = current_stream(0)
+                buf0 = new0()
+                launch0(stream, arg0, buf0)
+                del arg0
+                ...
+                return (buf0,)
+            return call
+        return bind
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from inductor.codegen.bind import FUNCTIONS
+from inductor.codegen.triton.numbers import KINDS
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, TritonKernel, TritonSource
 from inductor.ir.graph import (
     Argument,
@@ -50,10 +56,12 @@ inf, nan = float("inf"), float("nan")
 
 
 def print_python_wrapper(
-    graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
+    graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
+    symbols: Sequence[str] = (),
 ) -> str:
-    """Text of the module; `kernels` by name, without those that Triton cannot do."""
-    return _Writer(graph, schedule, kernels).write()
+    """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
+    the sizes known at a call."""
+    return _Writer(graph, schedule, kernels).write(symbols)
 
 
 class _Writer:
@@ -69,13 +77,14 @@ class _Writer:
         self.alive = {*self.inputs, *self.constants}
         self.targets: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
+        self.launches: dict[str, str] = {}
         self.allocations: dict[str, str] = {}
         self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
 
-    def write(self) -> str:
+    def write(self, symbols: Sequence[str]) -> str:
         last = _last_uses(self.steps)
         kept = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
         kept |= set(self.constants)
@@ -86,9 +95,9 @@ class _Writer:
                 self.body.append(f"del {', '.join(dead)}")
                 self.alive -= set(dead)
         self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
-        return "\n".join(self._module())
+        return "\n".join(self._module(symbols))
 
-    def _module(self) -> Iterator[str]:
+    def _module(self, symbols: Sequence[str]) -> Iterator[str]:
         yield HEAD.format(kernel_imports=MODULE_HEAD if self.kernels else "import torch\n")
         yield f"device = {_print_device(self.graph.device)}"
         for text, name in self.targets.items():
@@ -102,37 +111,43 @@ class _Writer:
             yield f"    {name} = {prepared}"
         for name, text in self.slow.items():
             yield f"    {name} = {text}"
-        for allocation, name in self.allocations.items():
-            yield f"    {name} = {allocation}"
-        yield f"\n    def call({', '.join(self.inputs)}):"
-        if self.launchers:
+        if symbols:  # in here, since kernels have functions of the same names
+            yield f"    from inductor.codegen.bind import {', '.join(FUNCTIONS)}"
+        yield f"\n    def bind({', '.join(symbols)}):"
+        for text, name in (*self.launches.items(), *self.allocations.items()):
+            yield f"        {name} = {text}"
+        yield f"\n        def call({', '.join(self.inputs)}):"
+        if self.launches:
             device = self.graph.device
             stream = f"current_stream({device.index or 0})" if device.type == "cuda" else "0"
-            yield f"        stream = {stream}"
-        yield from ("        " + line for line in self.body)
-        yield "\n    return call\n"
+            yield f"            stream = {stream}"
+        yield from ("            " + line for line in self.body)
+        yield "\n        return call\n\n    return bind\n"
 
     def _sources(self) -> Iterator[TritonSource]:
         for step in self.steps:
             if isinstance(step, Kernel) and step.name in self.kernels:
                 yield from self.kernels[step.name].sources
 
-    def _launcher(self, source: TritonSource) -> str:
-        """The name of the launcher; launches that differ in nothing else but tensors share one."""
-        text = self._prepared(source)
-        return self.launchers.setdefault(text, f"launch{len(self.launchers)}")
+    def _launch(self, source: TritonSource) -> str:
+        """The name of a launch; those that differ in nothing else but tensors share one."""
+        launcher = self.launchers.setdefault(
+            self._prepared(source), f"triton{len(self.launchers)}"
+        )
+        grids = tuple(source.grid(config) for config in source.configs)
+        numbers = "".join(f"{number.value}, " for number in source.numbers)
+        text = f"{launcher}.at({grids}, ({numbers}))"
+        return self.launches.setdefault(text, f"launch{len(self.launches)}")
 
     def _prepared(self, source: TritonSource) -> str:
         """Everything about a launch that does not change from call to call."""
-        choices = tuple(
-            (source.grid(config), config.rows, config.columns, config.warps)
-            for config in source.configs
-        )
+        choices = tuple((config.rows, config.columns, config.warps) for config in source.configs)
+        kinds = "".join(KINDS[number.kind] for number in source.numbers)
         dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
         return (
             f"prepare({source.name}, {choices!r}, ({dtypes}), unsure={unsure!r}, "
-            f"asserts={source.may_fail}, again={source.again})"
+            f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r})"
         )
 
     def _run(self, step: Step) -> None:
@@ -162,15 +177,15 @@ class _Writer:
             layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))
             self._allocate(scratch.name, layout)
         for source in printed.sources:
-            launcher = self._launcher(source)
-            self.body.append(f"{launcher}({', '.join(('stream', *source.parameters))})")
+            launch = self._launch(source)
+            self.body.append(f"{launch}({', '.join(('stream', *source.parameters))})")
         if printed.scratch:
             dead = [scratch.name for scratch in printed.scratch]
             self.body.append(f"del {', '.join(dead)}")
             self.alive -= set(dead)
 
     def _allocate(self, name: str, layout: Layout) -> None:
-        if layout.offset or min(layout.stride, default=1) < 0:
+        if layout.offset != 0 or any(step < 0 for step in layout.stride):
             layout = Layout(layout.device, layout.dtype, (layout.storage_elements(),), (1,))
         else:
             self.ours.add(name)
@@ -199,7 +214,7 @@ class _Writer:
     def _view(self, ref: ViewRef) -> str:
         layout = self.layouts[ref.buffer]
         same = (ref.size, ref.stride, ref.offset) == (layout.size, layout.stride, layout.offset)
-        if same and ref.dtype is layout.dtype and not layout.offset:
+        if same and ref.dtype is layout.dtype and layout.offset == 0:
             return ref.buffer
         kind = "" if ref.dtype is layout.dtype else f", {ref.dtype}"
         return f"view({ref.buffer}, {ref.size}, {ref.stride}, {ref.offset}{kind})"

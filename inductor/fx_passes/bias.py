@@ -44,6 +44,7 @@ def _has_plain_bias(node: fx.Node) -> bool:
         result.device.type == "cuda"
         and result.dtype is torch.float32
         and bias.dtype is torch.float32
+        and all(type(size) is int for size in (*bias.shape, *result.shape[-1:]))
         and tuple(bias.shape) == tuple(result.shape[-1:])
     )
 

@@ -7,7 +7,9 @@ In: the function of a generated wrapper (`GraphedCall`), and why a schedule must
   those are read in place, all others are copied into memory of the recording.
 - An input that was read in place and comes from another address is copied from then on, in a new
   recording; after a few recordings the graph runs without.
-- Outputs are copied out, so a result is never overwritten by a later call.
+- Outputs are copied out, so a result is never overwritten by a later call. What a forward graph
+  saves for backward is not: backward's recording reads it where it lies, and until it is no longer
+  needed the forward runs as it is.
 - A call on another stream than the recorded one, or while somebody records, runs as it is.
 - What draws random numbers, waits for the device, writes inputs or runs code that is not known is
   never recorded, and a recording that fails is never tried again.
@@ -23,10 +25,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from dynamo.base import logs
 from inductor import metrics
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, ViewRef
+from inductor.runtime._launch import Allocation
 from inductor.scheduler.schedule import Kernel, Schedule
 
 WARM_UP_CALLS = 2
@@ -43,8 +47,11 @@ WAITS = (
 WAITING_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
-def refusal(graph: LoopGraph, schedule: Schedule, slow: Sequence[str]) -> str:
-    """Why a schedule is not recorded; empty if it may be. slow: kernels that run as ATen."""
+def refusal(
+    graph: LoopGraph, schedule: Schedule, slow: Sequence[str], values: int | None = None
+) -> str:
+    """Why a schedule is not recorded; empty if it may be. slow: kernels that run as ATen. values:
+    see `GraphedCall`."""
     if graph.device.type != "cuda":
         return f"no CUDA graphs on {graph.device}"
     tensors = [b for b in (*graph.inputs, *graph.constants) if b is not None]
@@ -63,7 +70,7 @@ def refusal(graph: LoopGraph, schedule: Schedule, slow: Sequence[str]) -> str:
     if sum(isinstance(step, (Kernel, ExternKernel)) for step in schedule.steps) < FEWEST_STEPS:
         return "too few launches"
     layouts = graph.layouts()
-    outputs = [layouts[o.buffer] for o in graph.outputs if isinstance(o, ViewRef)]
+    outputs = [layouts[o.buffer] for o in graph.outputs[:values] if isinstance(o, ViewRef)]
     if sum(layout.numel() * layout.dtype.itemsize for layout in outputs) > MOST_COPIED:
         return "its outputs are large, and would be copied"
     return ""
@@ -116,7 +123,8 @@ class CudaRecorder:
     def place(self) -> int | None:
         if torch.cuda.is_current_stream_capturing():
             return None
-        return torch.cuda.current_stream(self.device).cuda_stream
+        stream: int = torch._C._cuda_getCurrentRawStream(self.device.index or 0)
+        return stream
 
     def record(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor]
@@ -155,22 +163,108 @@ def _new_stream(device: torch.device) -> torch.cuda.ExternalStream:
 
 
 @dataclass(slots=True)
+class Pairing:
+    """What the recordings of a forward graph and of its backward share.
+
+    addresses: of what the forward's recording keeps for backward, which reads it there. lease:
+    alive as long as somebody may; until then the forward runs without its recording.
+    """
+
+    addresses: frozenset[int] = frozenset()
+    lease: StorageWeakRef | None = None
+
+    def is_busy(self) -> bool:
+        return self.lease is not None and not self.lease.expired()
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The results of a recording. copied: positions of tensors that each call gets in new memory,
+    which `new` makes; kept: positions of those that stay for backward; others: of those that are
+    copied one by one."""
+
+    values: tuple[Any, ...]
+    copied: tuple[int, ...]
+    new: tuple[Allocation, ...]
+    kept: tuple[int, ...]
+    others: tuple[int, ...]
+
+    @staticmethod
+    def of(values: Sequence[Any], seen: int | None) -> Outputs:
+        """seen: how many results are not kept for backward; None: all."""
+        end = len(values) if seen is None else seen
+        tensors = [n for n, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        copied = tuple(n for n in tensors if n < end and _is_dense(values[n]))
+        others = tuple(n for n in tensors if n < end and n not in copied)
+        kept = tuple(n for n in tensors if n >= end)
+        new = tuple(_allocation(values[n]) for n in copied)
+        return Outputs(tuple(values), copied, new, kept, others)
+
+    def take(self, pairing: Pairing) -> tuple[Any, ...]:
+        """The results of the last run, for a caller."""
+        results = list(self.values)
+        if self.copied:
+            fresh = [new() for new in self.new]
+            torch._foreach_copy_(fresh, [results[n] for n in self.copied])
+            for n, tensor in zip(self.copied, fresh, strict=True):
+                results[n] = tensor
+        for n in self.others:
+            results[n] = _copy(results[n])
+        if self.kept:
+            first = self.kept[0]
+            results[first] = _borrowed(results[first])
+            pairing.lease = StorageWeakRef(results[first].untyped_storage())
+        return tuple(results)
+
+
+def _borrowed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with a storage of its own over the same memory, which tells when nobody has it."""
+    storage = tensor.untyped_storage()
+    other = torch._C._construct_storage_from_data_pointer(
+        storage.data_ptr(), tensor.device, storage.nbytes()
+    )
+    result = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    result.set_(other, tensor.storage_offset(), tensor.size(), tensor.stride())
+    result.owner = tensor  # type: ignore[attr-defined]  # keeps the memory
+    return result
+
+
+@dataclass(slots=True)
 class Recording:
-    """addresses: of inputs that are read in place; copied: inputs with memory of their own."""
+    """addresses: of inputs that are read in place, of which `kept` lie where the forward keeps
+    them; copied: inputs with memory of their own."""
 
     addresses: dict[int, int]
+    kept: frozenset[int]
     copied: dict[int, torch.Tensor]
     run: Callable[[], None]
-    outputs: Sequence[Any]
+    outputs: Outputs
     place: int
+    dense: dict[int, torch.Tensor] = field(init=False)  # of `copied`, what fills its memory
+
+    def __post_init__(self) -> None:
+        self.dense = {n: memory for n, memory in self.copied.items() if _is_dense(memory)}
+
+    def fill(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Copy what is not read in place."""
+        if self.dense:
+            torch._foreach_copy_(list(self.dense.values()), [inputs[n] for n in self.dense])
+        if len(self.dense) < len(self.copied):
+            for n in self.copied.keys() - self.dense.keys():
+                _span(self.copied[n]).copy_(_span(inputs[n]))
 
 
 @dataclass(slots=True)
 class GraphedCall:
-    """See the top of the file; call it with the graph's tensors."""
+    """See the top of the file; call it with the graph's tensors.
+
+    values: of a forward graph, how many results its caller sees; the others go to backward.
+    """
 
     call: Callable[..., Any]
     recorder: Recorder
+    pairing: Pairing = field(default_factory=Pairing)
+    values: int | None = None
     warm_ups: int = 0
     recordings: int = 0
     recording: Recording | None = None
@@ -189,20 +283,20 @@ class GraphedCall:
             if self._is_ready(inputs, place):
                 recording = self.recording
                 assert recording is not None
-                for position, memory in recording.copied.items():
-                    _span(memory).copy_(_span(inputs[position]))
+                recording.fill(inputs)
                 recording.run()
-                return tuple(_copy(output) for output in recording.outputs)
+                return recording.outputs.take(self.pairing)
         return self.call(*inputs)
 
     def _is_ready(self, inputs: Sequence[torch.Tensor], place: int) -> bool:
         """Whether there is a recording for these inputs; makes one if it is time to."""
-        if self.off:
+        if self.off or (self.values is not None and self.pairing.is_busy()):
             return False
         if self.warm_ups < WARM_UP_CALLS:
             self._warm_up([tensor.data_ptr() for tensor in inputs])
             return False
         recording = self.recording
+        kept = self._kept(inputs)
         if recording is not None:
             if recording.place != place:
                 return False
@@ -210,8 +304,15 @@ class GraphedCall:
             moved = {n for n, address in known.items() if inputs[n].data_ptr() != address}
             if not moved:
                 return True
-            self.moving |= moved
-        return self._record(inputs, place)
+            if not moved.isdisjoint(recording.kept - kept):
+                return False  # its forward ran without a recording
+            self.moving |= moved - kept
+        return self._record(inputs, place, kept)
+
+    def _kept(self, inputs: Sequence[torch.Tensor]) -> frozenset[int]:
+        """Inputs that the recording of the forward graph has kept."""
+        addresses = self.pairing.addresses if self.values is None else ()
+        return frozenset(n for n, x in enumerate(inputs) if x.data_ptr() in addresses)
 
     def _warm_up(self, addresses: list[int]) -> None:
         self.warm_ups += 1
@@ -220,28 +321,35 @@ class GraphedCall:
         pairs = enumerate(zip(self.seen, addresses, strict=True))
         self.moving |= {n for n, (old, new) in pairs if old != new}
 
-    def _record(self, inputs: Sequence[torch.Tensor], place: int) -> bool:
+    def _record(self, inputs: Sequence[torch.Tensor], place: int, kept: frozenset[int]) -> bool:
         self.recording = None
         self.recordings += 1
+        moving = sorted(self.moving - kept)
         if self.recordings > MOST_RECORDINGS:
             return self._give_up("inputs keep moving")
-        if sum(_span(inputs[n]).nbytes for n in self.moving) > MOST_COPIED:
+        if sum(_span(inputs[n]).nbytes for n in moving) > MOST_COPIED:
             return self._give_up("moving inputs are large, and would be copied")
         try:
             with torch.inference_mode(False), torch.no_grad():
-                copied = {n: _copy(inputs[n]) for n in sorted(self.moving)}
+                copied = {n: _copy(inputs[n]) for n in moving}
                 fixed = [copied.get(n, tensor) for n, tensor in enumerate(inputs)]
-                run, outputs = self.recorder.record(self.call, fixed)
+                run, found = self.recorder.record(self.call, fixed)
+                outputs = Outputs.of(found, self.values)
         except RuntimeError as error:
             return self._give_up(f"recording failed: {error}")
         addresses = {n: t.data_ptr() for n, t in enumerate(inputs) if n not in copied}
-        self.recording = Recording(addresses, copied, run, outputs, place)
+        self.recording = Recording(addresses, kept, copied, run, outputs, place)
+        if self.values is not None:
+            kept_here = [outputs.values[n] for n in outputs.kept]
+            self.pairing.addresses = frozenset(t.data_ptr() for t in kept_here if t.numel())
         metrics.count("cuda_graphs_recorded")
-        logs.log("cudagraphs").emit(lambda: f"recorded; copied inputs: {sorted(copied)}")
+        logs.log("cudagraphs").emit(lambda: f"recorded; copied inputs: {moving}")
         return True
 
     def _give_up(self, reason: str) -> bool:
         self.off, self.recording = True, None
+        if self.values is not None:
+            self.pairing.addresses = frozenset()
         logs.log("cudagraphs").emit(f"given up: {reason}")
         return False
 
@@ -254,8 +362,16 @@ def _span(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((sum(steps) + 1,), (1,))
 
 
-def _copy(value: Any) -> Any:
-    """A tensor with the same strides and contents in new memory; other values as they are."""
-    if not isinstance(value, torch.Tensor):
-        return value
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill its memory, each at a place of its own."""
+    return tensor.numel() == 0 or torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def _allocation(tensor: torch.Tensor) -> Allocation:
+    """Makes tensors of its kind."""
+    return Allocation(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same strides and contents in new memory."""
     return _span(value).clone().as_strided(value.size(), value.stride(), 0)

@@ -1,16 +1,19 @@
 """Runs Triton functions with little overhead, and what else generated Python wrappers need.
 
 A generated module hands each of its Triton functions to `Preparation.prepare` and gets a
-`KernelCall`, which is called with a stream and tensors. The first call goes through Triton; it
-picks (or measures) a config. Later calls hand addresses straight to the driver (`csrc/gpu.cpp`),
-unless a tensor lies at an address that the kernel was not compiled for (no multiple of 16 bytes):
-that goes through Triton.
+`Launcher`; `Launcher.at` binds it to grids, and to the numbers that its parameters after the
+tensors take, and gives a `KernelCall`, which is called with a stream and tensors. The first call
+goes through Triton; it picks (or measures) a config. Later calls hand addresses straight to the
+driver (`csrc/gpu.cpp`), unless a tensor lies at an address that the kernel was not compiled for (no
+multiple of 16 bytes): that goes through Triton. Numbers are never compiled in: what the first call
+has compiled is there for all other numbers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +25,9 @@ from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
 
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
-Choice = tuple[tuple[int, int, int], int, int, int]  # grid, XBLOCK, RBLOCK, warps
+Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
+Grid = tuple[int, int, int]
+SOME_NUMBER = 2  # stands for any in a compile
 ALIGNED = 15
 WARP = 32
 SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
@@ -66,66 +71,111 @@ def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
     return guarded
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What the driver needs to start a kernel: `KernelCall.ready` without the grid."""
+
+    function: int
+    threads: int
+    shared: int
+
+
 @dataclass(slots=True)
 class Launcher:
-    """One Triton function with its launch parameters: the slow way of a `KernelCall`.
+    """One Triton function with its launch parameters; kinds: of its numbers, codes of `struct`.
 
-    It is called with the tensors until it has told `call` (below) of a compiled kernel.
+    chosen: the position of the choice that the first call made. started: set by the first call
+    that others can follow.
     """
 
     function: Any
     choices: tuple[Choice, ...]
+    dtypes: tuple[torch.dtype, ...]
     unsure: tuple[int, ...]
     asserts: bool
     measure: bool
-    device: int
-    chosen: Choice | None = None
-    call: KernelCall | None = None
+    device: torch.device
+    kinds: str
+    chosen: int | None = None
+    started: Started | None = None
 
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        """Run through Triton, and remember how, if this call is one that later ones can follow."""
-        if self.chosen is None:
-            self.chosen = self.measured(tensors) if self.measure else self.choices[0]
-        compiled = self.through_triton(tensors, self.chosen)
-        aligned = not any(tensors[n].data_ptr() & ALIGNED for n in self.unsure)
-        if self.call is not None and aligned and _is_simple(compiled):
-            grid, _, _, warps = self.chosen
-            self.call.ready(
-                _driver_launch(), compiled.function, grid, warps * WARP, compiled.metadata.shared
-            )
+    def at(self, grids: tuple[Grid, ...], numbers: tuple[float, ...] = ()) -> KernelCall:
+        """What is called with a stream and tensors. grids: one for each choice."""
+        slow = Bound(self, grids, numbers)
+        packed = struct.pack(f"={self.kinds}", *numbers)
+        slow.call = KernelCall(slow, len(self.dtypes), self.unsure, packed)
+        slow.follow()
+        return slow.call
 
-    def through_triton(self, tensors: Sequence[torch.Tensor], choice: Choice) -> Any:
-        """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
-        return self.function[choice[0]](*tensors, **self.keywords(choice))
-
-    def warm_up(self, dtypes: Sequence[torch.dtype]) -> None:
+    def warm_up(self) -> None:
         """Compile the default for aligned tensors of these dtypes."""
         choice = self.choices[0]
+        numbers = [SOME_NUMBER] * len(self.kinds)
         with torch.cuda.device(self.device):
-            self.function.warmup(*dtypes, grid=choice[0], **self.keywords(choice))
+            self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **self.keywords(choice))
 
     def keywords(self, choice: Choice) -> dict[str, Any]:
         """Constants and options; no contraction, denormals kept: the bits of eager's kernels."""
         return {
-            "XBLOCK": choice[1], "RBLOCK": choice[2], "num_warps": choice[3],
+            "XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2],
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
             "enable_reflect_ftz": False,
         }
 
-    def measured(self, tensors: Sequence[torch.Tensor]) -> Choice:
-        """The fastest choice on these tensors."""
-        best, least = self.choices[0], float("inf")
-        for choice in self.choices:
-            self.through_triton(tensors, choice)
+
+@dataclass(slots=True)
+class Bound:
+    """A launcher at grids and numbers: the slow way of a `KernelCall`.
+
+    It is called with the tensors until it has told `call` of a compiled kernel.
+    """
+
+    launcher: Launcher
+    grids: tuple[Grid, ...]
+    numbers: tuple[float, ...]
+    call: KernelCall | None = None
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Run through Triton, and remember how, if this call is one that later ones can follow."""
+        launcher = self.launcher
+        if launcher.chosen is None:
+            launcher.chosen = self.measured(tensors) if launcher.measure else 0
+        compiled = self.through_triton(tensors, launcher.chosen)
+        aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
+        if launcher.device.type == "cuda" and aligned and _is_simple(compiled):
+            warps = launcher.choices[launcher.chosen][2]
+            launcher.started = Started(compiled.function, warps * WARP, compiled.metadata.shared)
+            self.follow()
+
+    def follow(self) -> None:
+        """Start the kernel without Triton from now on, if it is there."""
+        started, chosen = self.launcher.started, self.launcher.chosen
+        if started is not None and chosen is not None and self.call is not None:
+            grid = self.grids[chosen]
+            self.call.ready(
+                _driver_launch(), started.function, grid, started.threads, started.shared
+            )
+
+    def through_triton(self, tensors: Sequence[torch.Tensor], number: int) -> Any:
+        """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
+        launcher = self.launcher
+        options = launcher.keywords(launcher.choices[number])
+        return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
+
+    def measured(self, tensors: Sequence[torch.Tensor]) -> int:
+        """The number of the fastest choice on these tensors."""
+        best, least = 0, float("inf")
+        for number in range(len(self.grids)):
+            self.through_triton(tensors, number)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             for _ in range(MEASURED_RUNS):
-                self.through_triton(tensors, choice)
+                self.through_triton(tensors, number)
             end.record()
             end.synchronize()
             took = begin.elapsed_time(end)
             if took < least:
-                best, least = choice, took
+                best, least = number, took
         return best
 
 
@@ -150,25 +200,24 @@ class Preparation:
 
     device: torch.device
     measure: bool = False
-    launchers: list[tuple[Launcher, tuple[torch.dtype, ...]]] = field(default_factory=list)
+    launchers: list[Launcher] = field(default_factory=list)
 
     def prepare(
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
-        unsure: tuple[int, ...], asserts: bool, again: bool,
-    ) -> KernelCall:
-        """What is called with a stream and tensors; see `codegen.python_wrapper`."""
+        unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
+    ) -> Launcher:
+        """See `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
-        made = Launcher(function, choices, unsure, asserts, measure, self.device.index or 0)
-        self.launchers.append((made, dtypes))
-        call = KernelCall(made, len(dtypes), unsure)
-        if self.device.type == "cuda":
-            made.call = call
-        return call
+        made = Launcher(
+            function, choices, dtypes, unsure, asserts, measure, self.device, kinds
+        )
+        self.launchers.append(made)
+        return made
 
     def compile_all(self, workers: int) -> None:
         """Compile ahead what the first call will run, several at a time."""
         if self.device.type != "cuda" or self.measure:
             return
         with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(lambda pair: pair[0].warm_up(pair[1]), self.launchers):
+            for _ in pool.map(Launcher.warm_up, self.launchers):
                 pass

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 from inductor.codegen.triton.launch import Launch
 from inductor.codegen.triton.split import reads_along_rows
+from inductor.ir.extent import Extent, hint_of
 
 WARP = 32
+LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
+LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
+FEW_ROWS = 1 << 10  # do not fill a device with blocks of few warps
+FEW_LONG_ROWS = ((1, 4096, 16),)
 LOOP_BLOCKS_ALONG_ROWS = ((32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8))
 
 
@@ -31,21 +36,33 @@ def power_of_two(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
+def likely_rows(launch: Launch) -> int:
+    """A power of two; blocks are not larger."""
+    least = LIKELY_ROWS if type(launch.rows) is Extent else 1
+    return max(power_of_two(hint_of(launch.rows)), least)
+
+
+def likely_columns(columns: int) -> int:
+    """The same for columns, of which no less fit into a tile unless their number is known."""
+    least = LIKELY_COLUMNS if type(columns) is Extent else 1
+    return max(power_of_two(hint_of(columns)), least)
+
+
 def choose_configs(launch: Launch) -> tuple[Config, ...]:
     """The default config first."""
-    widest = max(stage.columns for stage in launch.stages)
+    widest = max(likely_columns(stage.columns) for stage in launch.stages)
     if launch.tiled:
         return _tile_configs(launch, widest)
     if widest <= 1 and launch.splits == 1:
         return _flat_configs(launch)
     if launch.persistent:
-        return _persistent_configs(launch, power_of_two(widest))
-    return _loop_configs(launch, power_of_two(widest))
+        return _persistent_configs(launch, widest)
+    return _loop_configs(launch, widest)
 
 
 def _flat_configs(launch: Launch) -> tuple[Config, ...]:
     """Small launches spread over the device; large ones give each thread several elements."""
-    rows = power_of_two(launch.rows)
+    rows = likely_rows(launch)
     if rows >= 1 << 20:
         found = [(1024, 4), (512, 4), (512, 8), (2048, 8), (256, 4)]
     elif rows >= 1 << 17:
@@ -56,16 +73,14 @@ def _flat_configs(launch: Launch) -> tuple[Config, ...]:
 
 
 def _tile_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
-    large = launch.rows * columns >= 1 << 21
+    rows = likely_rows(launch)
+    large = hint_of(launch.rows) * hint_of(launch.stages[0].columns) >= 1 << 21
     found = TILES if large else (TILES[1], TILES[0])
-    rows = power_of_two(launch.rows)
-    return _unique([
-        Config(min(x, rows), min(r, power_of_two(columns)), warps) for x, r, warps in found
-    ])
+    return _unique([Config(min(x, rows), min(r, columns), warps) for x, r, warps in found])
 
 
 def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
-    rows = power_of_two(launch.rows)
+    rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     if along_rows:
         wanted = max(1, min(64, TILE // columns, rows))
@@ -79,12 +94,15 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 
 
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
-    rows = power_of_two(launch.rows)
+    rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
+    blocks = LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS
+    if not along_rows and launch.splits == 1 and hint_of(launch.rows) <= FEW_ROWS:
+        blocks = (*FEW_LONG_ROWS, *blocks)
     configs = []
-    for block, columns, warps in LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS:
-        columns = min(columns, max(widest, 1))
-        if launch.splits > 1:
+    for block, columns, warps in blocks:
+        columns = min(columns, widest)
+        if launch.splits != 1:
             columns = min(columns, launch.chunk & -launch.chunk)
         block = min(block, rows)
         configs.append(Config(block, columns, min(warps, _warps(block * columns))))

@@ -13,9 +13,10 @@ counts plain loops that stand around reduction loops. In a `tiled` launch, whose
 the same columns and no reductions, columns too are spread over programs. Where a reduction has few
 rows and many columns, the columns of a row are shared by `splits` programs (variable `g`, each
 takes `chunk` of them), which leave partial results in scratch buffers, and a second launch combines
-those. All indices are written in x, s, r, g and indirect variables; a reduction op in a stage that
-is no `reduction` is over one value. A local becomes a tile in registers where it can; otherwise
-its value is computed again or kept in a scratch buffer in global memory.
+those. Rows, columns, splits and serial may be extents: numbers known at a call. All indices are
+written in x, s, r, g and indirect variables; a reduction op in a stage that is no `reduction` is
+over one value. A local becomes a tile in registers where it can; otherwise its value is computed
+again or kept in a scratch buffer in global memory.
 """
 
 from __future__ import annotations
@@ -85,13 +86,12 @@ def product(extents: Sequence[int]) -> int:
 
 def positions(extents: Sequence[int], flat: Index) -> list[Index]:
     """The index of each loop when all are counted row-major by `flat`."""
-    found = []
-    inner = product(extents)
-    if inner == 0:
+    if 0 in extents:
         return [constant(0)] * len(extents)
-    for extent in extents:
-        inner //= extent
-        found.append(mod(floordiv(flat, inner), extent) if extent > 1 else constant(0))
+    found = []
+    for number, extent in enumerate(extents):
+        inner = product(extents[number + 1 :])
+        found.append(mod(floordiv(flat, inner), extent) if extent != 1 else constant(0))
     return found
 
 

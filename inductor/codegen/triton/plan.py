@@ -11,15 +11,17 @@ from dataclasses import replace
 
 from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
+from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.recompute import recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile
 from inductor.ir.body import LoopBody, Op
+from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
-PERSISTENT_WITH_LOCALS = 8192  # the same where a local can stay in registers that way
+PERSISTENT_WITH_LOCALS = 8192  # the same where something is kept in registers that way
 PERSISTENT_ALONG_ROWS = 64  # the same where neighbours in memory are neighbouring rows
 ENOUGH_ROWS = 128
 LARGE_KERNEL = 1 << 16
@@ -45,8 +47,9 @@ def _iterations(stage: LoopBody) -> int:
 def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
     """A kernel with too few rows to fill the device becomes one kernel for each stage."""
     rows = product(kernel.outer)
-    work = rows * max(_iterations(stage) for stage in kernel.stages)
-    if len(kernel.stages) == 1 or _is_flat(kernel) or rows >= ENOUGH_ROWS or work < LARGE_KERNEL:
+    work = hint_of(rows) * max(hint_of(_iterations(stage)) for stage in kernel.stages)
+    few = hint_of(rows) < ENOUGH_ROWS and work >= LARGE_KERNEL
+    if len(kernel.stages) == 1 or _is_flat(kernel) or not few:
         return [kernel], []
     kernel = join_stages(recompute_locals(kernel))
     spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})
@@ -194,11 +197,30 @@ def _columns_of(stage: LoopBody) -> int:
 
 
 def _is_persistent(kernel: Kernel) -> bool:
-    tiles = any(local.elements > 1 for local in kernel.locals)
+    tiles = any(not is_one(local.elements) for local in kernel.locals) or _reads_again(kernel)
     limit = PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
     if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
         limit = PERSISTENT_ALONG_ROWS
-    return all(0 < _columns_of(stage) <= limit for stage in kernel.stages)
+    columns = [_columns_of(stage) for stage in kernel.stages]
+    return all(type(count) is not Extent and 0 < count <= limit for count in columns)
+
+
+def _reads_again(kernel: Kernel) -> bool:
+    """Whether a stage reads what an earlier one has read: a tile would have it already."""
+    seen: set[tuple[str, Index | None]] = set()
+    written = set(kernel.writes())
+    for stage in kernel.stages:
+        reduced = {f"r{n}" for n in range(len(stage.reduction_ranges))}
+        moving = [
+            op for op in stage.loads()
+            if op.index is not None and op.buffer not in written
+            and not reduced.isdisjoint(v.name for v in op.index.variables())
+        ]
+        found = {(op.buffer, op.index) for op in moving}
+        if not found.isdisjoint(seen):
+            return True
+        seen |= found
+    return False
 
 
 def _unfit_locals(kernel: Kernel, persistent: bool) -> set[str]:
@@ -209,7 +231,7 @@ def _unfit_locals(kernel: Kernel, persistent: bool) -> set[str]:
             touching = [op for op in stage.ops if op.buffer == local.name]
             if not touching:
                 continue
-            serial = _reduces(stage) and product(stage.ranges) > 1
+            serial = _reduces(stage) and not is_one(product(stage.ranges))
             if local.elements == 1:
                 fits = not serial or all(op.name == "load" for op in touching)
             else:

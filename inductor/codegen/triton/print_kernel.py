@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inductor.codegen.triton.configs import Config, choose_configs, power_of_two
+from inductor.codegen.triton.configs import Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, Scratch
+from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
 from inductor.codegen.triton.plan import plan_kernel
 from inductor.codegen.triton.print_stage import (
     Columns,
@@ -24,11 +25,11 @@ from inductor.codegen.triton.print_stage import (
     print_columns,
 )
 from inductor.codegen.triton.spelling import needs_int64
+from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60
-MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
 MODULE_HEAD = """\
 import torch
 import triton
@@ -47,13 +48,15 @@ class TritonSource:
     """One Triton function.
 
     Equal functions have equal names: the name ends in a digest of the text. parameters: the buffers
-    to call it with, in order; after them come XBLOCK and RBLOCK. configs: the default first. again:
-    running it twice gives the same (it may be measured on the real buffers).
+    to call it with, in order; after them come numbers known at a call, XBLOCK and RBLOCK. configs:
+    the default first. again: running it twice gives the same (it may be measured on the real
+    buffers).
     """
 
     name: str
     text: str
     parameters: tuple[str, ...]
+    numbers: tuple[Parameter, ...]
     configs: tuple[Config, ...]
     rows: int
     splits: int
@@ -63,8 +66,9 @@ class TritonSource:
 
     def grid(self, config: Config) -> tuple[int, int, int]:
         """How many programs. (columns: of a tiled launch, otherwise 0.)"""
-        second = -(-self.columns // config.columns) if self.columns else self.splits
-        return (-(-self.rows // config.rows), second, 1)
+        tiled = self.columns != 0
+        second = up_to_multiple(self.columns, config.columns) if tiled else self.splits
+        return (up_to_multiple(self.rows, config.rows), second, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
     title = _title(kernel)
     sources = tuple(
-        print_launch(launch, elements, title) for launch in plan.launches if launch.rows
+        print_launch(launch, elements, title) for launch in plan.launches if launch.rows != 0
     )
     return TritonKernel(kernel.name, sources, plan.scratch if sources else ())
 
@@ -105,12 +109,13 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     own = {local.name for local in launch.locals}
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
     written = set(_touched(launch, "store", own))
-    wide = _is_wide(launch, max((elements[name] for name in touched), default=0))
+    wide = _is_wide(launch, [elements[name] for name in touched])
     flat = all(stage.columns == 1 for stage in launch.stages) and launch.splits == 1
     block = max(config.rows for config in configs)
+    numbers = Numbers(wide)
     frame = Frame(
-        launch, wide, flat, "" if launch.rows % block == 0 else "xmask", frozenset(written),
-        _parameter_names(touched, written),
+        launch, wide, flat, "" if divides(block, launch.rows) else "xmask", frozenset(written),
+        _parameter_names(touched, written), numbers,
     )
     writer = Writer()
     _print_rows(writer, frame)
@@ -118,13 +123,16 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     memory = Memory()
     for stage in launch.stages:
         StagePrinter(stage, columns[stage.columns], frame, writer, memory).print()
+    known = tuple(numbers.parameters.values())
+    typed = [f'{number.name}: "{number.kind}"' for number in known]
     constants = ("XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr")
-    signature = ", ".join((*frame.parameters.values(), *constants))
+    signature = ", ".join((*frame.parameters.values(), *typed, *constants))
     text = "\n".join([f"({signature}):", *writer.lines, ""])
     name = f"{title}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    text = f"@triton.jit\ndef {name}{text}"
+    general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
+    text = f"@triton.jit{general}\ndef {name}{text}"
     return TritonSource(
-        name, text, tuple(touched), configs, launch.rows, launch.splits,
+        name, text, tuple(touched), known, configs, launch.rows, launch.splits,
         launch.stages[0].columns if launch.tiled else 0,
         "tl.device_assert" in text, _is_repeatable(launch, own),
     )
@@ -156,8 +164,10 @@ def _is_repeatable(launch: Launch, own: set[str]) -> bool:
     return True
 
 
-def _is_wide(launch: Launch, elements: int) -> bool:
-    if max(elements, launch.rows, *(stage.columns for stage in launch.stages)) >= MOST_INT32:
+def _is_wide(launch: Launch, elements: Iterable[int]) -> bool:
+    """Whether positions need int64; that others do not is assumed of numbers known at a call."""
+    counts = [*elements, launch.rows, *(stage.columns for stage in launch.stages)]
+    if any(reaches(count, MOST_INT32) for count in counts):
         return True
     return any(
         op.index is not None and needs_int64(op.index)
@@ -171,8 +181,8 @@ def _print_rows(writer: Writer, frame: Frame) -> None:
     tail = "" if frame.flat else "[:, None]"
     writer.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){tail}")
     if frame.row_mask:
-        writer.line(f"xmask = x < {frame.launch.rows}")
-    if frame.launch.splits > 1:
+        writer.line(f"xmask = x < {frame.numbers.spell(frame.launch.rows)}")
+    if frame.launch.splits != 1:
         writer.line("g = tl.program_id(1)" + (".to(tl.int64)" if frame.wide else ""))
 
 
@@ -186,23 +196,24 @@ def _print_blocks(
         if extent in found:
             continue
         number = len(found) - 1
-        full = power_of_two(extent)
+        full = likely_columns(extent)
         if frame.launch.tiled:
-            size, masked = "RBLOCK", extent % max(config.columns for config in configs) != 0
+            greatest = max(config.columns for config in configs)
+            size, masked = "RBLOCK", not divides(greatest, extent)
         elif frame.launch.persistent:
             size, masked = str(full), extent != full
         else:
             greatest = max(min(config.columns, full) for config in configs)
             size = f"RBLOCK if RBLOCK < {full} else {full}"
-            masked = extent % greatest != 0 or (
-                frame.launch.splits > 1 and extent % frame.launch.chunk != 0
+            masked = not divides(greatest, extent) or (
+                frame.launch.splits != 1 and not divides(frame.launch.chunk, extent)
             )
         block, mask = f"R{number}BLOCK", f"rmask{number}" if masked else ""
         writer.line(f"{block}: tl.constexpr = {size}")
         found[extent] = Columns(f"r{number}", mask, block, extent)
         if frame.launch.tiled:
             base = f"tl.program_id(1) * {block}"
-            print_columns(writer, found[extent], base, frame.wide)
+            print_columns(writer, found[extent], base, frame)
         elif frame.launch.persistent:
-            print_columns(writer, found[extent], "", frame.wide)
+            print_columns(writer, found[extent], "", frame)
     return found

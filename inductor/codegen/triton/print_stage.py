@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
+from inductor.codegen.triton.numbers import Numbers
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
     COMBINE,
@@ -26,7 +27,7 @@ from inductor.codegen.triton.spelling import (
     print_index,
     print_number,
 )
-from inductor.ir.body import IndirectVar, Op
+from inductor.ir.body import Immediate, IndirectVar, Op
 from inductor.ir.index import Index
 from inductor.ir.scalar_ops import SCALAR_OPS
 
@@ -116,6 +117,7 @@ class Frame:
     row_mask: str
     written: Axes  # buffers that the launch writes
     parameters: dict[str, str]  # the parameter for each buffer
+    numbers: Numbers
 
 
 class StagePrinter:
@@ -156,7 +158,8 @@ class StagePrinter:
         if self.stage.serial == 1:
             self._print_columns()
             return
-        with self.writer.block(f"for s_ in range(0, {self.stage.serial}):"):
+        serial = self.frame.numbers.spell(self.stage.serial)
+        with self.writer.block(f"for s_ in range(0, {serial}):"):
             kind = "tl.int64" if self.frame.wide else "tl.int32"
             self.writer.line(f"s = tl.full([], s_, {kind})")
             self._print_columns()
@@ -188,11 +191,11 @@ class StagePrinter:
 
     def _print_loop(self, inside: list[int]) -> None:
         columns, launch = self.columns, self.frame.launch
-        bounds = f"0, {columns.extent}"
-        if launch.splits > 1:
+        bounds = f"0, {self.frame.numbers.spell(columns.extent)}"
+        if launch.splits != 1:
             bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
-            print_columns(self.writer, columns, "base", self.frame.wide)
+            print_columns(self.writer, columns, "base", self.frame)
             for position in inside:
                 if position in self.partial:
                     self._step_reduction(position, self.stage.ops[position])
@@ -221,7 +224,10 @@ class StagePrinter:
         axes = NO_AXES
         for var in index.variables():
             axes |= self.axes[var.name]
-        return print_index(index, self.names), axes
+        return print_index(index, self.names, self.frame.numbers), axes
+
+    def _constant(self, value: Immediate, dtype: torch.dtype) -> str:
+        return print_constant(value, dtype, self.shape(NO_AXES), self.frame.numbers)
 
     def _pointer(self, op: Op, more: Axes) -> tuple[str, Axes]:
         assert op.index is not None
@@ -257,7 +263,7 @@ class StagePrinter:
         return Text(self.writer.define(text), axes)
 
     def _print_constant(self, op: Op) -> Text:
-        text = print_constant(op.imm, op.dtype, self.shape(NO_AXES))
+        text = self._constant(op.imm, op.dtype)
         return Text(self.writer.define(text), NO_AXES)
 
     def _print_index_expr(self, op: Op) -> Text:
@@ -299,7 +305,7 @@ class StagePrinter:
             return
         if op.dtype not in ATOMIC_ADD:
             raise NotPrintable(f"no atomic add of {op.dtype}")
-        columns = self.stage.columns > 1 and (
+        columns = self.stage.columns != 1 and (
             not self.stage.reduction or self.phases.inside[self.position]
         )
         pointer, axes = self._pointer(op, frozenset("xr") if columns else ROWS)
@@ -329,7 +335,7 @@ class StagePrinter:
         imm = op.imm
         assert isinstance(imm, IndirectVar)
         value, *mask = self._args(op)
-        size, axes = imm.var.size, value.axes
+        size, axes = self.frame.numbers.spell(imm.var.size), value.axes
         name = self.writer.define(f"{value.name}.to(tl.int64)")
         if imm.wrap:
             name = self.writer.define(f"tl.where({name} < 0, {name} + {size}, {name})")
@@ -353,7 +359,7 @@ class StagePrinter:
         tile = self._tile(value, frozenset("xr"))
         if not self.columns.mask:
             return tile
-        filler = print_constant(neutral(kind, dtype), dtype, self.shape(NO_AXES))
+        filler = self._constant(neutral(kind, dtype), dtype)
         return self.writer.define(f"tl.where({self.columns.mask}, {tile}, {filler})")
 
     def _operands(self, op: Op) -> tuple[str, ...]:
@@ -423,13 +429,14 @@ class StagePrinter:
         self.values[position] = self._finish(op, self.partial[position])
 
 
-def print_columns(writer: Writer, columns: Columns, base: str, wide: bool) -> None:
+def print_columns(writer: Writer, columns: Columns, base: str, frame: Frame) -> None:
     """The variable and the mask of a tile of columns that begins at `base`."""
     text = f"tl.arange(0, {columns.block})[None, :]"
     text = f"{base} + {text}" if base else text
-    writer.line(f"{columns.name} = ({text}).to(tl.int64)" if wide else f"{columns.name} = {text}")
+    text = f"({text}).to(tl.int64)" if frame.wide else text
+    writer.line(f"{columns.name} = {text}")
     if columns.mask:
-        writer.line(f"{columns.mask} = {columns.name} < {columns.extent}")
+        writer.line(f"{columns.mask} = {columns.name} < {frame.numbers.spell(columns.extent)}")
 
 
 _PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {

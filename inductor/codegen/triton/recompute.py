@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from inductor.codegen.triton.launch import positions
+from inductor.codegen.triton.numbers import is_one
 from inductor.ir.body import IndirectVar, LoopBody, Op
 from inductor.ir.index import Index
 from inductor.scheduler.assemble import drop_dead
@@ -25,7 +26,7 @@ MOST_OPS = 40
 def recompute_locals(kernel: Kernel) -> Kernel:
     """The kernel with cheap locals computed where they are loaded."""
     for local in kernel.locals:
-        if local.elements > 1:
+        if not is_one(local.elements):
             kernel = _without(kernel, local.name)
     return kernel
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from inductor.codegen.triton.launch import NotPrintable
+from inductor.codegen.triton.numbers import Numbers, reaches
 from inductor.ir.body import Immediate
+from inductor.ir.extent import Extent, Real, hint_of, surely_less
 from inductor.ir.index import FloorDiv, Index, Var
 
 DTYPES = {
@@ -50,15 +52,19 @@ def print_number(value: Immediate) -> str:
     raise NotPrintable(f"no Triton constant for {value!r}")
 
 
-def print_constant(value: Immediate, dtype: torch.dtype, shape: str) -> str:
+def print_constant(value: Immediate, dtype: torch.dtype, shape: str, numbers: Numbers) -> str:
     """A tile of exactly `dtype`."""
+    if isinstance(value, (Extent, Real)):
+        held = "tl.float32" if dtype in HALVES else print_dtype(dtype)
+        tile = f"tl.full({shape}, {numbers.exact(value)}, {held})"
+        return f"{tile}.to({print_dtype(dtype)})" if dtype in HALVES else tile
     if dtype in HALVES:
         value = torch.tensor(value, dtype=dtype).item()
         return f"tl.full({shape}, {print_number(value)}, tl.float32).to({print_dtype(dtype)})"
     return f"tl.full({shape}, {print_number(value)}, {print_dtype(dtype)})"
 
 
-def print_index(index: Index, names: Mapping[str, str]) -> str:
+def print_index(index: Index, names: Mapping[str, str], numbers: Numbers) -> str:
     """An index, with variables renamed by `names`."""
     parts = []
     for atom, factor in index.terms:
@@ -66,26 +72,26 @@ def print_index(index: Index, names: Mapping[str, str]) -> str:
             text = names[atom.name]
         else:
             base: Index = atom.base  # type: ignore[attr-defined]
-            divisor: int = atom.divisor  # type: ignore[attr-defined]
+            divisor = numbers.spell(atom.divisor)  # type: ignore[attr-defined]
             divides = isinstance(atom, FloorDiv)
-            inner = print_index(base, names)
-            if base.low >= 0:
+            inner = print_index(base, names, numbers)
+            if surely_less(-1, base.low):
                 text = f"(({inner}) {'//' if divides else '%'} {divisor})"
             else:
                 name = "k_floordiv_index" if divides else "k_mod_index"
                 text = f"{name}({inner}, {divisor})"
-        parts.append(text if factor == 1 else f"{factor}*{text}")
-    if index.offset or not parts:
-        parts.append(str(index.offset))
+        parts.append(text if factor == 1 else f"{numbers.spell(factor)}*{text}")
+    if index.offset != 0 or not parts:
+        parts.append(numbers.spell(index.offset))
     return " + ".join(parts)
 
 
 def needs_int64(index: Index) -> bool:
     """Whether the index, or a part of it, may leave the range of int32."""
-    if index.high >= 1 << 31 or index.low < -(1 << 31):
+    if reaches(index.high, 1 << 31) or reaches(-index.low, (1 << 31) + 1):
         return True
     return any(
-        abs(factor) >= 1 << 31 or (not isinstance(atom, Var) and needs_int64(atom.base))  # type: ignore[attr-defined]
+        hint_of(abs(factor)) >= 1 << 31 or (not isinstance(atom, Var) and needs_int64(atom.base))  # type: ignore[attr-defined]
         for atom, factor in index.terms
     )
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 import torch
 
 from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
+from inductor.codegen.triton.numbers import reaches
 from inductor.ir.body import Op
+from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.index import Index, variable
 
 ENOUGH_PROGRAMS = 528  # four for each multiprocessor of a large device
@@ -19,6 +21,7 @@ ROWS_OF_A_PROGRAM = 32  # where neighbouring rows are read together
 FEWEST_COLUMNS = (2048, 256)  # of a row; where neighbouring rows are read together
 COLUMNS_OF_A_PROGRAM = (1024, 128)  # at least; the same
 CHUNK_STEP = (1024, 128)  # a block of a chunk is no larger than the power of two that divides it
+MOST_SPLITS = 1 << 16  # they are counted in the second axis of the grid
 EXTREMUM = {"argmax": "max", "argmin": "min"}
 
 
@@ -28,8 +31,8 @@ def split_columns(launch: Launch) -> tuple[list[Launch], list[Scratch]]:
     if not chunk:
         return [launch], []
     (stage,) = launch.stages
-    splits = -(-stage.columns // chunk)
-    if splits == 1:
+    splits = up_to_multiple(stage.columns, chunk)
+    if splits == 1 or reaches(splits, MOST_SPLITS):
         return [launch], []
     cut = _Cut(launch, splits)
     first = replace(
@@ -37,7 +40,9 @@ def split_columns(launch: Launch) -> tuple[list[Launch], list[Scratch]]:
         stages=(replace(stage, ops=cut.partial()),),
     )
     rest = Stage(cut.combined(), 1, splits, True)
-    second = replace(launch, name=f"{launch.name}_rest", stages=(rest,), persistent=True)
+    second = replace(
+        launch, name=f"{launch.name}_rest", stages=(rest,), persistent=type(splits) is not Extent
+    )
     return [first, second], list(cut.scratch.values())
 
 
@@ -47,16 +52,17 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     (stage,) = launch.stages
     by_rows = reads_along_rows(stage)
-    if not stage.reduction or stage.serial > 1 or launch.locals:
+    if not stage.reduction or stage.serial != 1 or launch.locals:
         return 0
-    if stage.columns < FEWEST_COLUMNS[by_rows]:
+    rows, columns = hint_of(launch.rows), hint_of(stage.columns)
+    if columns < FEWEST_COLUMNS[by_rows]:
         return 0
-    programs = -(-launch.rows // ROWS_OF_A_PROGRAM) if by_rows else launch.rows
-    most = stage.columns // COLUMNS_OF_A_PROGRAM[by_rows]
+    programs = -(-rows // ROWS_OF_A_PROGRAM) if by_rows else rows
+    most = columns // COLUMNS_OF_A_PROGRAM[by_rows]
     wanted = min(-(-ENOUGH_PROGRAMS // programs), most)
     if wanted < 2:
         return 0
-    chunk = -(-stage.columns // wanted)
+    chunk = -(-columns // wanted)
     step = CHUNK_STEP[by_rows]
     return -(-chunk // step) * step
 

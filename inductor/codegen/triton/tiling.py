@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from inductor.codegen.triton.numbers import reaches
 from inductor.ir.body import Op
+from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Kernel
 
 SHORTEST = 16  # a tile does not pay for shorter loops
@@ -36,10 +38,10 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     loads = [op for op in ops if op.name == "load" and _moves(op, column)]
     rest = Counter(filter(None, (_along(op, extents) for op in loads)))
     del rest[column]
-    if not rest or extents[column] > MOST_COLUMNS:
+    if not rest or reaches(extents[column], MOST_COLUMNS):
         return None
     row = max(rest, key=lambda name: rest[name])
-    if min(extents[column], extents[row]) < SHORTEST:
+    if min(hint_of(extents[column]), hint_of(extents[row])) < SHORTEST:
         return None
     return names.index(column), names.index(row)
 
@@ -53,6 +55,6 @@ def _along(op: Op, extents: Mapping[str, int]) -> str:
     if op.index is None or op.name not in ("load", "store"):
         return ""
     for name, extent in extents.items():
-        if extent > 1 and op.index.stride_of(name) == 1:
+        if extent != 1 and op.index.stride_of(name) == 1:
             return name
     return ""

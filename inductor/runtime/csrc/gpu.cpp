@@ -1,10 +1,16 @@
 // What generated wrappers for GPUs call for every kernel and buffer: `KernelCall` and `Allocation`.
 //
-// KernelCall(slow, tensors, unsure) is called with a stream and tensors. Until `ready` has told it of a
-// compiled kernel, and for tensors at addresses that the kernel was not compiled for, it calls `slow`
-// with the tensors; otherwise it hands their addresses to the driver. Nothing here is linked against
-// CUDA: the driver's function comes as an address.
+// KernelCall(slow, tensors, unsure, numbers) is called with a stream and tensors. Until `ready` has told
+// it of a compiled kernel, and for tensors at addresses that the kernel was not compiled for, it calls
+// `slow` with the tensors; otherwise it hands their addresses to the driver, and the numbers after them
+// (sizes that this call was bound to; 8 bytes each, of which an int32 is the first four). Nothing here
+// is linked against CUDA: the driver's function comes as an address.
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
 
 #include <ATen/ops/empty_strided.h>
 #include <structmember.h>
@@ -20,7 +26,8 @@
 namespace inductor {
 namespace {
 
-constexpr size_t kMostTensors = 120;
+constexpr size_t kMostParameters = 240;
+constexpr size_t kNumberBytes = 8;
 constexpr uintptr_t kAlignment = 15;
 constexpr int kNotInitialised = 3;   // this thread has not talked to the driver yet, or has
 constexpr int kInvalidContext = 201; // no context: Triton's way makes one
@@ -35,6 +42,7 @@ struct KernelCallObject {
   PyObject* slow;
   size_t tensors;
   std::vector<size_t>* unsure;
+  std::vector<uint64_t>* numbers;
   LaunchKernel launch;
   void* function;
   unsigned grid[3];
@@ -57,8 +65,9 @@ PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyO
   if (stream == nullptr && PyErr_Occurred()) return nullptr;
   // Two more than the kernel has of its own: Triton appends pointers to scratch memory, which is
   // empty for all kernels that come here.
-  void* addresses[kMostTensors + 2];
-  void* parameters[kMostTensors + 2];
+  void* nothing = nullptr;
+  void* addresses[kMostParameters];
+  void* parameters[kMostParameters + 2];
   for (size_t i = 0; i < self->tensors; ++i) {
     if (!THPVariable_Check(tensors[i])) {
       return PyErr_Format(PyExc_TypeError, "argument %zu of a kernel is no tensor", i);
@@ -66,10 +75,9 @@ PyObject* call_kernel(PyObject* object, PyObject* const* args, size_t flags, PyO
     addresses[i] = THPVariable_Unpack(tensors[i]).data_ptr();
     parameters[i] = &addresses[i];
   }
-  for (size_t i = self->tensors; i < self->tensors + 2; ++i) {
-    addresses[i] = nullptr;
-    parameters[i] = &addresses[i];
-  }
+  void** next = parameters + self->tensors;
+  for (uint64_t& number : *self->numbers) *next++ = &number;
+  for (int i = 0; i < 2; ++i) *next++ = &nothing;
   for (size_t position : *self->unsure) {
     if (reinterpret_cast<uintptr_t>(addresses[position]) & kAlignment) {
       return PyObject_Vectorcall(self->slow, tensors, self->tensors, nullptr);
@@ -90,10 +98,17 @@ PyObject* new_kernel(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* slow = nullptr;
   PyObject* unsure = nullptr;
   Py_ssize_t tensors = 0;
-  if (!PyArg_ParseTuple(args, "OnO!", &slow, &tensors, &PyTuple_Type, &unsure)) return nullptr;
-  if (tensors < 0 || static_cast<size_t>(tensors) > kMostTensors) {
-    return PyErr_Format(PyExc_ValueError, "a kernel of %zd tensors", tensors);
+  const char* bytes = nullptr;
+  Py_ssize_t length = 0;
+  if (!PyArg_ParseTuple(args, "OnO!|y#", &slow, &tensors, &PyTuple_Type, &unsure, &bytes, &length)) {
+    return nullptr;
   }
+  size_t count = static_cast<size_t>(length) / kNumberBytes;
+  if (tensors < 0 || static_cast<size_t>(tensors) + count > kMostParameters) {
+    return PyErr_Format(PyExc_ValueError, "a kernel of %zd tensors and %zu numbers", tensors, count);
+  }
+  auto numbers = std::make_unique<std::vector<uint64_t>>(count);
+  if (count != 0) std::memcpy(numbers->data(), bytes, count * kNumberBytes);
   auto positions = std::make_unique<std::vector<size_t>>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(unsure); ++i) {
     size_t position = PyLong_AsSize_t(PyTuple_GET_ITEM(unsure, i));
@@ -109,6 +124,7 @@ PyObject* new_kernel(PyTypeObject* type, PyObject* args, PyObject*) {
   self->slow = Py_NewRef(slow);
   self->tensors = static_cast<size_t>(tensors);
   self->unsure = positions.release();
+  self->numbers = numbers.release();
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
@@ -140,6 +156,7 @@ void delete_kernel(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear_kernel(object);
   delete reinterpret_cast<KernelCallObject*>(object)->unsure;
+  delete reinterpret_cast<KernelCallObject*>(object)->numbers;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -221,7 +238,7 @@ PyTypeObject allocation_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 bool prepare_types() {
   kernel_type.tp_name = "inductor.runtime._launch.KernelCall";
-  kernel_type.tp_doc = "KernelCall(slow, tensors, unsure): call it with a stream and tensors.";
+  kernel_type.tp_doc = "KernelCall(slow, tensors, unsure, numbers=b''): call it with a stream and tensors.";
   kernel_type.tp_basicsize = sizeof(KernelCallObject);
   kernel_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
   kernel_type.tp_vectorcall_offset = offsetof(KernelCallObject, vectorcall);

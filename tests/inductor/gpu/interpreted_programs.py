@@ -27,7 +27,7 @@ def interpreted(gm, example_inputs):
         graph = lower_graph(module).graph
         text = cuda.generate(graph, schedule_graph(graph, 8)).text
         texts.append(text)
-        call = cuda.load(text, graph, False)
+        call = cuda.load(text, graph, False)()
         positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
         return lambda *args: call(*(args[n] for n in positions))
 

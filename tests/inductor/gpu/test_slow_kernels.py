@@ -17,7 +17,7 @@ from inductor.scheduler.run import schedule_graph
 def backend(gm, example_inputs):
     def compile_aten(module, fakes):
         graph = lower_graph(module).graph
-        call = cuda.load(cuda.generate(graph, schedule_graph(graph, 8)).text, graph, False)
+        call = cuda.load(cuda.generate(graph, schedule_graph(graph, 8)).text, graph, False)()
         return lambda *args: call(*args)
 
     return compile_inference(gm, example_inputs, compile_aten, epilogue_in_graph=True)

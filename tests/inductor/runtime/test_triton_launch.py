@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -63,14 +64,15 @@ class Driver:
         return self.code
 
 
-CHOICES = (((4, 2, 1), 64, 8, 4), ((8, 1, 1), 32, 8, 4))
+CHOICES = ((64, 8, 4), (32, 8, 4))
+GRIDS = ((4, 2, 1), (8, 1, 1))
 DTYPES = (torch.float32, torch.float32)
 STREAM = 77
 
 
 def prepared(function: Function):
     made = Preparation(torch.device("cuda", 0))
-    return made.prepare(function, CHOICES, DTYPES, (0,), False, True)
+    return made.prepare(function, CHOICES, DTYPES, (0,), False, True).at(GRIDS)
 
 
 def test_second_call_goes_the_short_way(driver) -> None:
@@ -162,6 +164,22 @@ def test_keep_moves_only_what_lies_differently() -> None:
 
 def test_measuring_wants_repeatable_kernels() -> None:
     preparation = Preparation(torch.device("cuda", 0), measure=True)
-    assert preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, True).slow.measure
-    assert not preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, False).slow.measure
+    assert preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, True).measure
+    assert not preparation.prepare(Function(Compiled()), CHOICES, DTYPES, (), False, False).measure
     assert triton_launch.MEASURED_RUNS > 1
+
+
+def test_numbers_go_behind_the_tensors(driver) -> None:
+    """A kernel that ran at some numbers is not looked at by Triton for others."""
+    function = Function(Compiled())
+    made = Preparation(torch.device("cuda", 0))
+    launcher = made.prepare(function, CHOICES, DTYPES, (0,), False, True, kinds="qd")
+    tensors = torch.randn(4), torch.randn(4)
+    launcher.at(GRIDS, (-5, 0.5))(STREAM, *tensors)
+    (grid, given, _), = function.calls
+    assert grid == (4, 2, 1) and given == (*tensors, -5, 0.5)
+    launcher.at(((7, 1, 1), (1, 1, 1)), (1 << 40, 0.25))(STREAM, *tensors)
+    assert len(function.calls) == 1
+    ((_, shape, _, values, _),) = driver.starts
+    assert shape[:3] == (7, 1, 1) and values[:2] == tuple(t.data_ptr() for t in tensors)
+    assert values[2:] == (1 << 40, struct.unpack("=q", struct.pack("=d", 0.25))[0])

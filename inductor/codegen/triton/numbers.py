@@ -1,0 +1,69 @@
+"""Numbers that are known at a call, as parameters of a Triton function.
+
+In: extents and reals that a function uses. Out: their spelling in it, and the parameters that the
+spelling needs, each with the Python expression of its value. A symbol, or a division that does not
+come out even, is one parameter; polynomials over them are computed in the function, so that Triton
+sees by which powers of two they divide. Parameters are called `n0`, `n1`, .. in the order of their
+first use, so that functions which differ in their symbols only have the same text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor.ir.extent import Extent, Real, hint_of
+
+KINDS = {"i32": "q", "i64": "q", "fp64": "d"}  # codes of `struct`; each takes eight bytes
+MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number among the parameters of a function; value: Python text over the symbols."""
+
+    name: str
+    kind: str
+    value: str
+
+
+class Numbers:
+    """Spells numbers of one function and collects its parameters. wide: indices are int64."""
+
+    def __init__(self, wide: bool) -> None:
+        self.wide = wide
+        self.parameters: dict[tuple[str, str], Parameter] = {}
+
+    def spell(self, value: int) -> str:
+        """A size, stride or offset; in parentheses where it is a sum."""
+        if type(value) is not Extent:
+            return str(value)
+        hints = value.sizes.hints
+        parts = []
+        for monomial, factor in reversed(value.terms):
+            names = [self._parameter(unit, self._kind(hints[unit])) for unit in monomial]
+            parts.append("*".join(([str(factor)] if factor != 1 or not names else []) + names))
+        return parts[0] if len(parts) == 1 and value.terms[0][1] > 0 else f"({' + '.join(parts)})"
+
+    def exact(self, value: int | Real) -> str:
+        """A number to calculate with: a parameter of its own that holds every value."""
+        return self._parameter(str(value), "fp64" if isinstance(value, Real) else "i64")
+
+    def _kind(self, hint: int) -> str:
+        return "i64" if self.wide or abs(hint) >= MOST_INT32 else "i32"
+
+    def _parameter(self, value: str, kind: str) -> str:
+        known = self.parameters.get((value, kind))
+        if known is None:
+            known = Parameter(f"n{len(self.parameters)}", kind, value)
+            self.parameters[value, kind] = known
+        return known.name
+
+
+def reaches(value: int, limit: int) -> bool:
+    """Whether the number is `limit` or more: at the hint, or else assumed not to be anywhere."""
+    return hint_of(value) >= limit or value >= limit
+
+
+def is_one(value: int) -> bool:
+    """Whether the number is 1 (or nothing) for all sizes."""
+    return type(value) is not Extent and value <= 1
