@@ -171,7 +171,8 @@ def profile(steps: dict[str, Step], x: torch.Tensor, count: int) -> list[str]:
             torch.cuda.synchronize()
         events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
         total = sum(event.self_device_time_total for event in events) / CALLS
-        lines.append(f"{kind}: {total:.0f} us in {sum(e.count for e in events) / CALLS:.0f} kernels")
+        launches = sum(event.count for event in events) / CALLS
+        lines.append(f"{kind}: {total:.0f} us in {launches:.0f} kernels")
         for event in events[:count]:
             took = event.self_device_time_total / CALLS
             lines.append(f"  {took:8.1f} us {event.count / CALLS:5.0f} x {event.key[:90]}")
