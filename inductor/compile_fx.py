@@ -30,6 +30,7 @@ from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, where_it_holds
 from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.extent import Sizes
@@ -109,11 +110,13 @@ def _compile(
     try:
         with timed("inductor"):
             if _needs_gradients(example_inputs):
+                if config.freezing:
+                    logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
                 return compile_training(
                     gm, example_inputs, compile_forward, compile_backward, decompositions=table
                 )
             return compile_inference(
-                gm, example_inputs, _compile_inference, decompositions=table,
+                gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
                 epilogue_in_graph=_kernels_write(example_inputs),
             )  # fmt: skip
     except Unsupported as refusal:
@@ -145,6 +148,8 @@ def _compile_symbolic(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> tuple[Callable[..., bool], Compiled]:
     """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
+    if config.freezing:
+        logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     checks = []
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
@@ -233,10 +238,20 @@ def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
     return gm.forward
 
 
-def _compile_inference(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+def _inference_compiler(
+    gm: torch.fx.GraphModule, example_inputs: list[Any]
+) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
+    frozen = frozen_inputs(gm, example_inputs) if config.freezing else frozenset[int]()
+    return functools.partial(_compile_inference, frozen)
+
+
+def _compile_inference(
+    frozen: frozenset[int], module: torch.fx.GraphModule, fakes: list[Any]
+) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
             module = channels_last(module)
+        module.meta["frozen"] = frozen
     return compile_aten(module, fakes)
 
 
@@ -255,7 +270,9 @@ def compile_aten(
         call = _for_gpu(lowered, schedule, pairing, module.meta.get("values"))
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
-    return _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+    call = _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+    prepared = lowered.graph.prepared
+    return FrozenCall(call, prepared) if prepared else call
 
 
 def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
@@ -295,7 +312,8 @@ def _lower_and_schedule(
     threads = torch.get_num_threads()
     if config.library_kernels == "measure":
         with timed("inductor.library_kernels"):
-            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads)
+            frozen = module.meta.get("frozen", ())
+            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads, frozen)
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)

@@ -16,6 +16,13 @@ config = Config(
             "How the library of a product is chosen: measure (once, kept on disk) or default.",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
+        Knob(
+            "freezing",
+            False,
+            "Inference on a CPU takes parameters and buffers for constants and keeps copies of "
+            "weights in the order in which they are read.",
+            ("DYNAMO_FREEZING",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
     ],

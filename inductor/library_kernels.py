@@ -10,9 +10,10 @@ the result shall lie. What was measured is kept in the cache folder.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +22,25 @@ import torch
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
-from inductor.ir.graph import ComputedBuffer, ExternKernel, Layout, LoopGraph, Node, ViewRef
+from inductor.ir.graph import (
+    ComputedBuffer,
+    ExternKernel,
+    InputBuffer,
+    Layout,
+    LoopGraph,
+    Node,
+    Prepared,
+    ViewRef,
+)
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.scheduler.dependencies import written_in_place
 
 aten = torch.ops.aten
 MOST_FLOPS = 1 << 29
-ROUNDS = 3
+LEAST_ROUNDS = 3
+MOST_SECONDS = 0.06
 # Another product must be clearly faster: measurements are noisy.
 ADVANTAGE = 0.9
 # Below, our own product is not worth building its library.
@@ -50,55 +62,101 @@ class Linear:
     weight: ViewRef
     bias: ViewRef | None
     columns: bool
+    frozen: bool
 
-    def shape_class(self) -> tuple[int, int, int, bool, bool]:
+    def shape_class(self) -> tuple[int, int, int, bool, bool, bool]:
         """Sizes, each rounded up to a power of two: products of one class behave alike."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
-        return m, n, k, self.bias is not None, self.columns
+        return m, n, k, self.bias is not None, self.columns, self.frozen
 
 
-def choose_library_kernels(graph: LoopGraph, store: Store, threads: int) -> LoopGraph:
-    """The graph with each product computed by what was fastest for its class."""
+def choose_library_kernels(
+    graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = ()
+) -> LoopGraph:
+    """The graph with each product computed by what was fastest for its class.
+
+    frozen: positions of inputs that hardly ever change.
+    """
     if graph.device.type != "cpu":
         return graph
-    layouts = graph.layouts()
-    chooser = _Chooser(store, threads)
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        linear = _as_linear(node, layouts) if isinstance(node, ExternKernel) else None
-        if linear is None:
-            nodes.append(node)
-        else:
-            assert isinstance(node, ExternKernel)
-            nodes += REWRITES[chooser.fastest(linear)](node, linear, graph.device)
-    chooser.save()
-    return replace(graph, nodes=tuple(nodes))
+    return _Rewriter(graph, _Chooser(store, threads), frozen).run()
 
 
-def _by_aten(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
-    return [node]
+class _Rewriter:
+    def __init__(self, graph: LoopGraph, chooser: _Chooser, frozen: Collection[int]) -> None:
+        self.graph = graph
+        self.chooser = chooser
+        self.layouts = graph.layouts()
+        written = {name for node in graph.nodes for name in written_in_place(node)}
+        self.frozen = {
+            buffer.name: position
+            for position, buffer in enumerate(graph.inputs)
+            if position in frozen and buffer is not None and buffer.name not in written
+        }
+        self.inputs: dict[tuple[str, ViewRef], tuple[InputBuffer, Prepared]] = {}
+
+    def run(self) -> LoopGraph:
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            linear = None
+            if isinstance(node, ExternKernel):
+                linear = _as_linear(node, self.layouts, self.frozen)
+            if linear is None:
+                nodes.append(node)
+            else:
+                assert isinstance(node, ExternKernel)
+                nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
+        self.chooser.save()
+        inputs = (*self.graph.inputs, *(buffer for buffer, _ in self.inputs.values()))
+        prepared = tuple(item for _, item in self.inputs.values())
+        return replace(self.graph, nodes=tuple(nodes), inputs=inputs, prepared=prepared)
+
+    def by_aten(self, node: ExternKernel, linear: Linear) -> list[Node]:
+        return [node]
+
+    def by_onednn(self, node: ExternKernel, linear: Linear) -> list[Node]:
+        nodes: list[Node] = []
+        weight = linear.weight
+        if linear.columns:
+            name = f"{node.name}_weight"
+            stride = (weight.size[1], 1)
+            if linear.frozen:
+                layout = Layout(self.graph.device, weight.dtype, weight.size, stride)
+                name = self.prepare("turned", weight, layout, torch.Tensor.contiguous)
+            else:
+                nodes.append(_turned(weight, name, self.graph.device))
+            weight = replace(weight, buffer=name, stride=stride, offset=0)
+        args = (linear.x, weight, linear.bias, "none", (), "")
+        target = torch.ops.mkldnn._linear_pointwise.default
+        return [*nodes, replace(node, target=target, args=args)]
+
+    def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
+        if not linear.frozen:
+            return [replace(node, ours=True)]
+        product = self.chooser.ours()
+        assert product is not None
+        weight = linear.weight
+        n, k = weight.size
+        whole = replace(weight, size=(k, n), stride=weight.stride[::-1])
+        size = (product.panels_size(k, n),)
+        layout = Layout(self.graph.device, weight.dtype, size, (1,))
+        panels = self.prepare("panels", whole, layout, product.panels)
+        return [replace(node, ours=True, panels=panels)]
+
+    def prepare(self, kind: str, view: ViewRef, layout: Layout, make: Callable[..., Any]) -> str:
+        """The name of the further input."""
+        if (kind, view) not in self.inputs:
+            position = len(self.graph.inputs) + len(self.inputs)
+            buffer = InputBuffer(f"arg{position}_{kind}", layout, position)
+            prepared = Prepared(self.frozen[view.buffer], view, make)
+            self.inputs[kind, view] = buffer, prepared
+        return self.inputs[kind, view][0].name
 
 
-def _by_onednn(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
-    nodes: list[Node] = []
-    weight = linear.weight
-    if linear.columns:
-        turned = _turned(weight, f"{node.name}_weight", device)
-        nodes.append(turned)
-        weight = replace(weight, buffer=turned.name, stride=(weight.size[1], 1), offset=0)
-    args = (linear.x, weight, linear.bias, "none", (), "")
-    target = torch.ops.mkldnn._linear_pointwise.default
-    return [*nodes, replace(node, target=target, args=args)]
-
-
-def _by_ours(node: ExternKernel, linear: Linear, device: torch.device) -> list[Node]:
-    return [replace(node, ours=True)]
-
-
-REWRITES: dict[str, Callable[[ExternKernel, Linear, torch.device], list[Node]]] = {
-    "aten": _by_aten,
-    "onednn": _by_onednn,
-    "ours": _by_ours,
+REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
+    "aten": _Rewriter.by_aten,
+    "onednn": _Rewriter.by_onednn,
+    "ours": _Rewriter.by_ours,
 }
 
 
@@ -118,7 +176,9 @@ def _onednn_products() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _as_linear(node: ExternKernel, layouts: dict[str, Layout]) -> Linear | None:
+def _as_linear(
+    node: ExternKernel, layouts: dict[str, Layout], frozen: Collection[str]
+) -> Linear | None:
     """The product as a linear layer, if it is one of float32 with a dense weight."""
     if node.layout is None or node.layout.dtype is not torch.float32 or node.kwargs:
         return None
@@ -142,7 +202,8 @@ def _as_linear(node: ExternKernel, layouts: dict[str, Layout]) -> Linear | None:
     m, n, k = map(hint_of, (m, n, k))
     if min(m, n, k) < 2:
         return None
-    return Linear(m, n, k, x, turned, bias if isinstance(bias, ViewRef) else None, columns)
+    bias = bias if isinstance(bias, ViewRef) else None
+    return Linear(m, n, k, x, turned, bias, columns, weight.buffer in frozen)
 
 
 class _Chooser:
@@ -168,13 +229,13 @@ class _Chooser:
         """A key of `REWRITES`; after "ours" the library is loaded."""
         name = repr(linear.shape_class())
         if name not in self.answers:
-            ours = self._ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
+            ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
             self.answers[name] = _measure(linear, ours, self.threads)
             self.measured = True
         answer = self.answers[name]
-        return "aten" if answer == "ours" and self._ours() is None else answer
+        return "aten" if answer == "ours" and self.ours() is None else answer
 
-    def _ours(self) -> Product | None:
+    def ours(self) -> Product | None:
         toolchain = find_toolchain(self.store)
         return None if isinstance(toolchain, str) else load_product(self.store, toolchain)
 
@@ -193,6 +254,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
     bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
     columns = weight.t().contiguous() if linear.columns else None
     turned = weight.t() if columns is None else columns
+    prepared = ours.panels(turned) if ours is not None and linear.frozen else turned
 
     def by_aten() -> None:
         if bias is None:
@@ -201,7 +263,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
             torch.addmm(bias, x, turned, out=out)
 
     def by_onednn() -> None:
-        if columns is not None:
+        if columns is not None and not linear.frozen:
             weight.copy_(columns.t())  # our kernel is faster than this
         torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
@@ -209,7 +271,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
     if _onednn_products():
         candidates["onednn"] = by_onednn
     if ours is not None:
-        candidates["ours"] = functools.partial(ours, x, turned, bias, out, threads)
+        candidates["ours"] = functools.partial(ours.multiply, x, prepared, bias, out, threads)
     with torch.no_grad():
         times = dict(zip(candidates, _fastest(list(candidates.values())), strict=True))
     best = min(times, key=times.__getitem__)
@@ -219,7 +281,10 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
 def _fastest(candidates: list[Callable[[], Any]]) -> list[float]:
     """Shortest time of each, measured in turns."""
     best = [float("inf")] * len(candidates)
-    for round_ in range(ROUNDS + 1):
+    begin = time.perf_counter()
+    for round_ in itertools.count():
+        if round_ > LEAST_ROUNDS and time.perf_counter() - begin > MOST_SECONDS:
+            break
         for number, call in enumerate(candidates):
             start = time.perf_counter()
             call()

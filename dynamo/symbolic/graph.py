@@ -17,6 +17,7 @@ from dynamo.guards.records import UserLine
 from dynamo.guards.sources import Source
 from dynamo.symbolic.trace_result import GraphInput, GraphRecord
 
+HELD_BY_MODULE = re.compile(r"\._(?:parameters|buffers)\[[^\]]*\]$")
 StackReader = Callable[[], tuple[UserLine, ...]]
 
 
@@ -40,6 +41,7 @@ class GraphBuilder:
         with self.graph.inserting_before(before):
             node = self.graph.create_node("placeholder", name, (), {}, name=name)
         node.meta["example_value"] = example
+        node.meta["held_by_module"] = HELD_BY_MODULE.search(source.text()) is not None
         self.inputs[node] = GraphInput(name, source, example)
         return node
 

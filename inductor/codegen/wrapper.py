@@ -145,9 +145,11 @@ class _Writer:
     def _call_product(self, step: ExternKernel) -> None:
         *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
         (m, k), n = x.size, weight.size[1]
-        pointers = [self._pointer(view) for view in (x, weight, *bias)]
-        left, right, start = pointers if bias else (*pointers, "0")
-        numbers = (m, n, k, left, x.stride[0], right, *weight.stride, start)
+        left, right = self._pointer(x), self._pointer(weight)
+        strides, start = weight.stride, self._pointer(bias[0]) if bias else "0"
+        if step.panels:
+            right, strides = f"(f32*)d[{self.slot_of[step.panels]}]", (0, 0)
+        numbers = (m, n, k, left, x.stride[0], right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
         result = self._pointer(self._whole(step.name))
         arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))

@@ -20,7 +20,7 @@ after it the new, so the order of nodes is also an order of effects for those bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,7 +154,8 @@ class ExternKernel:
     output of that layout, else what it returns becomes `name`.
     mutates: names of buffers that the call writes in place.
     ours: a product (`aten.mm` or `aten.addmm` of float32) for which no operator is called, but our
-    own (`codegen/cpp/product.py`).
+    own (`codegen/cpp/product.py`). panels: the input buffer, if any, that holds its weight in the
+    order in which that reads it.
     """
 
     name: str
@@ -166,6 +167,7 @@ class ExternKernel:
     origins: Origins = field(default=Origins(), compare=False)
     reason: str = ""
     ours: bool = False
+    panels: str = ""
 
     def views(self) -> Iterator[ViewRef]:
         """All tensors among the arguments."""
@@ -190,19 +192,32 @@ class MultiOutput:
         return (self.extern,)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a further input holds: what `make` returns for a view of the input number `position`."""
+
+    position: int
+    view: ViewRef
+    make: Callable[[torch.Tensor], torch.Tensor]
+
+
 Node = ComputedBuffer | ExternKernel | MultiOutput
 Output = ViewRef | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopGraph:
-    """A program: see the grammar at the top of the file. `str(graph)` is readable text."""
+    """A program: see the grammar at the top of the file. `str(graph)` is readable text.
+
+    prepared: what the last inputs hold; they are made of the others before a call.
+    """
 
     inputs: tuple[InputBuffer | None, ...]
     constants: tuple[ConstantBuffer, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     device: torch.device
+    prepared: tuple[Prepared, ...] = ()
 
     def layouts(self) -> dict[str, Layout]:
         """Layout of every tensor buffer by name."""

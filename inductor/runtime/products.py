@@ -1,6 +1,6 @@
 """Our own matrix product (`codegen/cpp/product.py`): built once per machine, loaded for all graphs.
 
-In: a store and a toolchain. Out: the function for Python; graphs loaded later find it by its name.
+In: a store and a toolchain. Out: its functions for Python; graphs loaded later find them by name.
 """
 
 from __future__ import annotations
@@ -8,20 +8,51 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from inductor.codegen.cpp.product import PRODUCT_NAME, PRODUCT_UNIT
 from inductor.runtime.build import build_library
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
-Product = Callable[..., None]
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The functions of the library, for float32 matrices on the CPU."""
+
+    function: Callable[..., int]
+    pack: Callable[..., None]
+    columns: int
+
+    def multiply(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, threads: int
+    ) -> None:
+        """out = x @ weight + bias: rows of x and out dense; weight [k, n] with any strides, or what
+        `panels` made of one."""
+        (m, k), n = x.shape, out.shape[1]
+        start = None if bias is None else bias.data_ptr()
+        strides = weight.stride() if weight.dim() == 2 else (0, 0)
+        sides = (x.data_ptr(), x.stride(0), weight.data_ptr(), *strides)
+        if self.function(m, n, k, *sides, start, out.data_ptr(), threads):
+            raise MemoryError("no memory for a matrix product")
+
+    def panels_size(self, k: int, n: int) -> int:
+        """Elements of `panels`."""
+        return -(-n // self.columns) * self.columns * k
+
+    def panels(self, weight: Tensor) -> Tensor:
+        """A copy of weight [k, n] in the order in which products read it."""
+        k, n = weight.shape
+        made = torch.empty(self.panels_size(k, n))
+        self.pack(k, n, weight.data_ptr(), *weight.stride(), made.data_ptr())
+        return made
 
 
 def load_product(store: Store, toolchain: Toolchain) -> Product:
-    """Build (or find) the library; see `_call` for what comes out."""
+    """Build (or find) and load the library."""
     flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
     fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
     return _load(str(build_library([PRODUCT_UNIT], fused, store).path))
@@ -29,25 +60,10 @@ def load_product(store: Store, toolchain: Toolchain) -> Product:
 
 @functools.cache
 def _load(path: str) -> Product:
-    function = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)[PRODUCT_NAME]
+    library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    function, pack = library[PRODUCT_NAME], library[f"{PRODUCT_NAME}_pack"]
     number, pointer = ctypes.c_long, ctypes.c_void_p
     function.argtypes = [number, number, number, pointer, number, pointer, number, number]
     function.argtypes += [pointer, pointer, number]
-    return functools.partial(_call, function)
-
-
-def _call(
-    function: Callable[..., int],
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    threads: int,
-) -> None:
-    """out = x @ weight + bias: float32 matrices, rows of x and out dense; weight [k, n] with any
-    strides."""
-    (m, k), n = x.shape, out.shape[1]
-    start = None if bias is None else bias.data_ptr()
-    sides = (x.data_ptr(), x.stride(0), weight.data_ptr(), *weight.stride())
-    if function(m, n, k, *sides, start, out.data_ptr(), threads):
-        raise MemoryError("no memory for a matrix product")
+    pack.argtypes, pack.restype = [number, number, pointer, number, number, pointer], None
+    return Product(function, pack, library[f"{PRODUCT_NAME}_columns"]())

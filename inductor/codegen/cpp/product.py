@@ -2,9 +2,9 @@
 
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
-are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also come
-as panels (`pack_panels`), which saves the copy. Only additions and products of float32 are used, in
-the order of k, so that NaN, infinities and zero behave as in any product.
+are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also
+come as panels (`PRODUCT_PACK`), which saves the copy. Only additions and products of float32 are
+used, in the order of k, so that NaN, infinities and zero behave as in any product.
 """
 
 from __future__ import annotations
@@ -170,9 +170,19 @@ struct Product {
   }
 };
 
+#define EXPORT extern "C" __attribute__((visibility("default")))
+EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
+
+// All panels of b [k, n], one behind the other: ceil(n / COLUMNS) * k * COLUMNS numbers.
+EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* to) {
+#pragma omp parallel for
+  for (i64 j = 0; j < n; j += COLUMNS)
+    pack(b + j * column, row, column, k, n - j < COLUMNS ? n - j : COLUMNS, to + j * k);
+}
+
 // c [m, n] = a [m, k] b + bias (or null). b[p, j] is at p * row + j * column; row == 0: as panels.
 // Returns 0, or 1 where there is no memory.
-extern "C" __attribute__((visibility("default"))) int PRODUCT(
+EXPORT int PRODUCT(
     i64 m, i64 n, i64 k, const f32* a, i64 lda, const f32* b, i64 row, i64 column,
     const f32* bias, f32* c, i64 threads) {
   enum { TALL = ROWS * 40 };  // rows whose copy fits the second cache
@@ -212,7 +222,14 @@ extern "C" __attribute__((visibility("default"))) int PRODUCT(
 """
 
 PRODUCT_NAME = f"product_{hashlib.sha256(PRODUCT_TEXT.encode()).hexdigest()[:16]}"
-PRODUCT_UNIT = f"#define PRODUCT {PRODUCT_NAME}\n{PRODUCT_TEXT}"
+PRODUCT_UNIT = "\n".join(
+    [
+        f"#define PRODUCT {PRODUCT_NAME}",
+        f"#define PRODUCT_PACK {PRODUCT_NAME}_pack",
+        f"#define PRODUCT_COLUMNS {PRODUCT_NAME}_columns",
+        PRODUCT_TEXT,
+    ]
+)
 PRODUCT_DECLARATION = (
     f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, const f32*, i64, i64, '
     "const f32*, f32*, i64);"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,13 +105,14 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     weight = torch.randn(64, 64).t() if columns else torch.randn(64, 64)
     graph = lowered(linear, torch.randn(64, 64), weight, torch.randn(64))
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
-    product = library_kernels._as_linear(node, graph.layouts())
+    product = library_kernels._as_linear(node, graph.layouts(), ())
     assert product is not None
-    assert product.shape_class() == (64, 64, 64, True, columns)
+    assert product.shape_class() == (64, 64, 64, True, columns, False)
     asked: list[Any] = []
 
-    def ours(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
+    def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
         asked.append(torch.addmm(b, x, w, out=out))
 
+    ours = SimpleNamespace(multiply=multiply)
     assert library_kernels._measure(product, ours, 1) in library_kernels.REWRITES
     assert asked

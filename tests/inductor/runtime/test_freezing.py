@@ -1,0 +1,168 @@
+"""Frozen weights: the same results, also after they have changed; who is frozen and who is not."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynamo
+from dynamo.base import logs
+from inductor import compile_fx, freezing, library_kernels
+
+
+class Conv1D(nn.Module):
+    """A linear layer whose weight is stored as [k, n]."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(k, n))
+        self.register_buffer("bias", torch.randn(n))
+
+    def forward(self, x: Any) -> Any:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+def network() -> nn.Module:
+    head = nn.Linear(33, 20, bias=False)
+    head.weight.data = head.weight.data[:, :33]
+    return nn.Sequential(nn.Linear(40, 70), nn.Tanh(), Conv1D(70, 33), nn.GELU(), head)
+
+
+@pytest.fixture(params=["onednn", "ours", "aten"])
+def fastest(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def answer(chooser: Any, linear: Any) -> str:
+        chooser.ours()
+        return request.param
+
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", answer)
+    return request.param
+
+
+def compiled(model: Any) -> Any:
+    return dynamo.compile(model, options={"freezing": True, "library_kernels": "measure"})
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one whenever something is prepared."""
+    calls: list[Any] = []
+    prepare = freezing.FrozenCall._prepare
+
+    def counted(self: Any, inputs: Any) -> Any:
+        calls.append(1)
+        return prepare(self, inputs)
+
+    monkeypatch.setattr(freezing.FrozenCall, "_prepare", counted)
+    return calls
+
+
+def assert_same(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-3)
+
+
+def test_prepared_once_and_again_after_a_change(
+    fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = counting(monkeypatch)
+    model = network()
+    fast = compiled(model)
+    with torch.no_grad():
+        for rows in (5, 5, 5):
+            x = torch.randn(rows, 40)
+            assert_same(fast(x), model(x))
+        before = len(calls)
+        assert before == (fastest != "aten")
+        model[2].weight.mul_(2)
+        assert_same(fast(x), model(x))
+        model[0].weight.data = torch.randn(70, 40)
+        assert_same(fast(x), model(x))
+        model.load_state_dict(network().state_dict())
+        assert_same(fast(x), model(x))
+        model[4].weight = nn.Parameter(torch.randn(20, 33))
+        assert_same(fast(x), model(x))
+        if fastest == "ours":
+            assert len(calls) == before + 4
+        assert_same(fast(x), model(x))
+    assert len(calls) <= before + 4
+
+
+def test_inference_mode_and_inference_weights(fastest: str) -> None:
+    with torch.inference_mode():
+        model = network()
+        fast, x = compiled(model), torch.randn(3, 40)
+        assert_same(fast(x), model(x))
+        model[2].weight.mul_(2)  # without a version
+        assert_same(fast(x), model(x))
+    model = network()
+    fast = compiled(model)
+    with torch.inference_mode():
+        assert_same(fast(x), model(x))
+    with torch.no_grad():
+        assert_same(fast(x), model(x))
+
+
+def test_only_parameters_and_buffers(fastest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counting(monkeypatch)
+    fast = compiled(lambda x, w: x @ w.t())
+    with torch.no_grad():
+        for _ in range(3):
+            x, w = torch.randn(5, 9), torch.randn(7, 9)
+            assert_same(fast(x, w), x @ w.t())
+    assert not calls
+
+
+def test_weights_that_the_graph_writes(fastest: str) -> None:
+    model = Conv1D(12, 9)
+
+    def step(x: Any) -> Any:
+        y = model(x)
+        model.weight.mul_(0.5)
+        return y + model(x)
+
+    other = Conv1D(12, 9)
+    other.load_state_dict(model.state_dict())
+    fast = compiled(step)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 12)
+            y = other(x)
+            other.weight.mul_(0.5)
+            assert_same(fast(x), y + other(x))
+
+
+def test_with_gradients_nothing_is_frozen(
+    fastest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs.log("inductor"), "enabled", True)
+    calls = counting(monkeypatch)
+    model = network()
+    fast, x = compiled(model), torch.randn(5, 40)
+    fast(x).sum().backward()
+    assert "nothing is frozen" in capsys.readouterr().err
+    assert not calls
+    assert model[0].weight.grad is not None
+
+
+def test_frozen_weights_die_with_the_model() -> None:
+    model = network()
+    fast = compiled(model)
+    with torch.no_grad():
+        fast(torch.randn(5, 40))
+    seen = weakref.ref(model[0].weight)
+    del model, fast
+    gc.collect()
+    dynamo.reset()
+    gc.collect()
+    assert seen() is None
+
+
+def test_options_are_checked() -> None:
+    graph, x = torch.fx.symbolic_trace(nn.ReLU()), torch.randn(2)
+    with pytest.raises(TypeError, match="config.freezing takes bool"):
+        compile_fx(graph, [x], options={"freezing": "yes"})
+    with pytest.raises(ValueError, match="no option 'freezin'"):
+        compile_fx(graph, [x], options={"freezin": True})
