@@ -183,8 +183,12 @@ class FramePolicy:
 
 
 def in_modes_of_the_user() -> bool:
-    """Modes may do anything with each operation: frames inside of them run as they are."""
-    if torch._C._len_torch_dispatch_stack():
+    """Modes may do anything with each operation: frames inside of them run as they are, and so do
+    those that carry tangents, or whose saved tensors go through a function of the program."""
+    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+        return True
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is not None and not str(hooks[0].__module__).startswith("torch."):
         return True
     return not all(isinstance(mode, DeviceContext) for mode in function_modes())
 

@@ -8,6 +8,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -16,6 +17,7 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <tuple>
 
 namespace {
@@ -69,14 +71,15 @@ F find_symbol(const char *name) {
 
 enum Word {
     GRAD, INFERENCE, FORWARD_GRAD, INCLUDED, EXCLUDED, DTYPE, DISPATCH_MODES, FUNCTION_MODES,
-    FUNCTIONS_OFF, CAST_CPU, CAST_CUDA, CAST_OTHER, CAST_CACHE, THREADS,
+    FUNCTIONS_OFF, DUAL_LEVEL, SAVED_HOOKS, CAST_CPU, CAST_CUDA, CAST_OTHER, CAST_CACHE, THREADS,
     THREAD_WORDS,  // those above belong to the thread, those below to the process
     DETERMINISTIC = THREAD_WORDS, ONEDNN, CUDNN, ATTENTION, PRECISION, REDUCED, LINEAR, STATE_WORDS
 };
 const char *const STATE_NAMES[STATE_WORDS] = {
     "grad mode", "inference mode", "forward grad mode", "dispatch keys included",
     "dispatch keys excluded", "default dtype", "dispatch modes", "function modes",
-    "__torch_function__ switch", "autocast on CPU", "autocast on CUDA",
+    "__torch_function__ switch", "forward mode of autograd", "hooks on saved tensors",
+    "autocast on CPU", "autocast on CUDA",
     "autocast on other devices", "autocast cache", "threads", "deterministic algorithms",
     "oneDNN and NNPACK", "cuDNN", "attention kernels", "float32 precision (TF32)",
     "reduced precision of products", "linear algebra backend"};
@@ -97,6 +100,12 @@ struct Torch {
             "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl");
     int (*functions_disabled)() =
         find_symbol<int (*)()>("_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv");
+    const at::impl::SavedTensorDefaultHooksTLS &(*saved_hooks)() =
+        find_symbol<const at::impl::SavedTensorDefaultHooksTLS &(*)()>(
+            "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv");
+    std::shared_ptr<void> (*dual_level)(uint64_t) =
+        find_symbol<std::shared_ptr<void> (*)(uint64_t)>(
+            "_ZN5torch8autograd14ForwardADLevel14try_get_by_idxEm");
     int (*threads)() = find_symbol<int (*)()>("_ZN2at15get_num_threadsEv");
     const Context *context = nullptr;
     Torch() {
@@ -177,6 +186,21 @@ int64_t autocast(const Torch &torch, c10::DeviceType device) {
     return torch.cast_enabled(device) ? 1 + (int64_t)torch.cast_dtype(device) : 0;
 }
 
+// 0: none. 1: torch's own, which change no value (`save_on_cpu`, checkpoints). 2: the program's.
+int64_t saved_tensor_hooks(const Torch &torch) {
+    if (torch.saved_hooks == nullptr || torch.saved_hooks().stack.empty()) {
+        return 0;
+    }
+    const c10::SafePyObject &pack = torch.saved_hooks().stack.top().first;
+    auto *function = (PyObject *)pack.ptr(&pack.pyinterpreter());
+    PyObject *module = PyObject_GetAttrString(function, "__module__");
+    const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+    bool own = name != nullptr && std::strncmp(name, "torch.", 6) == 0;
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return own ? 1 : 2;
+}
+
 // What the thread is in. Autocast is on where its dispatch keys are not excluded.
 void read_thread(int64_t *state) {
     const Torch &torch = Torch::get();
@@ -197,6 +221,8 @@ void read_thread(int64_t *state) {
         state[FUNCTION_MODES] = state[FUNCTION_MODES] * 31 + (int64_t)object;
     }
     state[FUNCTIONS_OFF] = torch.functions_disabled ? torch.functions_disabled() : 0;
+    state[DUAL_LEVEL] = torch.dual_level && torch.dual_level(0) != nullptr;
+    state[SAVED_HOOKS] = saved_tensor_hooks(torch);
     state[CAST_CPU] = state[CAST_CUDA] = state[CAST_OTHER] = state[CAST_CACHE] = 0;
     if (!keys.excluded_.has_all(c10::autocast_dispatch_keyset) && torch.cast_enabled) {
         state[CAST_CPU] = autocast(torch, c10::kCPU);

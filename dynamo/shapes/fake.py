@@ -608,6 +608,8 @@ class _OpFacts:
         """Raises where the outcome does not follow from the facts."""
         if self.func in _RESIZES:
             raise NoFakeKernel(self.func, RESIZED)
+        if self.func.name().startswith(_MAKES_QUANTISED):
+            raise NoFakeKernel(self.func, "quantised tensors are not modelled")
         if self.func is aten.repeat_interleave.Tensor:
             raise DataDependent(self.func)
         if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
@@ -625,6 +627,8 @@ _RESIZES: frozenset[Any] = frozenset(
         aten.set_.source_Tensor_storage_offset,
     }
 )
+
+_MAKES_QUANTISED = ("aten::quantize_per_", "aten::_make_per_", "aten::_empty_")
 
 # Tagged dynamic for masks as indices or for data that decide only in some calls; those calls are
 # sorted out by the entries of _SPECIAL.

@@ -268,6 +268,8 @@ for _function in ON_TENSORS:
 
 @rule(torch._C._enter_dual_level)
 def enter_dual_level(tx: SymbolicFrame) -> Var:
+    if not torch_functions.in_transform():  # its operations would have to be taken apart
+        raise Break("call_of_unknown_function", "torch.autograd.forward_ad.enter_dual_level")
     level = torch._C._enter_dual_level()
     tx.trace.known_fakes.dual_levels.append(level)
     return ConstVar(level)
