@@ -32,6 +32,7 @@ from inductor.config import config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
+from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import ExternKernel, LoopGraph
@@ -250,8 +251,9 @@ def _compile_inference(
 ) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
+            prepared = fold_batch_norms(module, frozen) if frozen else ()
             module = channels_last(module)
-        module.meta["frozen"] = frozen
+        module.meta.update(frozen=frozen, prepared=prepared)
     return compile_aten(module, fakes)
 
 
@@ -271,7 +273,7 @@ def compile_aten(
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
-    prepared = lowered.graph.prepared
+    prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
     return FrozenCall(call, prepared) if prepared else call
 
 

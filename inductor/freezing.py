@@ -1,7 +1,7 @@
 """Parameters and buffers as constants of inference: what is made of them once.
 
 In: a captured graph with its inputs (which of them are frozen), and for the compiled graph what it
-wants prepared (`LoopGraph.prepared`). Out: a callable that hands prepared tensors on. It looks
+wants prepared (`ir/graph.py: Prepared`). Out: a callable that hands prepared tensors on. It looks
 at each call whether the frozen tensors are what they were (the same object, version and memory) and
 prepares again what is not, so that a load of other weights or an optimizer's step between calls is
 seen. Not seen: writes that do not count as a version (through `.data`, NumPy, other processes).
@@ -38,7 +38,7 @@ class FrozenCall:
     def __init__(self, compiled: Callable[..., Any], prepared: Sequence[Prepared]) -> None:
         self.compiled = compiled
         self.prepared = prepared
-        self.positions = sorted({item.position for item in prepared})
+        self.positions = sorted({position for item in prepared for position in item.positions})
         # Replaced as a whole: calls may come from several threads.
         self.known: tuple[list[Any], list[Tensor]] | None = None
 
@@ -60,7 +60,10 @@ class FrozenCall:
         self.known = None  # what is out of date does not live beside what is new
         seen = [_identity(inputs[position]) for position in self.positions]
         with torch.inference_mode(False), torch.no_grad():
-            made = [item.make(_view_of(inputs[item.position], item)) for item in self.prepared]
+            made = [
+                item.make(*(inputs[position].detach() for position in item.positions))
+                for item in self.prepared
+            ]
         self.known = seen, made
         return made
 
@@ -70,8 +73,3 @@ def _identity(value: Tensor) -> tuple[Any, int, int] | None:
     if value.is_inference():
         return None
     return weakref.ref(value), value._version, value.data_ptr()
-
-
-def _view_of(value: Tensor, item: Prepared) -> Tensor:
-    view = item.view
-    return value.detach().as_strided(view.size, view.stride, value.storage_offset() + view.offset)

@@ -10,7 +10,6 @@ the result shall lie. What was measured is kept in the cache folder.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import time
 from collections.abc import Callable, Collection
@@ -39,8 +38,8 @@ from inductor.scheduler.dependencies import written_in_place
 
 aten = torch.ops.aten
 MOST_FLOPS = 1 << 29
-LEAST_ROUNDS = 3
-MOST_SECONDS = 0.06
+CALM_ROUNDS = 4
+MOST_SECONDS = 0.5
 # Another product must be clearly faster: measurements are noisy.
 ADVANTAGE = 0.9
 # Below, our own product is not worth building its library.
@@ -148,9 +147,17 @@ class _Rewriter:
         if (kind, view) not in self.inputs:
             position = len(self.graph.inputs) + len(self.inputs)
             buffer = InputBuffer(f"arg{position}_{kind}", layout, position)
-            prepared = Prepared(self.frozen[view.buffer], view, make)
+            of_view = functools.partial(_make_of_view, make, view)
+            prepared = Prepared((self.frozen[view.buffer],), of_view)
             self.inputs[kind, view] = buffer, prepared
         return self.inputs[kind, view][0].name
+
+
+def _make_of_view(make: Callable[..., Any], view: ViewRef, value: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = make(
+        value.as_strided(view.size, view.stride, value.storage_offset() + view.offset)
+    )
+    return made
 
 
 REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
@@ -273,21 +280,25 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
     if ours is not None:
         candidates["ours"] = functools.partial(ours.multiply, x, prepared, bias, out, threads)
     with torch.no_grad():
-        times = dict(zip(candidates, _fastest(list(candidates.values())), strict=True))
+        clock = time.thread_time if threads == 1 else time.perf_counter
+        times = dict(zip(candidates, _fastest(list(candidates.values()), clock), strict=True))
     best = min(times, key=times.__getitem__)
     return best if times[best] < ADVANTAGE * times["aten"] else "aten"
 
 
-def _fastest(candidates: list[Callable[[], Any]]) -> list[float]:
-    """Shortest time of each, measured in turns."""
+def _fastest(candidates: list[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
+    """Shortest time of each, measured in turns until none has become clearly shorter for a while."""
     best = [float("inf")] * len(candidates)
-    begin = time.perf_counter()
-    for round_ in itertools.count():
-        if round_ > LEAST_ROUNDS and time.perf_counter() - begin > MOST_SECONDS:
-            break
+    begin, calm = time.perf_counter(), 0
+    for call in candidates:
+        call()  # warms up
+    while calm < CALM_ROUNDS and time.perf_counter() - begin < MOST_SECONDS:
+        calm += 1
         for number, call in enumerate(candidates):
-            start = time.perf_counter()
+            start = clock()
             call()
-            if round_:  # the first warms up
-                best[number] = min(best[number], time.perf_counter() - start)
+            spent = clock() - start
+            if spent < 0.97 * best[number]:
+                calm = 0
+            best[number] = min(best[number], spent)
     return best

@@ -194,11 +194,10 @@ class MultiOutput:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a further input holds: what `make` returns for a view of the input number `position`."""
+    """What a further input holds: what `make` returns for the inputs at `positions`."""
 
-    position: int
-    view: ViewRef
-    make: Callable[[torch.Tensor], torch.Tensor]
+    positions: tuple[int, ...]
+    make: Callable[..., torch.Tensor]
 
 
 Node = ComputedBuffer | ExternKernel | MultiOutput

@@ -1,0 +1,101 @@
+"""Batch norms of inference become part of the frozen convolution before them.
+
+In: a functional ATen graph with fakes, and the positions of its frozen inputs. Out: the graph
+(changed in place) where such a convolution reads two further inputs, a weight and a bias that hold
+the batch norm too, and what these hold. The values are those of eager up to rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from inductor.ir.graph import Prepared
+
+aten = torch.ops.aten
+
+
+def fold_batch_norms(module: fx.GraphModule, frozen: Collection[int]) -> tuple[Prepared, ...]:
+    """See the top of the file."""
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    constants = {node: place for place, node in enumerate(places) if place in frozen}
+    if any(_device(node) not in ("cpu", "") for node in places):
+        return ()
+    written = {node.args[0] for node in module.graph.nodes if node.target is aten.copy_.default}
+    for node in written & constants.keys():
+        del constants[node]
+    prepared: list[Prepared] = []
+    for norm in module.graph.find_nodes(op="call_function", target=aten.native_batch_norm.default):
+        if _can_fold(norm, constants):
+            prepared += _fold(module.graph, norm, constants)
+    if prepared:
+        module.graph.lint()
+        module.recompile()
+    return tuple(prepared)
+
+
+def _can_fold(norm: fx.Node, constants: Collection[fx.Node]) -> bool:
+    source, scale, shift, mean, variance, training = norm.args[:6]
+    if training or not isinstance(source, fx.Node):
+        return False
+    if source.target is not aten.convolution.default or len(source.users) != 1 or source.args[6]:
+        return False
+    if any(user.args[1] for user in norm.users):  # its statistics are read
+        return False
+    weight, bias = source.args[1:3]
+    tensors = (weight, bias, scale, shift, mean, variance)
+    if any(node is not None and node not in constants for node in tensors):
+        return False
+    if weight is None or mean is None or variance is None:
+        return False
+    values = [node.meta["val"] for node in tensors if node is not None]
+    return len({v.dtype for v in values}) == 1 and all(v.is_contiguous() for v in values)
+
+
+def _device(node: fx.Node) -> str:
+    """Empty where it is no tensor."""
+    value = node.meta.get("val")
+    return str(value.device.type) if hasattr(value, "device") else ""
+
+
+def _fold(graph: fx.Graph, norm: fx.Node, constants: dict[fx.Node, int]) -> list[Prepared]:
+    convolution: Any = norm.args[0]
+    weight, bias = convolution.args[1:3]
+    scale, shift, mean, variance = norm.args[1:5]
+    tensors: tuple[Any, ...] = (weight, bias, scale, shift, mean, variance)
+    present = tuple(node is not None for node in tensors)
+    positions = tuple(constants[node] for node in tensors if node is not None)
+    make = functools.partial(_folded, present, norm.args[7])
+    *_, last = (node for node in graph.nodes if node.op == "placeholder")
+    new = []
+    for name, like in ((f"{norm.name}_weight", weight), (f"{norm.name}_bias", mean)):
+        with graph.inserting_after(last):
+            last = graph.placeholder(name)
+        last.meta = dict(like.meta)
+        new.append(last)
+    convolution.args = (convolution.args[0], *new, *convolution.args[3:])
+    for user in list(norm.users):
+        user.replace_all_uses_with(convolution)
+        graph.erase_node(user)
+    graph.erase_node(norm)
+    return [Prepared(positions, functools.partial(make, number)) for number in (0, 1)]
+
+
+def _folded(present: tuple[bool, ...], epsilon: float, number: int, *given: Tensor) -> Tensor:
+    """The weight (number 0) or the bias (1) of convolution and batch norm together."""
+    rest = iter(given)
+    weight, bias, scale, shift, mean, variance = (next(rest) if here else None for here in present)
+    assert weight is not None and mean is not None and variance is not None
+    factor = 1 / (variance.double() + epsilon).sqrt()
+    if scale is not None:
+        factor = factor * scale
+    if number == 0:
+        shape = (-1, *[1] * (weight.dim() - 1))
+        return torch.empty_like(weight).copy_(weight * factor.view(shape))
+    start = -mean.double() if bias is None else bias.double() - mean
+    total = start * factor if shift is None else start * factor + shift
+    return total.to(mean.dtype)
