@@ -135,7 +135,12 @@ class ProgramBuilder:
     def walk(self, node: Node) -> None:
         """Everything about a node that was fetched and whose identity checks are done."""
         dict_like = node.is_dict()
-        pinned = [c for c in node.children if dict_like and reads_dict(c.source)]
+        ordered = self.is_plain(node)
+        pinned = [
+            c for c in node.children
+            if dict_like and reads_dict(c.source)
+            and (ordered or isinstance(c.source, s.ItemSource | s.GlobalSource | s.BuiltinSource))
+        ]
         on_dict = [c for c in node.checks if dict_like and c[1].kind in DICT_CHECKS]
         on_dict = self.keys_only_when_plain(node, on_dict)
         if pinned or on_dict:
@@ -171,10 +176,15 @@ class ProgramBuilder:
         self, node: Node, checks: list[tuple[int, Guard]]
     ) -> list[tuple[int, Guard]]:
         """An OrderedDict can be reordered without a new version: its order is always looked at."""
-        if isinstance(node.source, s.DictSource | s.GlobalsSource | BuiltinsSource):
-            return checks
-        plain = any(g.kind == "TYPE" and g.payload is dict for _, g in node.checks)
+        plain = self.is_plain(node)
         return [c for c in checks if plain or c[1].kind != "DICT_KEYS"]
+
+    @staticmethod
+    def is_plain(node: Node) -> bool:
+        """True for what is certainly a dict of the exact type, whose version tells its order."""
+        if isinstance(node.source, s.DictSource | s.GlobalsSource | BuiltinsSource):
+            return True
+        return any(g.kind == "TYPE" and g.payload is dict for _, g in node.checks)
 
     def check_unless_dict(self, node: Node, number: int, guard: Guard) -> None:
         """A check, unless `walk` puts it under the node's tag."""

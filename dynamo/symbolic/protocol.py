@@ -316,8 +316,10 @@ class ObjectProtocol:
                 return tx.trace.wrap(types.FunctionType, None)
             if name == "__get__":
                 return MethodVar(tx.trace.wrap(types.FunctionType.__get__, None), var)
-            value = self.run_real(lambda: getattr(var.real, name))
             var.guard_identity(tx.trace)
+            if not hasattr(var.real, name):
+                tx.trace.guard("LACKS_ATTR", var.source, name)
+            value = self.run_real(lambda: getattr(var.real, name))
             if isinstance(value, types.MethodWrapperType):
                 return MethodVar(tx.trace.wrap(getattr(types.FunctionType, name), None), var)
             return tx.trace.wrap_named(value, AttrSource(var.source, name))
@@ -395,6 +397,23 @@ class ObjectProtocol:
     ) -> Var | None:
         """An operation under torch.func's levels; None where they do not matter to it."""
         return transforms.call_below(self.frames[-1], function, args, kwargs, tensors)  # type: ignore[attr-defined]
+
+    def same(self, tx: SymbolicFrame, a: Var, b: Var) -> bool:
+        """`a is b`; that two values from outside are not is guarded."""
+        if a.is_same(tx, b):
+            return True
+        if all(var.source is not None or isinstance(var, ConstVar) for var in (a, b)):
+            kinds = [self.guarded_type(var) for var in (a, b)]
+            if kinds[0] is kinds[1] and a.source is not None and b.source is not None:
+                self.guard("NOT_SAME", a.source, b.source)  # type: ignore[attr-defined]
+        return False
+
+    def guarded_type(self, var: Var) -> type:
+        """`type(var)`, guarded where nothing of the value has been looked at yet."""
+        kind = var.python_type()
+        if var.source is not None and not isinstance(var, MethodVar):
+            self.guard("TYPE", var.source, kind)  # type: ignore[attr-defined]
+        return kind
 
     def tell_apart(self, var: Var) -> None:
         """`id()` of an object from outside was taken: it must stay another than those before."""

@@ -42,6 +42,7 @@ from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.python_modules import FIXED_ROOTS
 from dynamo.symbolic.variables.wrapping import wrap_value
 
 if TYPE_CHECKING:
@@ -318,7 +319,10 @@ class Trace(ObjectProtocol):
         for item in fromlist or ():
             if not hasattr(module, item) and modelled.find_module(f"{full}.{item}") is None:
                 raise Break("import_of_new_module", f"{full}.{item}")
-        return self.wrap(modelled.find_module(full), ModuleSource(full))
+        found = modelled.find_module(full)
+        if full.partition(".")[0] not in FIXED_ROOTS:
+            self.guard("ID", ModuleSource(full), found)
+        return self.wrap(found, ModuleSource(full))
 
     def import_from(self, tx: SymbolicFrame, module: Var, name: str) -> Var:
         """`from module import name`."""

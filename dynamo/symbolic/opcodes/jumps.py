@@ -28,7 +28,7 @@ def pop_jump(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
 
 @opcode_named("POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
 def pop_jump_none(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
-    if frame.pop().is_same(frame, NONE) == (instruction.op == "POP_JUMP_IF_NONE"):
+    if frame.trace.same(frame, frame.pop(), NONE) == (instruction.op == "POP_JUMP_IF_NONE"):
         frame.ip = instruction.target
 
 

@@ -47,7 +47,7 @@ def TO_BOOL(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
 @opcode
 def IS_OP(frame: SymbolicFrame, arg: bool, instruction: Instruction) -> None:
     left, right = frame.pop_many(2)
-    frame.push(ConstVar(left.is_same(frame, right) is not arg))
+    frame.push(ConstVar(frame.trace.same(frame, left, right) is not arg))
 
 
 @opcode

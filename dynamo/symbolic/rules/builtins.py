@@ -28,7 +28,6 @@ from dynamo.symbolic.variables.dicts import (
     SetVar,
 )
 from dynamo.symbolic.variables.functions import (
-    BuiltinVar,
     FunctionVar,
     MethodVar,
     PartialVar,
@@ -267,9 +266,8 @@ def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
 
 @rule([callable])
 def callable_(tx: SymbolicFrame, var: Var) -> Var:
-    if isinstance(var, FunctionVar | MethodVar | BuiltinVar | ClassVar | PartialVar):
-        return ConstVar(True)
-    return ConstVar(find_in_mro(var.python_type(), "__call__") is not None)
+    kind = tx.trace.guarded_type(var)
+    return ConstVar(find_in_mro(kind, "__call__") is not None)
 
 
 # -- iteration -------------------------------------------------------------------------------------

@@ -317,7 +317,8 @@ def equality_of(var: Var) -> Any:
 def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
     """`a == b` where no rule compares the two: they are equal only when they are one object."""
     if isinstance(a, MethodVar) and isinstance(b, MethodVar):
-        return a.function.is_same(tx, b.function) and a.receiver.is_same(tx, b.receiver)
+        pairs = (a.function, b.function), (a.receiver, b.receiver)
+        return all(tx.trace.same(tx, *pair) for pair in pairs)
     if a is b:
         return True
     left, right = equality_of(a), equality_of(b)
@@ -325,7 +326,7 @@ def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
         return bool(a.value == b.value)
     if left is None or right is None or (left == right and left != "identity"):
         raise Break("operator_unknown", f"{a!r} == {b!r}")
-    return left == right == "identity" and type(a) is type(b) and a.is_same(tx, b)
+    return left == right == "identity" and type(a) is type(b) and tx.trace.same(tx, a, b)
 
 
 def comparison(name: str) -> Callable[..., Var]:
@@ -364,6 +365,7 @@ def comparison(name: str) -> Callable[..., Var]:
                 other.is_constant() and issubclass(other.python_type(), int | float | complex)
             ):
                 if name in ("eq", "ne"):
+                    tx.trace.same(tx, left, right)
                     return ConstVar(name == "ne")
                 raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
             return torch_functions.call_in_graph(tx, real, [left, right], {})
@@ -430,12 +432,12 @@ def truth(tx: SymbolicFrame, a: Var) -> Var:
 
 @rule([operator.is_])
 def is_(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-    return ConstVar(a.is_same(tx, b))
+    return ConstVar(tx.trace.same(tx, a, b))
 
 
 @rule([operator.is_not])
 def is_not(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-    return ConstVar(not a.is_same(tx, b))
+    return ConstVar(not tx.trace.same(tx, a, b))
 
 
 @rule([operator.getitem])

@@ -275,6 +275,7 @@ class Attributes:
         if find_in_mro(cls, "__getattr__") is not None:
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})
+        self.guard_search(cls, "__getattr__", None)
         self.trace.raise_exception(
             AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
         )

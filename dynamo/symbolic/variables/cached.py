@@ -105,6 +105,7 @@ def keeps_hash(cls: type) -> bool:
 def wrap_cached_function(trace: Trace, value: Any, source: Source | None) -> Var:
     """A function behind `functools.lru_cache`."""
     assert source is not None
+    trace.guard("TYPE", source, type(value))
     inner = value.__wrapped__
     function = trace.wrap(inner, AttrSource(source, "__wrapped__")) if isinstance(
         inner, types.FunctionType) else BuiltinVar(inner)

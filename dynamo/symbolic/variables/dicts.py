@@ -95,14 +95,16 @@ class DictVar(Var):
         trace.guard("TYPE", source, type(self._real))
         trace.guard("DICT_KEYS", source, tuple(self._real))
         self._trace = None
-        for index, (key, value) in enumerate(list(dict.items(self._real))):
+        # `move_to_end` of an OrderedDict moves nothing in the dict below it.
+        places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
+        for key, value in list(self.kind.items(self._real)):
             if is_plain_key(key):
                 key_var: Var = ConstVar(key)
                 value_source: Source = ItemSource(source, key)
                 hash_key: Hashable = ("constant", key)
             else:
-                key_var = trace.wrap(key, DictKeySource(source, index))
-                value_source = DictValueSource(source, index)
+                key_var = trace.wrap(key, DictKeySource(source, places[id(key)]))
+                value_source = DictValueSource(source, places[id(key)])
                 hash_key = trace.hash_of(key_var)
             self._entries[hash_key] = (key_var, trace.wrap(value, value_source))
 

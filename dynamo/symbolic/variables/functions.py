@@ -7,6 +7,7 @@ module's globals, a class), and by its code where a new closure may stand there 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+
+
+FIXED_LIBRARIES = frozenset({"torch", *sys.stdlib_module_names}) - {"__main__"}
 
 
 def is_settled_place(source: Source) -> bool:
@@ -90,6 +94,8 @@ class FunctionVar(Var):
         return self.qualname
 
     def python_type(self) -> type:
+        if self._trace is not None and self.source is not None:
+            self._trace.guard("TYPE", self.source, types.FunctionType)
         return types.FunctionType
 
     def children(self) -> Iterable[Var]:
@@ -109,8 +115,13 @@ class FunctionVar(Var):
             trace, self._trace = self._trace, None
             if is_settled_place(self.source):
                 trace.guard("ID", self.source, self.real)
-            else:
+            if not is_settled_place(self.source) or self.may_change():
                 trace.guard("CODE", self.source, self.code)
+
+    def may_change(self) -> bool:
+        """True for functions of the program: nobody writes into those of torch and of Python."""
+        root = str(self.globals.get("__name__")).partition(".")[0]
+        return root not in FIXED_LIBRARIES
 
     def hidden_by_torch(self) -> types.FunctionType | None:
         """torch's own compiler, once used, wraps parts of torch so that it leaves them alone: what
@@ -129,7 +140,7 @@ class FunctionVar(Var):
 
     def _part(self, trace: Trace, value: Any, source: Source) -> Var:
         assert self.source is not None
-        if type(value) in VALUE_TYPES and is_settled_place(self.source):
+        if type(value) in VALUE_TYPES and is_settled_place(self.source) and not self.may_change():
             return ConstVar(value)
         return trace.wrap(value, source)
 
@@ -171,7 +182,7 @@ class FunctionVar(Var):
     # -- protocol ---------------------------------------------------------------------------
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return True
+        return self.python_type() is types.FunctionType
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         original = self.hidden_by_torch()
@@ -276,10 +287,10 @@ class BuiltinVar(Var):
         return getattr(self._value, "__qualname__", None) or repr(self._value)
 
     def python_type(self) -> type:
-        return type(self._value)
+        return type(self.value)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return bool(self._value)
+        return bool(self.value)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return tx.trace.call_real(tx, self.value, args, kwargs)

@@ -332,7 +332,7 @@ class RangeVar(Var):
         return repr(self._value)
 
     def python_type(self) -> type:
-        return range
+        return type(self.value)
 
     def is_constant(self) -> bool:
         return True

@@ -106,6 +106,7 @@ class ModuleVar(ObjectVar):
         cls = self.python_type()
         if find_in_mro(cls, "__call__") is not MODULE_CALL:
             return super().call(tx, args, kwargs)
+        tx.trace.attributes.guard_search(cls, "__call__", MODULE)
         if self.has_hooks(tx):
             implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
             return implementation.call(tx, args, kwargs)

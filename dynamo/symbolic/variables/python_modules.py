@@ -45,7 +45,7 @@ class PythonModuleVar(Var):
         return type(self.module)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return True
+        return bool(self.module)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         module = self.module
