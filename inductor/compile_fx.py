@@ -152,13 +152,17 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     checks = []
+    trains = _needs_gradients(example_inputs)
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+        if not trains:
+            with timed("inductor.passes"):
+                module = channels_last(module)
         checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return compile_aten(module, fakes)
 
     options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
-    if _needs_gradients(example_inputs):
+    if trains:
         compile_backward = functools.partial(_compile_backward, settings, None)
         call = compile_training(gm, example_inputs, compile_first, compile_backward, **options)
     else:

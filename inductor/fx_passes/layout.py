@@ -4,17 +4,22 @@ In: a functional ATen graph with fakes. Out: the same program where every 4-d co
 (on a GPU: that its matrix units compute) reads a channels-last input; what is computed from it
 keeps that layout until an operator needs another, and the graph's outputs have the strides they
 had. A graph that speaks of strides itself
-(`as_strided`) or has no convolution is returned as it is.
+(`as_strided`) or has no convolution is returned as it is. Where sizes are symbolic, what torch's
+kernels assume of them here is added to the graph's `SymbolTable`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 
-from dynamo.shapes.fake import Fake, FakeWorld
+from dynamo.aot.fakes import expression_of, facts_of, is_fake
+from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
 STRIDES_MATTER = {
@@ -30,7 +35,22 @@ def channels_last(module: fx.GraphModule) -> fx.GraphModule:
     targets = {node.target for node in nodes}
     if targets & STRIDES_MATTER or not any(_wants_last(node) for node in nodes):
         return module
-    return _Rewriter(module).run()
+    first = next(v for node in nodes if is_fake(v := node.meta.get("val")))
+    if isinstance(first, Fake):
+        return _Rewriter(module, first.world.run).run()
+    changed = _Rewriter(module, _symbolic_run(first.fake_mode)).run()
+    assumed = (guard.expr for guard in first.fake_mode.shape_env.guards)
+    changed.meta["symbols"] = replace(
+        module.meta["symbols"], assumptions=tuple(dict.fromkeys(assumed)))
+    return changed
+
+
+def _symbolic_run(mode: Any) -> Callable[..., Any]:
+    def run(target: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode, enable_python_dispatcher():
+            return target(*args, **kwargs)
+
+    return run
 
 
 def _wants_last(node: fx.Node) -> bool:
@@ -62,11 +82,13 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
 
 
 class _Rewriter:
-    def __init__(self, module: fx.GraphModule) -> None:
+    """run_fake: runs an operation on the fakes of the graph."""
+
+    def __init__(self, module: fx.GraphModule, run_fake: Callable[..., Any]) -> None:
         self.module = module
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
-        self.world = _world_of(module)
+        self.run_fake = run_fake
 
     def run(self) -> fx.GraphModule:
         for node in self.module.graph.nodes:
@@ -103,10 +125,10 @@ class _Rewriter:
         """The fake of a node whose inputs have other strides than before."""
         try:
             return self._run(new)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             # A view that only the old strides allow: of a dense copy, then.
             for position, arg in enumerate(new.args):
-                if isinstance(arg, fx.Node) and isinstance(arg.meta.get("val"), Fake):
+                if isinstance(arg, fx.Node) and is_fake(arg.meta.get("val")):
                     self._give(new, position, torch.contiguous_format)
             return self._run(new)
 
@@ -116,7 +138,7 @@ class _Rewriter:
         if not isinstance(new.target, torch._ops.OpOverload):
             return new.target(*args, **kwargs)  # type: ignore[operator]
         with torch.no_grad():
-            return self.world.run(new.target, *args, **kwargs)
+            return self.run_fake(new.target, *args, **kwargs)
 
     def _give(self, new: fx.Node, position: int, memory_format: torch.memory_format) -> None:
         """Hand argument `position` over as a copy in another memory format, if it has another."""
@@ -135,10 +157,7 @@ class _Rewriter:
         """The new node's value with the strides that the old node had."""
         new = self.env[node]
         old_value, value = node.meta.get("val"), new.meta.get("val")
-        if old_value is value or not isinstance(value, Fake):
-            return new
-        assert isinstance(old_value, Fake)
-        if value.facts == old_value.facts:
+        if old_value is value or not is_fake(value) or _form(value) == _form(old_value):
             return new
         with self.graph.inserting_before(before):
             copy = self.graph.call_function(aten.clone.default, (new,))
@@ -157,9 +176,8 @@ class _Rewriter:
                 new.replace_input_with(self.env[old], restored)
 
 
-def _world_of(module: fx.GraphModule) -> FakeWorld:
-    for node in module.graph.nodes:
-        fake = node.meta.get("val")
-        if isinstance(fake, Fake):
-            return fake.world
-    raise AssertionError("a graph without tensors has no convolution")
+def _form(fake: Any) -> tuple[Any, ...]:
+    """Sizes, strides and offset; expressions where they are symbolic."""
+    facts = facts_of(fake)
+    numbers = (*facts.size, *facts.stride, facts.offset)
+    return (facts.dtype, *map(expression_of, numbers))

@@ -66,6 +66,20 @@ class Sizes:
         """Note what has to hold; it does at the hints."""
         self.assumptions[text] = None
 
+    def assume_positive(self, value: Extent) -> None:
+        """The same for `value > 0`; tells the least value of a unit that it holds alone."""
+        self.assume(f"{value} > 0")
+        terms = dict(value.terms)
+        rest = terms.pop((), 0)
+        [(monomial, factor), *others] = terms.items()
+        if others or len(monomial) != 1 or factor < 0:
+            return
+        [unit] = monomial
+        low, known = -rest // factor + 1, self.low[unit]
+        if known is None or known < low:
+            self.low[unit] = low
+            self._bounds.clear()
+
     def number(self, terms: dict[Monomial, int]) -> int:
         """The extent with these terms; an int where it is constant."""
         kept = sorted(item for item in terms.items() if item[1])
@@ -352,8 +366,11 @@ def _is_positive(sizes: Sizes, value: int) -> bool:
         return True
     if surely_positive(1 - value):
         return False
-    sizes.assume(f"{value} {'>' if value.hint > 0 else '<='} 0")
-    return value.hint > 0
+    if value.hint <= 0:
+        sizes.assume(f"{value} <= 0")
+        return False
+    sizes.assume_positive(value)
+    return True
 
 
 def _divide(sizes: Sizes, value: int, divisor: int) -> tuple[int, int]:

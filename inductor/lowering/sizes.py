@@ -160,7 +160,7 @@ class Symbols:
         """Everything behind takes sizes that are not the constant 0 for positive."""
         if extent.hint <= 0:
             raise Unsupported(f"a size that may be 0: {extent}")
-        self.sizes.assume(f"{extent} > 0")
+        self.sizes.assume_positive(extent)
 
 
 def _power(base: int, exponent: int) -> int:

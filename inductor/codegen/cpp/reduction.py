@@ -22,6 +22,7 @@ from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_mult
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
+MOST_SHORT = 4 * ROW_CHUNK  # is little in each of the lanes
 BLOCK = 64
 SHORT = 16
 LANES = 16
@@ -150,7 +151,7 @@ class ReductionPrinter:
         for accumulator in found:
             self._declare(accumulator.variables, lanes=accumulator in wide)
         if all(loop.extent != 0 for loop in self.plan.inner):
-            self._print_loops(list(self.plan.inner), one, found)
+            self._print_short_or_long(list(self.plan.inner), one, found)
         for variable in (v for a in wide for v in a.variables if self.lanes):
             self.writer.line(f"const {variable.type} {variable.name} = {_fold(variable)};")
         return found
@@ -199,6 +200,19 @@ class ReductionPrinter:
                 self.writer.line(f"{head} {name}[k] = {variable.start};")
             else:
                 self.writer.line(f"{variable.type} {variable.name} = {variable.start};")
+
+    def _print_short_or_long(
+        self, loops: list[Loop], one: Pass, found: list[Accumulator]
+    ) -> None:
+        """The r loops; twice where rows are likely so short that chunks would cost as much."""
+        count = prod(loop.extent for loop in loops)
+        if not self.flushed or not self.lanes or hint_of(count) > ROW_CHUNK:
+            self._print_loops(loops, one, found)
+            return
+        with self.writer.block(f"if ({count} <= {MOST_SHORT}) {{"), self.scope.nested():
+            self._print_chunk(loops, one, found)
+        with self.writer.block("else {"), self.scope.nested():
+            self._print_loops(loops, one, found)
 
     def _print_loops(
         self, loops: list[Loop], one: Pass, found: list[Accumulator], inside: bool = False
@@ -293,12 +307,16 @@ class ReductionPrinter:
 
     @contextmanager
     def _rest_loop(self, name: str, begin: str, end: str) -> Iterator[None]:
+        """All lanes calculate, so that it is vector code; those beyond the end touch nothing."""
         with self.writer.block(f"if ({begin} < {end}) {{"):
             self.writer.line("#pragma omp simd")
             with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
                 self.writer.line(f"const i64 {name} = {begin} + k;")
-                with self.writer.block(f"if ({name} < {end}) {{"), self.scope.nested(name):
+                self.writer.line(f"const bool in = {name} < {end};")
+                with self.scope.nested(name):
+                    self.scope.guard = "in"
                     yield
+                    self.scope.guard = ""
 
     @contextmanager
     def _loop(
@@ -323,7 +341,11 @@ class ReductionPrinter:
                 op = self.nest.ops[accumulator.position]
                 for line in accumulator.update:
                     for arg in op.args:
-                        line = line.replace(f"$${arg}$", self.scope.known[arg])
+                        value = self.scope.known[arg]
+                        if self.scope.guard:
+                            neutral = accumulator.variables[0].start
+                            value = f"({self.scope.guard} ? {value} : {neutral})"
+                        line = line.replace(f"$${arg}$", value)
                     self.writer.line(line.replace(CELL, "_l[k]" if self.lanes else self.cell))
 
     def _finish(self, accumulator: Accumulator) -> None:
@@ -377,13 +399,13 @@ class ReductionPrinter:
 def lanes_in(extent: int) -> int:
     """How many accumulators suit a loop that is walked in steps of them; 0: none.
 
-    They may leave something over where the extent is known at a call only.
+    They may leave something over.
     """
     if type(extent) is Extent:
         return LANES
-    if extent < 2 * LANES or extent % LANES:
+    if extent < LANES:
         return 0
-    return LANES if extent % (2 * LANES) or extent < 16 * LANES else 2 * LANES
+    return 2 * LANES if extent % (2 * LANES) == 0 and extent >= 16 * LANES else LANES
 
 
 def _fold(variable: Variable) -> str:

@@ -53,13 +53,17 @@ class Writer:
 
 
 class Scope:
-    """Values of one nest that have been printed, by position, and the loops that are open."""
+    """Values of one nest that have been printed, by position, and the loops that are open.
+
+    guard: a condition without which memory is neither read nor written ("": there is none).
+    """
 
     def __init__(self, nest: Nest, writer: Writer, memory: Memory) -> None:
         self.nest = nest
         self.writer = writer
         self.memory = memory
         self.known: dict[int, str] = {}
+        self.guard = ""
         self.open_loops: set[str] = set()
         self.loop_names = {loop.name for loop in nest.loops}
         self.empty_variables = {
@@ -120,7 +124,8 @@ class Scope:
             if self._is_empty(op.index):
                 return zero(op.dtype)
             element = self.memory(op.buffer, op.index)
-            return spell_load(op, element, operands[0] if operands else None)
+            masks = [self.guard] * bool(self.guard) + operands
+            return spell_load(op, element, " & ".join(masks) or None)
         if op.name == "index_expr":
             return spell_index_value(op)
         source = self.nest.ops[op.args[0]].dtype if op.args else None
@@ -135,6 +140,7 @@ class Scope:
         checks = [
             f"{var.name}_ok" for var in op.index.variables() if var.name in self.checked
         ]
+        checks += [self.guard] * bool(self.guard)
         guard = f"if ({' & '.join(checks)}) " if checks else ""
         if op.imm == "add":
             from_memory = spell(Op("add", (0, 0), op.dtype), [element, value])
