@@ -119,6 +119,8 @@ class FramePolicy:
                 frame, self.options_now(stance), compile_id, frozenset(record.changed))
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
                 self.refuse(frame, "it was not compiled for these arguments")
+            if isinstance(made, hook.Entry):
+                self.region.add(frame.code, made)  # now: the next thread must find it
             return made
 
     def options_now(self, stance: Stance) -> CompileOptions:

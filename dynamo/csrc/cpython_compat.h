@@ -138,24 +138,12 @@ static inline void recursion_credit(PyThreadState *ts, int count) {
 #define CODE_SET_EXTRA _PyCode_SetExtra
 #endif
 
-/* Version tag of a dict's contents; 0 where Python keeps none (3.13: always look again). */
-static inline unsigned long long dict_version(PyObject *dict) {
-#if PY_VERSION_HEX >= 0x030D0000
-    (void)dict;
-    return 0;
-#elif PY_VERSION_HEX >= 0x030C0000
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-    return ((PyDictObject *)dict)->ma_version_tag;
-#pragma GCC diagnostic pop
-#else
-    return ((PyDictObject *)dict)->ma_version_tag;
-#endif
-}
+/* From 3.13 on not every change gives a dict a new version; watchers hear of all of them. */
+#define DICTS_ARE_WATCHED (PY_VERSION_HEX >= 0x030D0000)
 
-/* Where the tag lies, for dicts that have one. */
+/* Where the version tag of a dict's contents lies; NULL where it can't be relied on. */
 static inline const uint64_t *dict_version_address(PyObject *dict) {
-#if PY_VERSION_HEX >= 0x030D0000
+#if DICTS_ARE_WATCHED
     (void)dict;
     return NULL;
 #else
@@ -164,6 +152,12 @@ static inline const uint64_t *dict_version_address(PyObject *dict) {
     return &((PyDictObject *)dict)->ma_version_tag;
 #pragma GCC diagnostic pop
 #endif
+}
+
+/* The tag; 0 for none. */
+static inline unsigned long long dict_version(PyObject *dict) {
+    const uint64_t *tag = dict_version_address(dict);
+    return tag != NULL ? *tag : 0;
 }
 
 /* The dict of a class; NULL where the interpreter keeps it elsewhere (3.12 on: built-in classes). */

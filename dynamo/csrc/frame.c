@@ -290,6 +290,7 @@ static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
         entry = (Entry *)answer;
         RegionState *state = make_state(code, region);
         if (state == NULL || check_entry(code, entry) < 0) {
+            remove_entry(entry); /* where the callback has added it */
             goto done;
         }
         if (entry->owner == NULL && add_entry(state, entry) < 0) {

@@ -13,6 +13,7 @@
 
 #include <utility>
 
+#include "dict_words.h"
 #include "tensor_guards.h"
 
 typedef int64_t __attribute__((may_alias)) word;
@@ -35,6 +36,7 @@ struct FastPlan {
     std::vector<const Instruction *> early, late;  // run before and after the stamps are compared
     std::vector<PyObject *> values;
     std::vector<PyObject *> held;  // small values whose address must not be used again
+    DictWords dicts;
     // A plan that fails at once is not worth making again soon.
     unsigned wait = 0, patience = 1;
 };
@@ -113,17 +115,17 @@ struct Maker {
         plan.held.push_back(Py_NewRef(value(in.dst)));
         return sure[in.dst] = 1;
     }
+    bool stamp_dict(PyObject *dict) {
+        const uint64_t *word = plan.dicts.add(dict);
+        return word != nullptr && stamp(word);
+    }
     bool stamp_version(int at) {
         PyObject *dict = value(at);
         stamp_type(at);
-        if (!PyDict_Check(dict) || dict_version(dict) == 0) {
+        if (!PyDict_Check(dict) || (!versioned[at] && !stamp_dict(dict))) {
             return false;
         }
-        if (!versioned[at]) {
-            versioned[at] = 1;
-            stamp(dict_version_address(dict));
-        }
-        return true;
+        return versioned[at] = 1;
     }
     bool anchor(const Instruction &in) {
         plan.anchors.push_back({in.opcode, in.extra, anchor_value(scope, in.opcode, in.extra)});
@@ -160,17 +162,16 @@ struct Maker {
     }
     bool pin_module(const Instruction &in) {
         PyObject *modules = PyImport_GetModuleDict();
-        if (dict_version(modules) == 0) {
-            return false;
-        }
-        sure[in.dst] = 1;
         for (const Anchor &known : plan.anchors) {
             if (known.opcode == OP_MODULE) {
-                return true;
+                return sure[in.dst] = 1;
             }
         }
+        if (!stamp_dict(modules)) {
+            return false;
+        }
         plan.anchors.push_back({OP_MODULE, 0, modules});
-        return stamp(dict_version_address(modules));
+        return sure[in.dst] = 1;
     }
     bool pin_dict(const Instruction &in, PyObject *owner, PyObject *dict) {
         if (PyModule_Check(owner)) {
@@ -209,7 +210,7 @@ struct Maker {
         PyObject *own = heap ? type_dict(type) : nullptr;
         PyObject *found = heap ? PyDict_GetItemWithError(own, in.arg) : _PyType_Lookup(type, in.arg);
         if (found == nullptr || !Py_IS_TYPE(found, &PyMemberDescr_Type) ||
-            type->tp_getattro != PyObject_GenericGetAttr || (heap && dict_version(own) == 0)) {
+            type->tp_getattro != PyObject_GenericGetAttr) {
             return false;
         }
         const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
@@ -220,7 +221,9 @@ struct Maker {
         }
         stamp_type(in.src);
         if (heap) {  // the class may get another attribute of this name, or another way to read any
-            stamp(dict_version_address(own));
+            if (!stamp_dict(own)) {
+                return false;
+            }
             stamp(&type->tp_getattro);
         }
         return stamp(slot) && hold_small(in);
@@ -340,6 +343,7 @@ int run_all(Program *program, Run &run, const std::vector<const Instruction *> &
 
 void drop(FastPlan &plan) {
     plan.valid = false;
+    plan.dicts.clear();
     std::vector<PyObject *> held;
     held.swap(plan.held);
     for (PyObject *value : held) {

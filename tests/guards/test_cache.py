@@ -107,6 +107,31 @@ def test_threads_that_miss_together_compile_once() -> None:
     assert counter.frame_count == 1
 
 
+def test_an_entry_is_there_before_the_next_thread_looks() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    compiled = dynamo.compile(f, backend="eager")
+    policy = compiled._policy
+    seen: list[int] = []
+
+    class Lock:
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+
+        def __enter__(self) -> None:
+            self.lock.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            seen.append(len(hook.entries(f.__code__, policy.region)))
+            self.lock.__exit__(*error)
+
+    policy.lock = Lock(policy.lock)
+    for n in (2, 3):
+        assert torch.equal(compiled(torch.ones(n)), torch.full((n,), 3.0))
+    assert seen == [1, 2]
+
+
 def test_entries_may_die_while_other_threads_call() -> None:
     held: dict[int, Any] = {}
 

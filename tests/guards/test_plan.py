@@ -36,7 +36,6 @@ from dynamo.guards.sources import (
     TypeSource,
 )
 
-HAS_TAGS = sys.version_info < (3, 13)  # without versions of dicts there is no short cut
 M = LocalSource("m")
 DICT = DictSource(M)
 
@@ -67,7 +66,7 @@ class Program:
         """Runs until the short cut stands."""
         for _ in range(3):
             assert self.holds()
-        assert (self.program.plan is not None) == HAS_TAGS
+        assert self.program.plan is not None
 
 
 class Box:
@@ -264,7 +263,6 @@ def test_a_change_is_noticed(name: str) -> None:
     assert not program.holds()
 
 
-@pytest.mark.skipif(not HAS_TAGS, reason="Python 3.13 has no versions of dicts, which the short cut compares")
 def test_the_short_cut_covers_the_guards_of_modules() -> None:
     model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(5)])
     compiled = dynamo.compile(model, backend="eager")
@@ -275,6 +273,113 @@ def test_the_short_cut_covers_the_guards_of_modules() -> None:
     names = [entry.program.dump()[number][0] for number in entry.program.plan[2]]
     assert set(names) <= {"GLOBAL_STATE", "LOCAL", "IS_TYPE", "EMPTY", "LENGTH", "ITEM", "TENSOR"}
     assert names.count("TENSOR") == 1, "only the argument is looked at"
+
+
+def set_n(box: Any, value: Any) -> None:
+    box.n = value  # one place in the code, which the interpreter makes fast
+
+
+class ManyBox(Box):
+    """Instances with more attributes than the interpreter keeps without a dict of their own."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{f"a{i}": i for i in range(50)}, **values)
+
+
+class LateBox:
+    """Its dict is made after its attributes."""
+
+    def __init__(self, n: int) -> None:
+        self.m, self.n = 0, n
+
+
+def delete_and_set(box: Any, value: Any) -> None:
+    del box.n
+    box.n = value
+
+
+STORES: dict[str, Callable[[Any, Any], Any]] = {
+    "one place": set_n,
+    "setattr": lambda b, v: setattr(b, "n", v),
+    "object.__setattr__": lambda b, v: object.__setattr__(b, "n", v),
+    "item of the dict": lambda b, v: vars(b).__setitem__("n", v),
+    "update": lambda b, v: vars(b).update(n=v),
+    "another dict": lambda b, v: setattr(b, "__dict__", {"n": v}),
+    "again": delete_and_set,
+    "clear": lambda b, v: (vars(b).clear(), setattr(b, "n", v)),
+    "|=": lambda b, v: vars(b).__ior__({"n": v}),
+    "pop": lambda b, v: (vars(b).pop("n"), vars(b).setdefault("n", v)),
+    "popitem": lambda b, v: (vars(b).popitem(), setattr(b, "n", v)),
+}
+
+
+@pytest.mark.parametrize("cls", [Box, ManyBox, LateBox, torch.nn.Module])
+@pytest.mark.parametrize("store", STORES)
+def test_each_store_into_an_instance_is_noticed(store: str, cls: type) -> None:
+    def make() -> Any:
+        if cls is not torch.nn.Module:
+            return cls(n=1)
+        module = torch.nn.Module()
+        module.n = 1  # type: ignore[assignment]
+        return module
+
+    boxes = [make() for _ in range(3)]
+    program = Program(Guard("TYPE", M, cls), Guard("CONST", item("n"), 1), m=boxes[0])
+    for count in range(40):
+        STORES[store](boxes[0], 1)
+        STORES[store](boxes[1], 2)
+        for box, holds in ((boxes[0], True), (boxes[1], False), (boxes[2], True)):
+            program.values["m"] = box
+            assert program.holds() is holds
+        program.values["m"] = boxes[0]
+        if count % 4 == 0:
+            program.program = build_program(program.guards, ())
+            program.settle()
+        STORES[store](boxes[0], 3)
+        assert not program.holds()
+
+
+def test_the_short_cut_leaves_instances_as_they_are() -> None:
+    box = LateBox(1)
+    box.z = 3  # type: ignore[attr-defined]
+    names, contents = list(vars(box)), vars(box)
+    program = Program(Guard("CONST", item("n"), 1), m=box)
+    iterator = iter(contents)
+    assert next(iterator) == "m"
+    program.settle()
+    assert list(iterator) == ["n", "z"]
+    assert vars(box) is contents and list(vars(box)) == names and dir(box) == dir(LateBox(1)) + ["z"]
+    box.n = 5
+    assert contents["n"] == 5 and box.__dict__ == {"m": 0, "n": 5, "z": 3}
+
+
+def test_dicts_that_several_programs_look_at() -> None:
+    box = Box(n=1, k=1)
+    both = [Program(Guard("CONST", item(name), 1), m=box) for name in "nk"]
+    for _ in range(5):
+        for program in both:
+            program.settle()
+        box.n = 2
+        assert [program.holds() for program in both] == [False, True]
+        box.n = 1
+    both[0] = Program(Guard("CONST", item("n"), 1), m=box)  # the old program dies, the other looks on
+    for program in both:
+        program.settle()
+    box.k = 2
+    assert [program.holds() for program in both] == [True, False]
+
+
+def test_many_programs_and_instances_come_and_go() -> None:
+    for count in range(300):
+        box = Box(n=count)
+        program = Program(Guard("CONST", item("n"), count), m=box)
+        program.settle()
+        box.n = -1
+        assert not program.holds()
+        if count % 3:
+            del box
+        else:
+            del program
 
 
 def test_another_instance_of_the_class() -> None:
