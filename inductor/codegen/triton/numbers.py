@@ -34,7 +34,7 @@ class Numbers:
         self.parameters: dict[tuple[str, str], Parameter] = {}
 
     def spell(self, value: int) -> str:
-        """A size, stride or offset; in parentheses where it is a sum."""
+        """A size, stride or offset; in parentheses where it is a sum or a product."""
         if type(value) is not Extent:
             return str(value)
         hints = value.sizes.hints
@@ -42,7 +42,8 @@ class Numbers:
         for monomial, factor in reversed(value.terms):
             names = [self._parameter(unit, self._kind(hints[unit])) for unit in monomial]
             parts.append("*".join(([str(factor)] if factor != 1 or not names else []) + names))
-        return parts[0] if len(parts) == 1 and value.terms[0][1] > 0 else f"({' + '.join(parts)})"
+        text = " + ".join(parts)
+        return text if text.isidentifier() else f"({text})"
 
     def exact(self, value: int | Real) -> str:
         """A number to calculate with: a parameter of its own that holds every value."""

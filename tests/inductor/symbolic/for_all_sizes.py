@@ -58,11 +58,15 @@ def check(
     sizes: Sequence[Any] = SIZES,
     first: Any = 12,
     builds: int | None = 1,
+    compile_module: Callable[[torch.fx.GraphModule], Callable[..., Any]] | None = None,
 ) -> None:
-    """Compile at size `first`; compare with eager at all sizes; count the libraries."""
+    """Compile at size `first`; compare with eager at all sizes; count the libraries.
+
+    compile_module: another compiler of ATen graphs.
+    """
     module = capture(program, make_inputs(first))
     before = metrics.snapshot()
-    compiled = compile_aten(module, [])
+    compiled = compile_module(module) if compile_module else compile_aten(module, [])
     for size in (first, *sizes):
         inputs = make_inputs(size)
         with torch.no_grad():
