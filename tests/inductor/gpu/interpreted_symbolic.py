@@ -1,0 +1,107 @@
+"""Programs compiled once for all sizes as Triton kernels, and run at several in the interpreter."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from interpreter_repairs import repair
+
+from dynamo.aot.records import Unsupported
+from inductor import cuda
+from inductor.codegen.bind import where_it_holds
+from inductor.codegen.triton import numbers, print_kernel
+from inductor.codegen.triton.launch import NotPrintable
+from inductor.lowering.run import lower_graph
+from inductor.scheduler.run import schedule_graph
+from inductor.symbolic import ForAllSizes, Variant
+
+sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
+from for_all_sizes import check
+from test_for_all_sizes import CALLS, JOINED, POINTWISE, REDUCTIONS, VIEWS, randn
+
+NAMES = {
+    "POINTWISE": ["broadcast", "outer", "both layouts", "bfloat16", "integers", "size as number"],
+    "REDUCTIONS": ["sum of rows", "columns of any width", "mean of all", "argmax", "variance",
+                   "softmax", "softmax of columns", "layer norm of a size", "cross entropy"],
+    "VIEWS": ["split heads", "merge two sizes", "split a size", "pairs", "shifted", "halves"],
+    "JOINED": ["cat", "cat of many", "pad", "embedding of a size", "gather", "positions", "causal"],
+    "CALLS": ["linear", "attention", "sort"],
+}
+GROUPS = {"POINTWISE": POINTWISE, "REDUCTIONS": REDUCTIONS, "VIEWS": VIEWS, "JOINED": JOINED, "CALLS": CALLS}
+CASES = [(group, name) for group, names in NAMES.items() for name in names]
+texts: list[str] = []
+
+
+def compile_variant(module, hints) -> Variant:
+    lowered = lower_graph(module, hints)
+    graph, symbols = lowered.graph, lowered.symbols
+    made = cuda.generate(graph, schedule_graph(graph, 8), symbols.sizes.symbols)
+    texts.append(made.text)
+    load = cuda.load(made.text, graph, False)
+    tensors = tuple(n for n, buffer in enumerate(graph.inputs) if buffer is not None)
+    return Variant(where_it_holds(symbols.sizes), lambda key: load(*key), tuple(symbols.sources), tensors)
+
+
+def compile_module(module):
+    return ForAllSizes(module, functools.partial(compile_variant, module)).call
+
+
+@pytest.fixture(autouse=True)
+def repaired(monkeypatch) -> None:
+    repair(monkeypatch)
+    texts.clear()
+
+
+@pytest.mark.parametrize(("group", "name"), CASES, ids=lambda part: part.replace(" ", "_"))
+def test_program(group, name) -> None:
+    check(*GROUPS[group][name], sizes=(2, 3, 17, 64), compile_module=compile_module)
+
+
+def test_a_long_sum_in_two_launches() -> None:
+    """The number of partial sums is known at a call only."""
+    check(lambda x: (x * 2).sum(), lambda n: [randn(n, 64)], (2, 63, 3000), 2000, compile_module=compile_module)
+    assert texts[0].count("@triton.jit") == 2 and "tl.program_id(1)" in texts[0]
+
+
+def test_sizes_are_no_part_of_the_text() -> None:
+    """Programs that differ in which sizes they use have the same kernels."""
+    for program in (lambda x, y: x[:, None] * 2 + y, lambda x, y: y[:, None] * 2 + x):
+        check(program, lambda n: [randn(n), randn(n + 5)], (7,), compile_module=compile_module)
+    first, second = ([line for line in text.splitlines() if line.startswith("def fused")] for text in texts)
+    assert first == second and 'n0: "i32"' in first[0]
+
+
+def test_what_int32_cannot_count_is_another_variant(monkeypatch) -> None:
+    for module in (numbers, print_kernel):
+        monkeypatch.setattr(module, "MOST_INT32", 1000)
+    check(lambda x: x * 2 + x.shape[0], lambda n: [randn(n, 8)], (100, 125, 126, 300), 12, builds=2,
+          compile_module=compile_module)
+    assert '"i32"' in texts[0] and ".to(tl.int64)" not in texts[0]
+    assert '"i32"' not in texts[1] and ".to(tl.int64)" in texts[1]
+
+
+def test_numbers_that_are_computed_keep_their_precision() -> None:
+    def program(x):
+        return x.double() * (x.shape[0] / 7) + x.double().var(0), x.shape[0] * (x > 0)
+
+    check(program, lambda n: [randn(n, 3)], (3, 7), compile_module=compile_module)
+
+
+def test_what_triton_cannot_do_is_refused(monkeypatch) -> None:
+    """Sizes are taken one by one then."""
+    def refuse(kernel, layouts):
+        raise NotPrintable("no such thing")
+
+    monkeypatch.setattr(cuda, "print_kernel", refuse)
+    with pytest.raises(Unsupported, match="no such thing"):
+        check(lambda x: x + 1, lambda n: [randn(n)], compile_module=compile_module)
+
+
+def test_dropped_and_flipped() -> None:
+    check(lambda x: F.pad(x.flip(1), (0, 3)).cumsum(1)[:, ::2] * 2, lambda n: [randn(n, n + 2)], (5, 33),
+          compile_module=compile_module)
