@@ -287,7 +287,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
 
 
 def _fastest(candidates: list[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
-    """Shortest time of each, measured in turns until none has become clearly shorter for a while."""
+    """Shortest time of each, measured in turns until none becomes clearly shorter."""
     best = [float("inf")] * len(candidates)
     begin, calm = time.perf_counter(), 0
     for call in candidates:
