@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import torch.nn.functional as F
 from interpreter_repairs import repair
 
@@ -70,8 +69,8 @@ def test_a_long_sum_in_two_launches() -> None:
 
 def test_sizes_are_no_part_of_the_text() -> None:
     """Programs that differ in which sizes they use have the same kernels."""
-    for program in (lambda x, y: x[:, None] * 2 + y, lambda x, y: y[:, None] * 2 + x):
-        check(program, lambda n: [randn(n), randn(n + 5)], (7,), compile_module=compile_module)
+    for program in (lambda x, y: x.sin() * 2, lambda x, y: y.sin() * 2):
+        check(program, lambda n: [randn(n, 3), randn(n + 5, 3)], (7,), compile_module=compile_module)
     first, second = ([line for line in text.splitlines() if line.startswith("def fused")] for text in texts)
     assert first == second and 'n0: "i32"' in first[0]
 
