@@ -75,6 +75,8 @@ class _Planner:
         if known is not None:
             return known
         base = self._base_of(out)
+        if base is None and facts_of(out).bits:
+            raise Unsupported("an output is conjugated or negated lazily")
         record: Output
         if base is not None:
             record = _view(out, *base)

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
-from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
+from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
@@ -49,7 +49,7 @@ def capture_forward(
     Errors: Unsupported; errors of the program are raised as eager raises them.
     """
     world = ReferenceWorld() if world is None else world
-    with refusals(world.is_symbolic), outside_inference_mode():
+    with refusals(world.is_symbolic), outside_inference_mode(gm):
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         check_views(reference, plan)
@@ -62,9 +62,12 @@ def capture_forward(
 
 
 @contextlib.contextmanager
-def outside_inference_mode() -> Iterator[None]:
+def outside_inference_mode(gm: fx.GraphModule) -> Iterator[None]:
     """Inference mode is no-grad mode here: its tensors can't be functionalized."""
-    grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    inside = torch.is_inference_mode_enabled()
+    if inside and any(node.args == ("inference_mode", False) for node in gm.graph.nodes):
+        raise Unsupported("the program leaves its caller's inference mode")
+    grad = torch.is_grad_enabled() and not inside
     with torch.inference_mode(False), torch.set_grad_enabled(grad):
         yield
 
@@ -261,7 +264,18 @@ def describe(
         needs_grad=tuple(at for at, _ in plan.values if needs_grad(reference, at)),
         mutates_history=tuple(m.input for m in mutations if reference.histories[m.input]),
         epilogue_in_graph=epilogue_in_graph,
+        inference=_makes_inference_tensors(reference, plan),
+        quiet=tuple(m.input for m in mutations if not reference.written[m.input]),
     )
+
+
+def _makes_inference_tensors(reference: Reference, plan: OutputPlan) -> bool:
+    """True where the program's own blocks make all of the graph's outputs inference tensors."""
+    outputs = [reference.outputs[position] for position, _ in plan.values]
+    kinds = {storage_key(out) in reference.inference for out in outputs}
+    if len(kinds) > 1:
+        raise Unsupported("some outputs are inference tensors, and some are not")
+    return True in kinds
 
 
 def with_symbols(graph: AtenGraph, world: Any) -> AtenGraph:

@@ -25,6 +25,7 @@ from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import Unsupported
+from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
 
@@ -196,11 +197,9 @@ class _Rewriter:
             if not _agree(result, node.meta["val"], _used(node)):
                 return None
             nodes = _fakes_to_nodes(result, recorder)
-        except (Signal, NotImplementedError):
-            return None
-        except Exception:
-            if self.world is None:
-                raise
+        except (Signal, Exception) as error:  # the operator stays as it is
+            reason = f"{type(error).__name__}: {error}"
+            logs.log("aot_graphs").emit(f"{node.target} is not taken apart: {reason}")
             return None
         for inner in recorder.graph.nodes:
             if inner.op == "get_attr":

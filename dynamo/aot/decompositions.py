@@ -144,6 +144,8 @@ def count_nonzero(x: Tensor, dim: list[int]) -> Tensor:
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if x.dim() == 0:
+        return NotImplemented
     at = [None] * (dim % x.dim()) + [index]
     fill = torch.full((), value, dtype=x.dtype, device=x.device)
     return aten.index_put.default(x, at, fill)

@@ -73,7 +73,7 @@ def capture_joint(
 ) -> JointGraph | None:
     """The joint graph; None where no output needs a gradient. Errors: as `capture_forward`."""
     world = ReferenceWorld() if world is None else world
-    with refusals(world.is_symbolic), outside_inference_mode():
+    with refusals(world.is_symbolic), outside_inference_mode(gm):
         reference = run_reference(world, gm, list(example_inputs))
         plan = plan_outputs(reference)
         check_views(reference, plan)

@@ -22,13 +22,32 @@ NOTHING = contextlib.nullcontext()
 
 
 class Observer:
-    """Sees a program run. Methods do nothing unless overridden."""
+    """Sees a program run. Methods do nothing unless overridden.
+
+    inference: the program is in an inference mode of its own.
+    """
+
+    inference = False
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         """`node` is about to run with these arguments."""
 
     def after(self, node: fx.Node, value: Any) -> None:
         """`node` has run."""
+
+
+class _NoGrad:
+    """What stands for an inference mode that the program enters: fakes can't do more."""
+
+    def __init__(self, mode: bool, observer: Observer) -> None:
+        self._observer = observer
+        self._before = observer.inference, torch.is_grad_enabled()
+        observer.inference = mode
+        torch._C._set_grad_enabled(not mode)
+
+    def leave(self) -> None:
+        self._observer.inference, grad = self._before
+        torch._C._set_grad_enabled(grad)
 
 
 def run_program(
@@ -54,6 +73,12 @@ def run_program(
             if node.op == "output":
                 return args[0]
             kwargs = map_arg(node.kwargs, env.__getitem__) if node.kwargs else {}
+            if args[:1] == ("inference_mode",):
+                env[node] = _NoGrad(args[1], observer)
+                continue
+            if args and isinstance(args[0], _NoGrad):
+                args[0].leave()
+                continue
             observer.before(node, args, kwargs)
             with NOTHING if around is None else around(node):
                 env[node] = value = _run_node(gm, node, args, kwargs, leaf)

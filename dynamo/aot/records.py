@@ -162,6 +162,8 @@ class AtenGraph:
         `SymbolTable`.
     needs_grad: flat positions of program outputs that the graph computes and that require grad.
     mutates_history: mutated inputs whose new value has a gradient.
+    inference: the graph's outputs are made in inference mode.
+    quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
     """
 
     module: fx.GraphModule
@@ -174,6 +176,8 @@ class AtenGraph:
     epilogue_in_graph: bool
     symbols: Mapping[Any, Place] = field(default_factory=dict)
     assumptions: tuple[Any, ...] = ()
+    inference: bool = False
+    quiet: tuple[int, ...] = ()
 
     @property
     def fakes(self) -> list[Any]:

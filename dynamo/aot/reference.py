@@ -98,6 +98,8 @@ class Reference:
     fakes of the module's tensor attributes with the real ones. bernoulli: for each draw of
     `bernoulli_(p)` or `bernoulli(p)`, whether it was the first (see `ReferenceWorld`). grads: which
     inputs require grad before the program. histories: which ones it gives another `grad_fn`.
+    inference: storages of tensors that are made in an inference mode. written: for each input,
+    whether a version counter tells that it was written; `x.data.zero_()` moves none.
     """
 
     inputs: tuple[Any, ...]
@@ -108,6 +110,8 @@ class Reference:
     bernoulli: tuple[bool, ...]
     grads: tuple[bool, ...]
     histories: tuple[bool, ...]
+    inference: frozenset[int]
+    written: tuple[bool, ...]
 
 
 def metadata_of(value: Any) -> Any:
@@ -124,6 +128,7 @@ def metadata_of(value: Any) -> Any:
 class _Collector(Observer):
     def __init__(self) -> None:
         self.metadata: dict[fx.Node, tuple[Any, Any]] = {}
+        self.storages: dict[int, bool] = {}
         self._arguments: Any = None
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
@@ -131,6 +136,9 @@ class _Collector(Observer):
 
     def after(self, node: fx.Node, value: Any) -> None:
         self.metadata[node] = (self._arguments, metadata_of(value))
+        for fake in value if isinstance(value, (tuple, list)) else (value,):
+            if is_fake(fake):
+                self.storages.setdefault(storage_key(fake), self.inference)
 
 
 def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Reference:
@@ -142,14 +150,17 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
     facts = [_facts(item) for item in inputs]
     histories = [item.grad_fn if is_fake(item) else None for item in inputs]
     grads = tuple(is_fake(item) and item.requires_grad for item in inputs)
+    versions = [item._version if is_fake(item) else 0 for item in inputs]
     constants: dict[int, tuple[Fake, torch.Tensor]] = {}
+    collector = _Collector()
+    collector.storages = {storage_key(item): False for item in inputs if is_fake(item)}
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
         fake = world.from_real(tensor)
         constants[id(fake)] = (fake, tensor)
+        collector.storages[storage_key(fake)] = False
         return fake
 
-    collector = _Collector()
     with world:
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
@@ -169,6 +180,11 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
         histories=tuple(
             is_fake(item) and item.grad_fn is not history
             for item, history in zip(inputs, histories, strict=True)
+        ),
+        inference=frozenset(key for key, inside in collector.storages.items() if inside),
+        written=tuple(
+            is_fake(item) and item._version != version
+            for item, version in zip(inputs, versions, strict=True)
         ),
     )
 

@@ -39,6 +39,8 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
 
     original: the program as it was captured, for calls that the graph was not made for.
     """
+    if graph.inference:
+        compiled = in_inference_mode(compiled)
     if graph.is_plain and not graph.mutations:
         return compiled
     writer = _Writer(graph, compiled, original)
@@ -80,9 +82,13 @@ class _Writer:
             call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
         lines.append(f"    {call}")
         for mutation in graph.mutations_outside:
-            lines.append(f"    write(a{mutation.input}, v{mutation.output})")
+            data = ".data" if mutation.input in graph.quiet else ""
+            lines.append(f"    write(a{mutation.input}{data}, v{mutation.output})")
             self.names["write"] = write
-        inside = [f"a{m.input}" for m in graph.mutations if m.output is None]
+        inside = [
+            f"a{m.input}" for m in graph.mutations
+            if m.output is None and m.input not in graph.quiet
+        ]  # fmt: skip
         if inside:
             lines.append(f"    written(({', '.join(inside)},))")
             self.names["written"] = written
@@ -178,6 +184,16 @@ def without_grad(compiled: Callee) -> Callee:
 
     def call(*inputs: Any) -> Any:
         with torch.no_grad():
+            return compiled(*inputs)
+
+    return call
+
+
+def in_inference_mode(compiled: Callee) -> Callee:
+    """For a graph that makes inference tensors."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.inference_mode():
             return compiled(*inputs)
 
     return call

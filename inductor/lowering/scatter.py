@@ -75,7 +75,8 @@ def index_add(
     call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Any:
     why = _refusal(x, source)
-    if why or alpha != 1 or len(x.size) != len(source.size) or len(index.size) != 1:
+    fits = x.size and len(x.size) == len(source.size) and len(index.size) == 1
+    if why or alpha != 1 or not fits:
         return call.refuse(why or "a factor, or a number")
     axis = dim % len(x.size)
 

@@ -226,7 +226,7 @@ def strided_view(call: Call, x: Tensor, *args: Any) -> Any:
 
 @lowering(aten.flip.default)
 def flip(call: Call, x: Tensor, dims: Sequence[int]) -> Any:
-    turned = {dim % len(x.size) for dim in dims}
+    turned = {dim % len(x.size) for dim in dims if x.size}
 
     def reindex(indices: Indices) -> Indices:
         return tuple(

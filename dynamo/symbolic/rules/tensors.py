@@ -54,8 +54,6 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if name in FACTS:
         return trace.constant(getattr(var.fake, name))
     if name in VIEWS:
-        if name == "data" and var.fake.requires_grad:
-            return trace.call(tx, torch.Tensor.detach, var)
         made = None
         if torch_functions.in_transform():
             made = trace.call_in_transform(getattr, [var.fake, name], {}, [var])
