@@ -1,0 +1,270 @@
+"""Runs a program in eager and compiled, forward and backward, and says what differs.
+
+Compared of each call: the exception's type, or each output's value, type, dtype, sizes, strides, what it
+shares storage with, which object it is, `requires_grad`, view-ness; the inputs afterwards and whether
+they have been written; gradients; the state of the random numbers and of torch.
+
+Values are equal where they are near eager's, or as near to a computation in float64 as eager's are.
+Where small changes to the inputs and intermediates change eager's value as much, it says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tests.fuzz_tensors.generate import SCOPE
+from tests.fuzz_tensors.inputs import Made, make_inputs
+from tests.fuzz_tensors.program import Program
+from tests.fuzz_tensors.undefined import undefined
+
+Function = Callable[..., Any]
+NEAR = {
+    torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.complex64: 1e-5,
+    torch.complex128: 1e-12, torch.complex32: 2e-3,
+}  # fmt: skip
+EXACT_NAMES = (
+    (re.compile(r"torch\.(float16|bfloat16|float32)\b"), "torch.float64"), (re.compile(r"torch\.complex64"), "torch.complex128"),
+    (re.compile(r"\.(half|bfloat16|float)\(\)"), ".double()"),
+)  # fmt: skip
+
+
+# Errors of eager's own, where a compiled program does better.
+OWN = ("Found dtype", "expected scalar type")
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception; its text may differ."""
+
+    kind: str
+    text: str = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass
+class Outcome:
+    """facts: (name, what must be equal). values: (name, tensor), compared as numbers."""
+
+    facts: list[tuple[str, Any]] = field(default_factory=list)
+    values: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+
+    def same_facts(self, other: Outcome) -> str:
+        for (name, a), (found, b) in zip(self.facts, other.facts, strict=False):
+            if (name, a) != (found, b):
+                return f"{name}: eager {a}, compiled {b if name == found else f'{found} {b}'}"
+        return "" if len(self.facts) == len(other.facts) else "another number of outputs or gradients"
+
+
+def run(program: Program, function: Function, call: int, exact: bool = False, noise: float = 0.0) -> Outcome:
+    made = make_inputs(program, call, exact, noise)
+    versions = [x._version for x in made.values]
+    torch.manual_seed(call)
+    outcome = Outcome()
+    try:
+        with warnings.catch_warnings(), eval(program.around, SCOPE):
+            warnings.simplefilter("ignore")
+            outputs = function(*made.values)
+    except Exception as error:
+        outcome.facts.append(("exception", Raised(type(error).__name__, str(error)[:300])))
+        return outcome
+    outcome.facts.append(("random state", hash(torch.get_rng_state().numpy().tobytes())))
+    outcome.facts.append(("torch's state", (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
+    try:
+        observe(program, made, versions, outputs, outcome)
+    except RuntimeError as error:  # a view across inference mode
+        outcome.facts.append(("observation", Raised(type(error).__name__, str(error)[:300])))
+    return outcome
+
+
+def observe(
+    program: Program, made: Made, versions: list[int], outputs: tuple[Any, ...], outcome: Outcome
+) -> None:
+    """All that can be seen after a call."""
+    named = [(i.name, x) for i, x in zip(program.inputs, made.values, strict=True)]
+    for name, x, version in zip((i.name for i in program.inputs), made.values, versions, strict=True):
+        outcome.facts.append((f"input {name} was written", x._version != version))
+    named += [(f"output {n} {name}", x) for n, (name, x) in enumerate(zip(program.outputs, outputs, strict=True))]
+    described(named, outcome)
+    outcome.values += [(name, copied(x)) for name, x in named if isinstance(x, torch.Tensor)]
+    if program.around != "torch.inference_mode()":
+        backward([x for _, x in named], made.leaves, outcome)
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x.detach().clone().resolve_conj().resolve_neg()
+
+
+def described(named: list[tuple[str, Any]], outcome: Outcome) -> None:
+    storages: dict[int, str] = {}
+    objects: dict[int, str] = {}
+    for name, x in named:
+        if not isinstance(x, torch.Tensor):
+            outcome.facts.append((name, (type(x).__name__, repr(x))))
+            continue
+        strides = tuple(step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1) if x.numel() else ()
+        outcome.facts += [
+            (f"{name} dtype", x.dtype),
+            (f"{name} size", tuple(x.shape)),
+            (f"{name} strides", strides),
+            (f"{name} requires_grad", x.requires_grad),
+            (f"{name} is_leaf", x.is_leaf),
+            (f"{name} object", objects.setdefault(id(x), name)),
+            (f"{name} flags", (x.is_inference(), x.is_conj(), x.is_neg())),
+        ]
+        if x.numel():
+            key = x.untyped_storage().data_ptr()
+            outcome.facts.append((f"{name} shares storage with", storages.setdefault(key, name)))
+            base = x._base if x._is_view() else None
+            outcome.facts.append((f"{name} is a view of", objects.get(id(base), "") if base is not None else ""))
+
+
+def backward(tensors: list[Any], leaves: list[torch.Tensor], outcome: Outcome) -> None:
+    outputs, grads = [], []
+    for n, x in enumerate(tensors):
+        if isinstance(x, torch.Tensor) and x.requires_grad and (x.is_floating_point() or x.is_complex()):
+            if x.grad_fn is None:
+                continue
+            outputs.append(x)
+            random = torch.randn(x.shape, generator=torch.Generator().manual_seed(n), dtype=torch.complex64 if x.is_complex() else None)
+            grads.append(random.to(x.dtype))
+    if not outputs or not leaves:
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.autograd.backward(outputs, grads)
+    except Exception as error:
+        outcome.facts.append(("exception in backward", Raised(type(error).__name__, str(error)[:300])))
+        return
+    for n, leaf in enumerate(leaves):
+        outcome.facts.append((f"gradient {n}", leaf.grad is None or (leaf.grad.dtype, leaf.grad.shape)))
+        if leaf.grad is not None:
+            outcome.values.append((f"gradient {n}", copied(leaf.grad)))
+
+
+def difference(program: Program, compiler: Callable[[Function], Function]) -> str:
+    """What differs from eager; empty where nothing does."""
+    eager = function_of(program.source())
+    compiled = compiler(function_of(program.source()))
+    for call in range(2 * len(program.sizes)):
+        want = run(program, eager, call)
+        try:
+            got = run(program, compiled, call)
+        except Exception as error:
+            return f"call {call}: {type(error).__name__}: {error}"
+        complete = using_everything(program)
+        if raised(want) and not raised(got) and program != complete:
+            return difference(complete, compiler)
+        if any(isinstance(fact, Raised) and fact.text.startswith(OWN) for _, fact in want.facts):
+            return ""
+        text = want.same_facts(got)
+        for (name, a), (_, b) in zip(want.values, got.values, strict=False):
+            text = text or values_differ(program, call, name, a, b)
+        if text and not undefined(lambda: run(program, eager, call)):  # noqa: B023
+            return f"call {call}: {text}"
+    return ""
+
+
+def raised(outcome: Outcome) -> bool:
+    return outcome.facts[0][0] == "exception"
+
+
+def using_everything(program: Program) -> Program:
+    """What nothing uses isn't computed, and can't raise: here all is used."""
+    return replace(program, outputs=tuple(name for s in program.statements for name in s.targets))
+
+
+def function_of(source: str, **more: Any) -> Function:
+    scope = {**SCOPE, **more}
+    exec(compile(source, "<tensor program>", "exec"), scope)
+    return scope["f"]
+
+
+def values_differ(program: Program, call: int, name: str, want: torch.Tensor, got: torch.Tensor) -> str:
+    if want.dtype not in NEAR:
+        if torch.equal(want, got) or unstable(program, call, name, want, got):
+            return ""
+        return f"{name}: {(want != got).sum()} of {want.numel()} elements differ: eager {_short(want)}, compiled {_short(got)}"
+    near = NEAR[want.dtype]
+    a, b = _wide(want), _wide(got)
+    top = a[a.isfinite()].abs().max().item() if a.isfinite().any() else 0.0
+    good = torch.isclose(b, a, rtol=near, atol=near * min(top, 1.0), equal_nan=True)
+    if good.all():
+        return ""
+    reference = exact_values(program, call).get(name)
+    if reference is not None and reference.shape == a.shape:
+        reference = _wide(reference)
+        bound = 4 * (a - reference).abs()
+        bound = bound[bound.isfinite()].max().item() if bound.isfinite().any() else 0.0
+        good |= torch.isclose(b, reference, rtol=near, atol=bound, equal_nan=True)
+    if good.all() or unstable(program, call, name, want, got):
+        return ""
+    return f"{name}: {(~good).sum()} of {good.numel()} elements differ: eager {a[~good][:4].tolist()}, compiled {b[~good][:4].tolist()}"
+
+
+def exact_values(program: Program, call: int) -> dict[str, torch.Tensor]:
+    """The program in float64; empty where it can't run so."""
+    source = program.source()
+    for pattern, name in EXACT_NAMES:
+        source = pattern.sub(name, source)
+    torch.set_default_dtype(torch.float64)
+    try:
+        return dict(run(program, function_of(source), call, exact=True).values)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def unstable(program: Program, call: int, name: str, want: torch.Tensor, got: torch.Tensor) -> bool:
+    """True where rounding alone changes eager's value as much."""
+    away = _away(want, got)
+    for seed in range(4):
+        function = function_of(program.source(after="shake"), shake=Shaker(seed))
+        noisy = dict(run(program, function, call, noise=2.0).values).get(name)
+        if noisy is not None and noisy.shape == want.shape and away <= 8 * _away(want, noisy):
+            return True
+    return False
+
+
+class Shaker:
+    """Changes what a statement made by a few units in the last place."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *tensors: Any) -> None:
+        for x in tensors:
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and not x._is_view():
+                self.shake(x)
+
+    def shake(self, x: torch.Tensor) -> None:
+        if x.is_inference() or (x.is_leaf and x.requires_grad):
+            return
+        noise = torch.randn(x.shape, generator=self.generator).to(x.dtype)
+        x.data.mul_(1 + 2 * torch.finfo(x.dtype).eps * noise)
+
+
+def _away(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest distance; infinite where only one is finite, or where non-finite values differ."""
+    if one.dtype not in NEAR:
+        return float((one != other).any())
+    a, b = _wide(one), _wide(other)
+    same = (a == b) | (a.isnan() & b.isnan())
+    far = (a - b).abs()[~same]
+    return far.nan_to_num(float("inf")).max().item() if far.numel() else 0.0
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def _short(x: torch.Tensor) -> list[Any]:
+    return x.flatten()[:8].tolist()

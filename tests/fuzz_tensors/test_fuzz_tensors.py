@@ -1,0 +1,68 @@
+"""Random tensor programs on the default backend: seeds that once differed, and some more."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dynamo.base.config import config
+from tests.fuzz_tensors.__main__ import check
+from tests.fuzz_tensors.compare import difference
+from tests.fuzz_tensors.generate import generate
+from tests.fuzz_tensors.program import Input, Program, Statement
+
+# What once differed, as it was shrunk: (inputs, statements, outputs).
+FOUND: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
+    "inference mode": ((("v0", "float32", ""),), "v1 = torch.neg(v0)", "v1"),
+    "complex in place": ((("v0", "complex64", ""),), "v1 = v0.sqrt_()", ""),
+    "data in place": ((("v0", "float32", "leaf"),), "v1 = v0.data.mul_(2)", ""),
+    "data of a view": ((("v0", "bfloat16", ""),), "v1 = v0.view(-1).data.mul_(2)", ""),
+    "lazy conj": ((("v0", "complex64", ""),), "v1 = torch.prod(v0).conj().t()", "v1"),
+    "bool target": ((("v0", "float32", ""),), "v1 = F.mse_loss(v0,v0>0)", "v1"),
+    "fill of a number": ((("v0", "int64", ""),), "v1 = v0.sum().index_fill(0,torch.tensor([0,-1]),3)", "v1"),
+    "flip of a number": ((("v0", "float32", ""),), "v1 = v0.sum().flip(0)", "v1"),
+    "add to a number": ((("v0", "float32", ""),), "v1 = v0.sum().index_add(0,torch.tensor([0]),torch.ones(()))", "v1"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with config.patch(cache_dir=str(tmp_path_factory.getbasetemp() / "cache")):
+        yield
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found_program_equals_eager(name: str) -> None:
+    specs, text, outputs = FOUND[name]
+    inputs = tuple(Input(n, ("a", 2), dtype, "plain", "normal", grad) for n, dtype, grad in specs)
+    statements = tuple(Statement((line.split(" = ")[0],), line.split(" = ")[1]) for line in text.split("\n"))
+    within = (0, 1, "torch.inference_mode()") if name == "inference mode" else (0, 0, "")
+    program = Program(0, inputs, statements, tuple(outputs.split()), "contextlib.nullcontext()", within, None, ((3, 2, 2),))
+    assert check(program) == ""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_program_equals_eager(seed: int) -> None:
+    assert check(generate(seed)) == ""
+
+
+def wrong_value(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x * 1.001,)
+
+
+
+@pytest.mark.parametrize(("text", "wrong", "what"), [
+    ("v1 = torch.mul(v0,1)", wrong_value, "elements differ"),
+    ("v1 = v0.view(-1)", lambda x: (x.reshape(-1).clone(),), "shares storage"),
+    ("v1 = v0.t()", lambda x: (x.t().double(),), "dtype"),
+    ("v1 = v0.clone()", lambda x: (x.t().contiguous().t(),), "strides"),
+    ("v1 = v0.add_(1)", lambda x: (x + 1,), "was written"),
+    ("v1 = v0.exp()", lambda x: (x.detach().exp(),), "requires_grad"),
+    ("v1 = torch.fail(v0)", wrong_value, "exception"),
+])  # fmt: skip
+def test_differences_are_found(text: str, wrong: object, what: str) -> None:
+    grad = "computed" if "exp" in text else ""
+    inputs = (Input("v0", ("a", 3), "float32", "plain", "normal", grad),)
+    statements = (Statement(("v1",), text.split(" = ")[1]),)
+    program = Program(0, inputs, statements, ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((4, 2, 2),))
+    assert what in difference(program, lambda f: wrong)  # type: ignore[arg-type, return-value]
