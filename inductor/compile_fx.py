@@ -87,6 +87,8 @@ def compile_fx(
             return compile_for_sizes(module, inputs, compile_small, compile_symbolic)
         return compile_small(module, inputs)
 
+    if any(map(is_lazy, example_inputs)):
+        return _as_captured(gm, "an input is not what its memory holds")
     if has_unknowns(gm):
         try:
             return compile_pieces(gm, compile_piece)
@@ -95,6 +97,13 @@ def compile_fx(
     if is_symbolic(gm, example_inputs):
         return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
     return compile_static(gm, example_inputs)
+
+
+def is_lazy(value: Any) -> bool:
+    """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
+    return isinstance(value, torch.Tensor) and (
+        value.is_conj() or value.is_neg() or value._is_zerotensor()
+    )
 
 
 def _compile(
