@@ -50,6 +50,10 @@ def transposed() -> Program:
     return lambda x, y: x.t() + y, (data(4096, 2048), data(2048, 4096))
 
 
+def few_heads() -> Program:
+    return lambda x, y: (x + y).permute(0, 3, 1, 2).contiguous(), (data(32, 196, 196, 8), data(8))
+
+
 def layer_norm() -> Program:
     module = nn.LayerNorm(1024).to(DEVICE)
     return module, (data(64, 512, 1024),)
@@ -118,8 +122,8 @@ def bert_half() -> Program:
 
 
 PROGRAMS = {f.__name__: f for f in (
-    small, chain, broadcast, transposed, layer_norm, softmax, long_softmax, mean_of_all, column_sum,
-    batch_norm, cross_entropy, rms_norm_half, embedding, mlp, bert, bert_half,
+    small, chain, broadcast, transposed, few_heads, layer_norm, softmax, long_softmax, mean_of_all,
+    column_sum, batch_norm, cross_entropy, rms_norm_half, embedding, mlp, bert, bert_half,
 )}  # fmt: skip
 
 

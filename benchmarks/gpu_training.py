@@ -161,11 +161,12 @@ def main() -> None:
     for name in options.only or PROGRAMS:
         dynamo.reset()
         try:
-            rows += check(name, options)
+            made = check(name, options)
         except Exception as error:
-            rows.append(f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}")
+            made = [f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}"]
             traceback.print_exc()
-        print(rows[-1], flush=True)
+        print(*made, sep="\n", flush=True)
+        rows += made
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(f"\n{where}; microseconds of a step")
     print(f"{'program':14s} {'way':14s} {'':6s} {'error':>9s} graphs {'us':>10s} {'/eager':>7s}")

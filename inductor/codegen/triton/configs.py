@@ -17,8 +17,6 @@ LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
-FEW_ROWS = 1 << 10  # do not fill a device with blocks of few warps
-FEW_LONG_ROWS = ((1, 4096, 16),)
 LOOP_BLOCKS_ALONG_ROWS = ((32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8))
 
 
@@ -96,11 +94,8 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
 def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
-    blocks = LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS
-    if not along_rows and launch.splits == 1 and hint_of(launch.rows) <= FEW_ROWS:
-        blocks = (*FEW_LONG_ROWS, *blocks)
     configs = []
-    for block, columns, warps in blocks:
+    for block, columns, warps in LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS:
         columns = min(columns, widest)
         if launch.splits != 1:
             columns = min(columns, launch.chunk & -launch.chunk)

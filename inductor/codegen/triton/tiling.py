@@ -15,7 +15,7 @@ from inductor.ir.body import Op
 from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Kernel
 
-SHORTEST = 16  # a tile does not pay for shorter loops
+SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
 
 
