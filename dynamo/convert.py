@@ -61,6 +61,7 @@ from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.rules.contexts import GraphContextVar, changes_modes, leaves_on_error
 from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
+from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
 from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
@@ -180,10 +181,11 @@ class Converter:
         compile_id: str,
         changed: frozenset[Fact],
     ) -> Any:
+        carried = self.continuations.carried(frame.code)
         context = CompileContext(
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
-            changed=changed if learns(options) else frozenset(), learns=learns(options),
-            everything_dynamic=is_dynamic(options),
+            changed=(changed if learns(options) else frozenset()) | carried, carried=carried,
+            learns=learns(options), everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),
         )
         log_code(frame, self.codes, compile_id)
@@ -206,7 +208,7 @@ class Converter:
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
             has_inputs=graph is not None and bool(graph.inputs),
-            runs_again=runs_again,
+            runs_again=runs_again, open_axes=result.open_axes,
         )
         with timed("codegen"):
             code = generate(plan, self.codes, self.continuations)
@@ -298,11 +300,12 @@ class Converter:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         for var in choose_outputs(exit, effects):
             var.as_proxy()  # made now: unused inputs are about to go
+        axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         trace.release()
         return TraceResult(
-            frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles)
+            frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes)
 
     def report_break(
         self, exit: BreakExit, result: TraceResult, options: CompileOptions, compile_id: str

@@ -20,6 +20,7 @@ from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
 from dynamo.codegen.again import blocks
+from dynamo.guards.shape_code import Fact
 
 STACK = "__stack_"
 EXCEPTION = "__exception"
@@ -61,6 +62,7 @@ class Continuations:
         self._made: dict[Any, Continuation] = {}
         self._by_code: dict[int, Continuation] = {}
         self._kept: list[CodeType] = []
+        self._carried: dict[int, set[Fact]] = {}
 
     def origin(self, code: CodeType, instruction: int) -> tuple[CodeType, int]:
         """The program's own code and instruction for a place in a code object; a place in a
@@ -80,6 +82,15 @@ class Continuations:
 
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
+
+    def carry(self, code: CodeType, facts: set[Fact]) -> None:
+        """Sizes among what a continuation is given that are symbolic from its first compile on."""
+        if facts:
+            self._carried.setdefault(id(code), set()).update(facts)
+
+    def carried(self, code: CodeType) -> frozenset[Fact]:
+        """See `carry`."""
+        return frozenset(self._carried.get(id(code), ()))
 
     def get(self, code: CodeType, instruction: int, layout: Layout, form: str) -> Continuation:
         """The continuation that goes on at the instruction of a program's code object."""

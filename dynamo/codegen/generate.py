@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
@@ -20,10 +20,12 @@ from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
 from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
-from dynamo.codegen.continuation import Continuations, Layout
+from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import LocalSource
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -57,6 +59,7 @@ class Plan:
     has_inputs: False where the hook collects nothing for the graph.
     builtins: the builtins dict of the frame.
     runs_again: True where the frame goes on in eager, from its start, when the graph raises.
+    open_axes: see `TraceResult`.
     """
 
     code: CodeType
@@ -68,6 +71,7 @@ class Plan:
     function: Callable[..., Any] | None
     has_inputs: bool = True
     runs_again: bool = False
+    open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
 
 
 def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
@@ -468,6 +472,12 @@ class _Level:
             kinds.append("null")
         layout = Layout(tuple(kinds), tuple(locals_), cells)
         code = generator.continuations.get(state.code, instruction, layout, form).code
+        given = {name: state.locals[name] for name in locals_}
+        given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}
+        generator.continuations.carry(code, {
+            Fact(LocalSource(name), "size", axis)
+            for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
+        })  # fmt: skip
         emitter.start_call(lambda: self._load_function(code, cells))
         for name in locals_:
             generator.rebuilder.load(state.locals[name])

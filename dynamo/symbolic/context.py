@@ -51,7 +51,8 @@ class CompileContext:
     seconds_lost: time spent on attempts that were given up.
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
-    changed: numbers and sizes that had several values so far; they become symbolic.
+    changed: numbers and sizes that had several values so far; they become symbolic. carried: those
+        of them that follow from sizes declared before a graph break.
     learns: so do numbers that are known to change (see `sizes.is_schedule`).
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
@@ -68,6 +69,7 @@ class CompileContext:
     seconds_lost: float = 0.0
     raised_at: dict[Var, int] = field(default_factory=dict)
     changed: frozenset[Fact] = frozenset()
+    carried: frozenset[Fact] = frozenset()
     learns: bool = False
     everything_dynamic: bool = False
     symbolic: bool = False

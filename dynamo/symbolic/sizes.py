@@ -7,7 +7,7 @@ where one symbol stands for both (duck shaping), strides as the expressions they
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ItemSource, LocalSource, Source
 from dynamo.shapes.marks import Mark, marks_of
+from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.variables.base import Var
 
 if TYPE_CHECKING:
     from dynamo.symbolic.symbols import Symbols
@@ -179,3 +181,29 @@ def is_schedule(kind: type, source: Source) -> bool:
     names = {getattr(part, "key", getattr(part, "name", None)) for part in source.chain()}
     return any(key == last and kind is wanted and first in names
                for (first, last), wanted in SCHEDULES.items())
+
+
+def open_axes(symbols: Symbols, roots: Iterable[Var]) -> dict[Var, tuple[int, ...]]:
+    """The dimensions of tensors whose sizes follow from declared ones, before a graph break too."""
+    context = symbols.context
+    names = {name for name, fact in symbols.facts.items() if fact in context.carried}
+    names |= symbols.declared.keys()
+    found = {}
+    for var in roots:
+        if isinstance(var, UnreadVar):
+            carried = (fact.index for fact in context.carried if fact.source == var.source)
+            axes = (*context.declared.get(id(var.value), ()), *carried)
+        elif names and isinstance(fake := getattr(var, "fake", None), torch.Tensor):
+            axes = tuple(axis for axis, size in enumerate(fake.shape) if _is_made_of(
+                symbols, size, names))
+        else:
+            continue
+        if axes:
+            found[var] = axes
+    return found
+
+
+def _is_made_of(symbols: Symbols, size: Any, names: set[str]) -> bool:
+    if not isinstance(size, torch.SymInt):
+        return False
+    return not names.isdisjoint(symbols.trace.world.names_in(size.node.expr))

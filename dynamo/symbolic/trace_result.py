@@ -6,6 +6,7 @@ per Var class that says how the new bytecode makes the real object.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -155,6 +156,7 @@ class TraceResult:
 
     graph: None where no tensor operation was met.
     handles: True where a traced frame has `try`, `with` or the like.
+    open_axes: dimensions of tensors that reach a continuation and follow from declared sizes.
     live_outputs is chosen later by codegen: every TensorVar that the exit or an effect reaches.
     """
 
@@ -165,3 +167,4 @@ class TraceResult:
     exit: ReturnExit | BreakExit
     steps: int
     handles: bool
+    open_axes: Mapping[Var, tuple[int, ...]]

@@ -11,6 +11,7 @@ import torch
 
 import dynamo
 from dynamo import Dim
+from dynamo.base.counters import counters
 from dynamo.exc import ConstraintViolation
 from dynamo.testing import CompileCounter
 from tests.shapes.test_numbers import assert_same
@@ -235,3 +236,46 @@ def test_a_function_that_no_guard_computes_fixes_a_declared_size() -> None:
 
     with pytest.raises(ConstraintViolation, match="fixes it\n.*is fixed to 4"):
         dynamo.compile(program, backend="eager", dynamic={"x": {0: BATCH}})(torch.randn(4, 3))
+
+
+def broken_twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+    h = x * 2 + 1
+    dynamo.graph_break()
+    g = h.sin() + y
+    dynamo.graph_break()
+    return g.sum(0), torch.cat([h, x])[1:] * 2, [g.shape[0]]
+
+
+def broken_first(x: torch.Tensor, y: torch.Tensor) -> Any:
+    dynamo.graph_break()
+    return x * y.size(0) + 1
+
+
+class BrokenModule(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        h = torch.cat([x, y]).sin()
+        dynamo.graph_break()
+        return h[1:] + h.size(0)
+
+
+@pytest.mark.parametrize(("program", "parts"), [
+    (broken_twice, 3), (broken_first, 1), (BrokenModule(), 2)])
+def test_declared_sizes_pass_graph_breaks(program: Any, parts: int) -> None:
+    counter, batch = CompileCounter(), Dim("batch", min=2)
+    dynamo.reset()
+    compiled = dynamo.compile(program, backend=counter, dynamic={"x": {0: batch}, "y": {0: batch}})
+    for size in (5, 7, 3, 9, 2):
+        x, y = torch.randn(size, 3), torch.randn(size, 3)
+        torch.testing.assert_close(compiled(x, y), program(x, y))
+    assert counter.frame_count == parts and not counters["recompiles"]
+
+
+def test_what_was_not_declared_is_learnt_behind_a_break() -> None:
+    counter = CompileCounter()
+    dynamo.reset()
+    compiled = dynamo.compile(
+        broken_twice, backend=counter, dynamic={"x": {1: Dim("width")}})
+    for rows, width in ((5, 3), (5, 4), (6, 4)):
+        x, y = torch.randn(rows, width), torch.randn(rows, width)
+        torch.testing.assert_close(compiled(x, y), broken_twice(x, y))
+    assert counters["recompiles"]
