@@ -142,7 +142,7 @@ def _compile(
 
 def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
     """The graph as it was captured; where it does not raise, the error was a defect."""
-    reported = []
+    reported: list[bool] = []
 
     def call(*inputs: Any) -> Any:
         results = gm.forward(*inputs)

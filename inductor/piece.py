@@ -144,11 +144,12 @@ def _row(shown: Any, real: torch.Tensor, values: dict[Any, int]) -> tuple[Any, .
     small = tuple([n if o and n < 2 else None for n, o in zip(real.shape, is_open, strict=True)])
     strides: Any = None
     if [_at(step, values) for step in shown.stride()] != list(real.stride()):
-        order = tuple(sorted(range(real.dim()), key=lambda axis: -real.stride(axis)))
+        steps = real.stride()
+        order = tuple(sorted(range(real.dim()), key=lambda axis: -steps[axis]))
         strides = ("order", *order)
         if not any(is_open):
-            strides = ("strides", *real.stride())
-        elif dense_stride(real.shape, order) != real.stride():
+            strides = ("strides", *steps)
+        elif dense_stride(real.shape, order) != steps:
             return None
     return small, strides, real.requires_grad
 
@@ -172,6 +173,7 @@ def _remade(shown: Any, row: tuple[Any, ...], constants: dict[Any, int]) -> Any:
         _with(size, constants) if number is None else number
         for size, number in zip(shown.shape, small, strict=True)
     ]
+    steps: Sequence[Any]
     if strides is None:
         steps = [_with(step, constants) for step in shown.stride()]
     elif strides[0] == "order":

@@ -39,6 +39,7 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
         if not is_symbolic_number(size):
             return size
         if not numbers:
+            assert table is not None
             numbers.append(NumberNodes(graph, table.symbols))
         return numbers[0].node(size)
 
