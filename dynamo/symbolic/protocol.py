@@ -430,11 +430,7 @@ class ObjectProtocol:
         return tensors.get_attr(tx, var, name)
 
     def set_tensor_attr(self, tx: SymbolicFrame, var: TensorVar, name: str, value: Var) -> None:
-        if name == "requires_grad" and var.fake.is_leaf:
-            self.guard_history(var)
-            if var.fake.requires_grad is value.truth(tx):
-                return  # as it is already
-        raise Break("attribute_store_unknown", f"{name} of {var!r}")
+        tensors.set_attr(tx, var, name, value)
 
     def call_tensor_method(
         self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]

@@ -65,6 +65,8 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if name == "grad":
         if var.source is None or var.real is None:
             raise Break("attribute_unknown", f"grad of {var!r}")
+        if var.grad is not None:
+            return var.grad
         return trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
     if name == "__class__":
         return trace.wrap(var.python_type(), None)
@@ -85,6 +87,24 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if isinstance(raw, types.FunctionType):
         return MethodVar(trace.wrap(raw, None), var)
     raise Break("attribute_unknown", f"{name} of {var!r}")
+
+
+def set_attr(tx: SymbolicFrame, var: TensorVar, name: str, value: Var) -> None:
+    """`tensor.name = value`."""
+    trace = tx.trace
+    if name == "requires_grad" and var.fake.is_leaf:
+        trace.guard_history(var)
+        if var.fake.requires_grad is value.truth(tx):
+            return  # as it is already
+    is_none = value.is_constant() and value.as_constant() is None
+    if name == "grad" and var.real is not None and (is_none or isinstance(value, TensorVar)):
+        if not is_none:  # what eager refuses
+            torch_functions.run_on_fakes(tx, setattr, [var.fake, "grad", value.as_fake()], {})
+            var.fake.grad = None
+        var.grad = value
+        trace.effects.store_attr(var, "grad", value, raw=False)
+        return
+    raise Break("attribute_store_unknown", f"{name} of {var!r}")
 
 
 def call_method(

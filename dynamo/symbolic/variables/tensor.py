@@ -29,7 +29,7 @@ class TensorVar(Var):
     """A tensor of the program.
 
     real: the existing tensor while it is unread; then node and fake are made on demand.
-    cls: torch.Tensor or torch.nn.Parameter.
+    cls: torch.Tensor or torch.nn.Parameter. grad: what the program has stored as its gradient.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class TensorVar(Var):
         self.real = real
         self._trace = trace
         self.cls = cls
+        self.grad: Var | None = None
 
     # -- facts ------------------------------------------------------------------------------
 
