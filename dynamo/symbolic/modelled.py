@@ -14,6 +14,7 @@ from dynamo.symbolic.rules import (
     containers,
     contexts,
     folding,
+    foreach,
     foreign,
     identity,
     inference,
@@ -68,10 +69,10 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
     checkpointing, classes, conditional, constant, containers, contexts, dicts, exception_rules,
-    exceptions, folding, foreign, functions, generator_rules, generators, identity, inference,
-    iterators, lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
-    python_modules, python_sources, standard_library, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    exceptions, folding, foreach, foreign, functions, generator_rules, generators, identity,
+    inference, iterators, lists, methods, modes, modules, objects, operators, optimizer_steps,
+    optimizers, python_modules, python_sources, standard_library, standin_iterators, standins, table,
+    tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
     weakrefs,
 )
 # torch does not need numpy either.
