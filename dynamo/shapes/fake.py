@@ -206,6 +206,7 @@ _SCALARS: frozenset[type] = frozenset(
 )  # fmt: skip
 
 _REPLAY_BYTES = 1 << 24
+_FOLDED = 64  # elements
 
 
 class _Uncacheable(Exception):
@@ -341,9 +342,33 @@ class FakeWorld:
             return self._miss(op, args, kwargs, None)
         if outcome is None:
             self.cache.misses += 1
-            return self._miss(op, args, kwargs, key)
-        self.cache.hits += 1
-        return self._replay(outcome, fakes)
+            result = self._miss(op, args, kwargs, key)
+        else:
+            self.cache.hits += 1
+            result = self._replay(outcome, fakes)
+        constant = fakes[0].constant is not None if fakes else op.pointwise
+        if constant and type(result) is Fake:
+            self._fold(op, args, kwargs, fakes, result)
+        return result
+
+    def _fold(
+        self, op: _OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake],
+        result: Fake,
+    ) -> None:
+        """Remembers the value of a new tensor that is made of constants of the program only."""
+        known = all(self.constant_of(fake) is not None for fake in fakes)
+        shared = any(result.token is fake.token for fake in fakes)
+        if not known or shared or op.draws or self.autocast or result.numel() > _FOLDED:
+            return
+
+        def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
+            return self.constant_of(tensor) if type(tensor) is Fake else tensor
+
+        try:
+            value = op.func(*_map_tensors(args, value_of, []), **_map_tensors(kwargs, value_of, []))
+        except Exception:
+            return  # where the program runs it, it raises
+        result.__dict__["constant"] = (value, result._version)
 
     def _key_part(self, arg: Any, parts: list[Any], fakes: list[Fake]) -> None:
         kind = type(arg)
@@ -582,8 +607,8 @@ class _OpFacts:
     """What the dispatcher must know of one operation, read once from its schema and tags."""
 
     __slots__ = (
-        "changes_facts", "data_dependent", "func", "rule", "special", "takes_device",
-        "takes_generator",
+        "changes_facts", "data_dependent", "draws", "func", "pointwise", "rule", "special",
+        "takes_device", "takes_generator",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -593,12 +618,14 @@ class _OpFacts:
         self.takes_device = "device" in names
         self.takes_generator = "generator" in names
         self.changes_facts = torch.Tag.inplace_view in tags
+        self.draws = torch.Tag.nondeterministic_seeded in tags
         self.data_dependent = (
             torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
         )
         self.special = _SPECIAL.get(func)
         self.rule = SHAPE_RULES.get(func)
-        if self.rule is None and torch.Tag.pointwise in tags:
+        self.pointwise = torch.Tag.pointwise in tags
+        if self.rule is None and self.pointwise:
             self.rule = pointwise_outcome(func)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
