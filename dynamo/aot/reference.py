@@ -59,6 +59,8 @@ class ReferenceWorld(FakeWorld):
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:
             check_write(func, args, kwargs)
+        if func is aten.as_strided.default:
+            check_reach(facts_of(args[0]), *args[1:], **kwargs)
         in_place = BERNOULLI.get(func)
         if in_place is not None:
             self.bernoulli.append(in_place)
@@ -84,6 +86,22 @@ def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
             mine, theirs = facts_of(target), facts_of(other)
             if not (theirs is mine and number == 0) and overlap(mine, theirs):
                 raise Unsupported(f"{func} reads what it writes")
+
+
+def check_reach(facts: Facts, size: Any, stride: Any, storage_offset: Any = None) -> None:
+    """Raises Unsupported where `as_strided` reaches elements of the storage that its tensor has
+    not: functional graphs know tensors, no storages."""
+    if not facts.numel() or 0 in size:
+        return
+    start, stop = _reach(facts.size, facts.stride, facts.offset)
+    first, last = _reach(size, stride, facts.offset if storage_offset is None else storage_offset)
+    if stop - start != facts.numel() or first < start or last > stop:
+        raise Unsupported("as_strided reaches elements of the storage that its tensor has not")
+
+
+def _reach(size: Any, stride: Any, offset: Any) -> tuple[Any, Any]:
+    """The first element of the storage that a tensor may touch, and the one behind the last."""
+    return offset, offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
 
 
 BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}

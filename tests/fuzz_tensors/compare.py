@@ -35,7 +35,9 @@ EXACT_NAMES = (
 
 
 # Errors of eager's own, where a compiled program does better.
-OWN = ("Found dtype", "expected scalar type")
+OWN = (
+    "Found dtype", "expected scalar type", "one of the variables needed for gradient", "output with shape",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

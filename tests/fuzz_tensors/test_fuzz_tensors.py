@@ -17,6 +17,9 @@ FOUND: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
     "complex in place": ((("v0", "complex64", ""),), "v1 = v0.sqrt_()", ""),
     "data in place": ((("v0", "float32", "leaf"),), "v1 = v0.data.mul_(2)", ""),
     "data of a view": ((("v0", "bfloat16", ""),), "v1 = v0.view(-1).data.mul_(2)", ""),
+    "strides over gaps": (
+        (("v0", "float32", ""),), "v1 = torch.mul(v0,2).flatten()\nv2 = v1[::2].as_strided((2,),(1,),0).add_(1)", "v1 v2",
+    ),
     "lazy conj": ((("v0", "complex64", ""),), "v1 = torch.prod(v0).conj().t()", "v1"),
     "bool target": ((("v0", "float32", ""),), "v1 = F.mse_loss(v0,v0>0)", "v1"),
     "fill of a number": ((("v0", "int64", ""),), "v1 = v0.sum().index_fill(0,torch.tensor([0,-1]),3)", "v1"),
