@@ -71,8 +71,8 @@ PARTS = (
     checkpointing, classes, conditional, constant, containers, contexts, dicts, exception_rules,
     exceptions, folding, foreach, foreign, functions, generator_rules, generators, identity,
     inference, iterators, lists, methods, modes, modules, objects, operators, optimizer_steps,
-    optimizers, python_modules, python_sources, standard_library, standin_iterators, standins, table,
-    tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    optimizers, python_modules, python_sources, standard_library, standin_iterators, standins,
+    table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
     weakrefs,
 )
 # torch does not need numpy either.
