@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from triton_kernels import CASES, every_operation
@@ -10,6 +13,11 @@ from triton_reference import layout_of, load_module, module_text
 from inductor.codegen.triton import configs, plan, split
 from inductor.codegen.triton import print_kernel as printer
 from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.lowering.run import lower_graph
+from inductor.scheduler.run import schedule_graph
+
+sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
+from for_all_sizes import capture
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")
 if triton.knobs.runtime.interpret:
@@ -41,6 +49,7 @@ def compile_all(printed, buffers, folder) -> list[str]:
         function = getattr(module, source.name)
         names = zip(function.arg_names, source.parameters)
         signature = {own: kinds[name] for own, name in names}
+        signature |= {number.name: number.kind for number in source.numbers}
         signature |= {"XBLOCK": "constexpr", "RBLOCK": "constexpr"}
         what = ASTSource(
             fn=function, signature=signature,
@@ -70,3 +79,20 @@ def test_every_operation(dtype, tmp_path) -> None:
     kernel, buffers = every_operation(dtype)
     printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
     assert compile_all(printed, buffers, tmp_path)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: (x.t() + 1, x.sum(), x.softmax(-1) / x.shape[0]),
+    lambda x: (torch.cat((x, x[:, 1:]), 1), x.argmax(0), x.var()),
+])
+def test_sizes_known_at_a_call(program, tmp_path) -> None:
+    """Numbers are parameters of 32 bits, or of 64 where they are calculated with."""
+    lowered = lower_graph(capture(program, [torch.randn(3000, 40)]))
+    layouts = lowered.graph.layouts()
+    kinds = set()
+    for kernel in schedule_graph(lowered.graph, 8).kernels():
+        printed = print_kernel(kernel, layouts)
+        kinds |= {number.kind for source in printed.sources for number in source.numbers}
+        for text in compile_all(printed, layouts, tmp_path):
+            assert ".visible .entry" in text and ".param .u32" in text
+    assert "i32" in kinds and kinds <= {"i32", "i64", "fp64"}
