@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from dynamo.guards.explain import GONE
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import Fact
@@ -35,7 +34,7 @@ def changed_facts(guards: Iterable[Guard], scope: Scope) -> set[Fact]:
             continue
         try:
             value = guard.source.fetch(scope)
-        except GONE:
+        except Exception:  # it is gone, or a value of another kind
             continue
         found.update(reader(guard, value))
     return found

@@ -17,7 +17,7 @@ from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import Weak, strongly
 
-# What reading a place raises when it is gone.
+# What reading a place raises when it is gone; asking a value of another kind may raise anything.
 GONE = (KeyError, AttributeError, IndexError, ValueError, TypeError)
 
 
@@ -79,6 +79,8 @@ def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
         return (None if kind.holds(value, wanted) else kind.sentence(text, payload, value)), value
     except GONE:
         return f"{text} is gone", None
+    except Exception:
+        return f"{text} is a value of another kind now", None
 
 
 def group_failure(guard: Guard, scope: Scope) -> str | None:

@@ -150,10 +150,14 @@ GUARD_KINDS: dict[str, GuardKind] = {
         "", lambda v, p: True, lambda t, p, v: f"{t} was there"
     ),
     "DICT_HAS": GuardKind(
-        "DICT_HAS", lambda v, p: p in v, lambda t, p, v: f"{t} had the key {p!r}, now it has not"
+        "DICT_HAS",
+        lambda v, p: has_key(v, p) is True,
+        lambda t, p, v: f"{t} had the key {p!r}, now it has not",
     ),
     "DICT_LACKS": GuardKind(
-        "DICT_LACKS", lambda v, p: p not in v, lambda t, p, v: f"{t} had no key {p!r}, now it has"
+        "DICT_LACKS",
+        lambda v, p: has_key(v, p) is False,
+        lambda t, p, v: f"{t} had no key {p!r}, now it has",
     ),
     "SET_ITEMS": GuardKind(
         "SET_ITEMS",
@@ -214,6 +218,11 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}",
     ),
 }
+
+
+def has_key(value: Any, key: Any) -> bool | None:
+    """Whether a dict has a key; None for what is no dict (nor stands for one)."""
+    return key in value if isinstance(value, dict | types.MappingProxyType) else None
 
 
 def other(old: Any, new: Any) -> str:

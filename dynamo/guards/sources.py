@@ -14,6 +14,7 @@ hashable values; equal paths are equal objects, so a tree of them shares its pre
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -222,10 +223,10 @@ class ItemSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         container = self.base.fetch(scope)
-        for kind in (dict, list, tuple):
+        for kind in (dict, list, tuple, types.MappingProxyType):
             if isinstance(container, kind):
                 return kind.__getitem__(container, self.key)  # type: ignore[index]
-        return container[self.key]
+        raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,8 +176,8 @@ class ObjectProtocol:
         """`list[int]` and the like."""
         parts = key.unpack(tx) if isinstance(key, TupleVar) else [key]
         values = tuple(alias_part(tx, part) for part in parts)
-        alias = cls.cls[values if isinstance(key, TupleVar) else values[0]]  # type: ignore[index]
-        return tx.trace.wrap(alias, None)
+        index = values if isinstance(key, TupleVar) else values[0]
+        return tx.trace.wrap(self.run_real(lambda: cls.cls[index]), None)  # type: ignore[index]
 
     def run_real(self, function: Callable[[], Any]) -> Any:
         """The result of a real call; its exception is the traced program's."""
