@@ -138,7 +138,10 @@ def _row(shown: Any, real: torch.Tensor, values: dict[Any, int]) -> tuple[Any, .
     """
     if not isinstance(shown, torch.Tensor) or shown.dtype is not real.dtype:
         return None
-    if [_at(size, values) for size in shown.shape] not in ([*real.shape], [None] * real.dim()):
+    sizes = [_at(size, values) for size in shown.shape]
+    if len(sizes) != real.dim() or any(
+        told not in (None, size) for told, size in zip(sizes, real.shape, strict=True)
+    ):
         return None
     is_open = list(map(is_symbolic_number, shown.shape))
     small = tuple([n if o and n < 2 else None for n, o in zip(real.shape, is_open, strict=True)])

@@ -18,6 +18,7 @@ from torch import fx
 
 from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of
 from dynamo.aot.records import Unsupported
+from dynamo.shapes.fake import Fake
 from inductor.lift_numbers import takes
 from inductor.piece import CompilePiece, Piece
 
@@ -56,7 +57,7 @@ def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
     known: set[Any] = set()
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
-        new = symbols_of([value]) - known
+        new = set() if type(value) is Fake else symbols_of([value]) - known
         known |= new
         unknown = node.op != "placeholder" and bool(new) and not _has_hint(value)
         yield node, unknown and not _follows(node)

@@ -3,6 +3,7 @@ with eager's values, gradients and errors."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,3 +78,37 @@ def test_values_gradients_and_errors(name: str) -> None:
         assert_same(outcome(compiled, x, t), outcome(program, x, t))
     assert metrics.snapshot()["graphs"] > before
     assert bool(counters["graph_break"]) == (name in TWO_GRAPHS)
+
+
+def routed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x.reshape(-1, 3)
+    out = torch.zeros_like(rows)
+    choice = (rows.detach() @ weight.detach()).argmax(1)
+    for expert in range(2):
+        (at,) = torch.where(choice == expert)
+        out = out.index_add(0, at, (rows[at] @ weight * (expert + 1)).tanh() * rows[at])
+    return (x + out.view_as(x)).sin()
+
+
+def test_rows_of_sizes_that_change_too() -> None:
+    compiled = dynamo.compile(routed)
+    weight = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    for length in (4, 5, 7, 6):
+        x = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
+        found, wanted = (
+            (y, *torch.autograd.grad(y.square().sum(), [x, weight]))
+            for y in (compiled(x, weight), routed(x, weight))
+        )
+        torch.testing.assert_close(found, wanted)
+    assert not counters["graph_break"] and not counters["inductor"]["pieces run as captured"]
+
+
+def test_limit_of_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of forms: more of them run as captured, right all the same."""
+    piece = importlib.import_module("inductor.piece")
+    monkeypatch.setattr(piece, "MOST_FORMS", 1)
+    program = PROGRAMS["rows"]
+    compiled = dynamo.compile(program)
+    for x in inputs():
+        assert_same(outcome(compiled, x, torch.tensor(1)), outcome(program, x, torch.tensor(1)))
+    assert counters["inductor"]["pieces run as captured"]
