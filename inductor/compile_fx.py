@@ -28,7 +28,7 @@ from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, where_it_holds
-from inductor.config import config, settings_of
+from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
@@ -97,6 +97,9 @@ def compile_fx(
     if is_symbolic(gm, example_inputs):
         return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
     return compile_static(gm, example_inputs)
+
+
+compile_fx.check_options = check_options  # type: ignore[attr-defined]
 
 
 def is_lazy(value: Any) -> bool:
@@ -266,7 +269,8 @@ def _compile_inference(
         with timed("inductor.passes"):
             prepared = fold_batch_norms(module, frozen) if frozen else ()
             module = channels_last(module)
-        module.meta.update(frozen=frozen, prepared=prepared)
+        made = range(len(fakes), len(fakes) + len(prepared))
+        module.meta.update(frozen=frozen.union(made), prepared=prepared)
     return compile_aten(module, fakes)
 
 
@@ -287,7 +291,7 @@ def compile_aten(
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
     prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
-    return FrozenCall(call, prepared) if prepared else call
+    return FrozenCall(call, prepared, len(fakes)) if prepared else call
 
 
 def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, call, is_
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from torch import Tensor, fx
 from inductor.ir.graph import Prepared
 
 PLAIN = (Tensor, torch.nn.Parameter)
+VERSION = attrgetter("_version")
+POINTER = Tensor.data_ptr
 
 
 def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
@@ -33,43 +37,57 @@ def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozense
 
 
 class FrozenCall:
-    """Calls `compiled` with the inputs and the prepared tensors behind them."""
+    """Calls `compiled` with its `count` inputs and the prepared tensors behind them; a position
+    from `count` on is one of the prepared tensors before."""
 
-    def __init__(self, compiled: Callable[..., Any], prepared: Sequence[Prepared]) -> None:
+    def __init__(
+        self, compiled: Callable[..., Any], prepared: Sequence[Prepared], count: int
+    ) -> None:
         self.compiled = compiled
         self.prepared = prepared
-        self.positions = sorted({position for item in prepared for position in item.positions})
+        positions = {position for item in prepared for position in item.positions}
+        self.positions = sorted(position for position in positions if position < count)
         # Replaced as a whole: calls may come from several threads.
-        self.known: tuple[list[Any], list[Tensor]] | None = None
+        self.known: tuple[Identities, list[Tensor]] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
-        if self.known is None:
-            return self.compiled(*inputs, *self._prepare(inputs))
-        seen, made = self.known
-        for position, identity in zip(self.positions, seen, strict=True):
-            value = inputs[position]
-            if identity is None or identity[0]() is not value:
-                break
-            if value._version != identity[1] or value.data_ptr() != identity[2]:
-                break
-        else:
-            return self.compiled(*inputs, *made)
-        return self.compiled(*inputs, *self._prepare(inputs))
+        known = self.known
+        values = [inputs[position] for position in self.positions]
+        if known is not None and known[0].fit(values):
+            return self.compiled(*inputs, *known[1])
+        return self.compiled(*inputs, *self._prepare(inputs, values))
 
-    def _prepare(self, inputs: Sequence[Any]) -> list[Tensor]:
+    def _prepare(self, inputs: Sequence[Any], values: list[Tensor]) -> list[Tensor]:
         self.known = None  # what is out of date does not live beside what is new
-        seen = [_identity(inputs[position]) for position in self.positions]
+        telling = not any(value.is_inference() for value in values)
+        identities = Identities.of(values) if telling else None
         with torch.inference_mode(False), torch.no_grad():
-            made = [
-                item.make(*(inputs[position].detach() for position in item.positions))
-                for item in self.prepared
-            ]
-        self.known = seen, made
+            given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
+            for item in self.prepared:
+                given.append(item.make(*(given[position] for position in item.positions)))
+        made = given[len(inputs) :]
+        if identities is not None:
+            self.known = identities, made
         return made
 
 
-def _identity(value: Tensor) -> tuple[Any, int, int] | None:
-    """None: nobody can tell whether it has changed."""
-    if value.is_inference():
-        return None
-    return weakref.ref(value), value._version, value.data_ptr()
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Tensors as they were: the objects, their versions and where their data is."""
+
+    objects: tuple[Callable[[], Tensor | None], ...]
+    versions: tuple[int, ...]
+    pointers: tuple[int, ...]
+
+    @staticmethod
+    def of(values: list[Tensor]) -> Identities:
+        objects = tuple(map(weakref.ref, values))
+        return Identities(objects, tuple(map(VERSION, values)), tuple(map(POINTER, values)))
+
+    def fit(self, values: list[Tensor]) -> bool:
+        """Whether these are the same tensors, unchanged. Runs at each call of a graph."""
+        return (
+            all(map(is_, map(call, self.objects), values))
+            and tuple(map(VERSION, values)) == self.versions
+            and tuple(map(POINTER, values)) == self.pointers
+        )

@@ -5,6 +5,9 @@ else with the same result. ATen's products of float32 go through MKL, which is s
 processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: one stored as [k, n]
 is turned by a kernel first. Our own product (`codegen/cpp/product.py`) takes both and writes where
 the result shall lie. What was measured is kept in the cache folder.
+
+Frozen weights (`freezing.py`) are turned, put in the order in which our product reads them, or made
+channels last for convolutions, once: the graph gets what was prepared as further inputs.
 """
 
 from __future__ import annotations
@@ -99,6 +102,7 @@ class _Rewriter:
         for node in self.graph.nodes:
             linear = None
             if isinstance(node, ExternKernel):
+                node = self.with_last_weight(node)
                 linear = _as_linear(node, self.layouts, self.frozen)
             if linear is None:
                 nodes.append(node)
@@ -109,6 +113,20 @@ class _Rewriter:
         inputs = (*self.graph.inputs, *(buffer for buffer, _ in self.inputs.values()))
         prepared = tuple(item for _, item in self.inputs.values())
         return replace(self.graph, nodes=tuple(nodes), inputs=inputs, prepared=prepared)
+
+    def with_last_weight(self, node: ExternKernel) -> ExternKernel:
+        """A channels-last convolution reads a weight in the same format, if that is frozen."""
+        if node.target is not aten.convolution.default:
+            return node
+        x, weight, *rest = node.args
+        if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or node.args[6]:
+            return node
+        if weight.buffer not in self.frozen or len(x.size) != 4 or x.stride != _last(x.size):
+            return node
+        stride = _last(weight.size)
+        layout = Layout(self.graph.device, weight.dtype, weight.size, stride)
+        name = self.prepare("channels_last", weight, layout, _in_last_format)
+        return replace(node, args=(x, replace(weight, buffer=name, stride=stride, offset=0), *rest))
 
     def by_aten(self, node: ExternKernel, linear: Linear) -> list[Node]:
         return [node]
@@ -151,6 +169,17 @@ class _Rewriter:
             prepared = Prepared((self.frozen[view.buffer],), of_view)
             self.inputs[kind, view] = buffer, prepared
         return self.inputs[kind, view][0].name
+
+
+def _last(size: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense channels-last tensor."""
+    _, channels, height, width = size
+    return (channels * height * width, 1, width * channels, channels)
+
+
+def _in_last_format(value: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(value.shape, _last(tuple(value.shape)), dtype=value.dtype)
+    return made.copy_(value)
 
 
 def _make_of_view(make: Callable[..., Any], view: ViewRef, value: torch.Tensor) -> torch.Tensor:

@@ -52,9 +52,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     prepare = freezing.FrozenCall._prepare
 
-    def counted(self: Any, inputs: Any) -> Any:
+    def counted(self: Any, *rest: Any) -> Any:
         calls.append(1)
-        return prepare(self, inputs)
+        return prepare(self, *rest)
 
     monkeypatch.setattr(freezing.FrozenCall, "_prepare", counted)
     return calls
@@ -158,6 +158,26 @@ def test_frozen_weights_die_with_the_model() -> None:
     dynamo.reset()
     gc.collect()
     assert seen() is None
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 8), (1, 1, 6, 6)])
+def test_convolutions(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counting(monkeypatch)
+    channels = shape[1]
+    convolutions = [nn.Conv2d(channels, 6, 3, padding=1), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1)]
+    model = nn.Sequential(*convolutions, nn.ConvTranspose2d(4, 2, 3))
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(shape)
+            got, want = fast(x), model(x)
+            assert_same(got, want)
+            assert got.stride() == want.stride()
+        assert len(calls) == 1
+        model[1].weight.mul_(3)
+        model[0].weight.data = torch.randn_like(model[0].weight)
+        assert_same(fast(x), model(x))
+    assert len(calls) == 2
 
 
 def test_options_are_checked() -> None:
