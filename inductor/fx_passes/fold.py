@@ -39,37 +39,39 @@ def fold_batch_norms(module: fx.GraphModule, frozen: Collection[int]) -> tuple[P
 
 
 def _can_fold(norm: fx.Node, constants: Collection[fx.Node]) -> bool:
-    source, scale, shift, mean, variance, training = norm.args[:6]
+    args: tuple[Any, ...] = norm.args
+    source, scale, shift, mean, variance, training = args[:6]
     if training or not isinstance(source, fx.Node):
         return False
     if source.target is not aten.convolution.default or len(source.users) != 1 or source.args[6]:
         return False
     if any(user.args[1] for user in norm.users):  # its statistics are read
         return False
-    weight, bias = source.args[1:3]
+    given: tuple[Any, ...] = source.args
+    weight, bias = given[1:3]
     tensors = (weight, bias, scale, shift, mean, variance)
     if any(node is not None and node not in constants for node in tensors):
         return False
     if weight is None or mean is None or variance is None:
         return False
-    values = [node.meta["val"] for node in tensors if node is not None]
+    values: list[Any] = [node.meta["val"] for node in tensors if node is not None]
     return len({v.dtype for v in values}) == 1 and all(v.is_contiguous() for v in values)
 
 
 def _device(node: fx.Node) -> str:
     """Empty where it is no tensor."""
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     return str(value.device.type) if hasattr(value, "device") else ""
 
 
 def _fold(graph: fx.Graph, norm: fx.Node, constants: dict[fx.Node, int]) -> list[Prepared]:
-    convolution: Any = norm.args[0]
+    args: Any = norm.args
+    convolution, scale, shift, mean, variance = args[:5]
     weight, bias = convolution.args[1:3]
-    scale, shift, mean, variance = norm.args[1:5]
-    tensors: tuple[Any, ...] = (weight, bias, scale, shift, mean, variance)
+    tensors = (weight, bias, scale, shift, mean, variance)
     present = tuple(node is not None for node in tensors)
     positions = tuple(constants[node] for node in tensors if node is not None)
-    make = functools.partial(_folded, present, norm.args[7])
+    make = functools.partial(_folded, present, args[7])
     *_, last = (node for node in graph.nodes if node.op == "placeholder")
     new = []
     for name, like in ((f"{norm.name}_weight", weight), (f"{norm.name}_bias", mean)):
