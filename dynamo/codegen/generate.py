@@ -7,10 +7,16 @@
 from __future__ import annotations
 
 import inspect
+<<<<<<< Updated upstream
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, TracebackType
+=======
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+>>>>>>> Stashed changes
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -23,9 +29,13 @@ from dynamo.codegen import effects as effect_rows
 from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect
+<<<<<<< Updated upstream
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
+=======
+from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
+>>>>>>> Stashed changes
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -511,14 +521,6 @@ class _Level:
             self.generator.rebuilder.load(self.state.cells.get(name) or CellVar())
         emitter.emit("BUILD_TUPLE", len(code.co_freevars))
         emitter.call(5)
-
-
-def as_raised(error: BaseException) -> BaseException:
-    """The exception with a traceback that points to the caller."""
-    if error.__traceback__ is None:
-        frame = sys._getframe(1)
-        error.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
-    return error
 
 
 def _null_place(instruction: Instruction) -> str:

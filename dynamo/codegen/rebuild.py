@@ -10,10 +10,12 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import sys
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from dynamo.base.errors import Break
@@ -461,6 +463,9 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__suppress_context__")
+    if isinstance(var.traceback, exceptions.TracebackVar):
+        rebuilder.call_const(as_raised, var)
+        rebuilder.emitter.emit("POP_TOP")
 
 
 @rebuilds(contexts.GraphContextVar)
@@ -470,8 +475,16 @@ def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
 
 @rebuilds(exceptions.TracebackVar)
 def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
-    rebuilder.load(var.exception)
+    rebuilder.call_const(as_raised, var.exception)
     rebuilder.emitter.load_attr("__traceback__")
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """The exception with a traceback that points to the caller."""
+    if error.__traceback__ is None:
+        frame = sys._getframe(1)
+        error.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    return error
 
 
 @rebuilds(weakrefs.WeakRefVar)

@@ -22,7 +22,7 @@ from dynamo.symbolic.variables import compiled as compiled  # registers wrappers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ class SymbolicFrame:
         handler = self.decoded.handlers[self.current.index]
         if handler is None:
             raise error
+        if isinstance(value, ExceptionVar):
+            value.traceback = TracebackVar(value)
         del self.stack[handler.depth :]
         if handler.lasti:
             self.push(ConstVar(0))

@@ -13,7 +13,7 @@ import dynamo
 from tests.features.harness import check, table
 
 SETUP = '''
-import contextlib
+import contextlib, sys
 class Base:
     k = 3
     def scale(self, x, by=2): return x * by
@@ -37,6 +37,14 @@ def numbers(log):
 '''
 
 ONE_GRAPH = table('''
+# the traceback of an exception that is being handled
+try: {}["a"]
+except KeyError as e: t = e.__traceback__; r = t is None, bool(t), t is not None
+return x, r
+# the exception that is being handled
+try: {}["a"]
+except KeyError as e: r = sys.exception() is e, sys.exc_info()[1] is e
+return x, r, sys.exception()
 # list comprehension that hides a local
 i = 5; r = [x * i for i in range(3)]; return r, i
 # comprehension with a closure and a cell
@@ -162,6 +170,30 @@ ANY_GRAPHS = table('''
 # what a function carries
 def g(a, *, c: int = 3) -> int: return a + c
 return g(x), g.__kwdefaults__, g.__annotations__["c"]
+# tracebacks
+def kind(t): return type(t).__name__
+try: {}["a"]
+except KeyError as e: t = e.__traceback__; u = sys.exc_info()[2]; r = kind(t), kind(u), t is u, e.__traceback__ is t
+kept = e2 = None
+try: raise ValueError(1)
+except ValueError as e: kept = e
+return x, r, kind(t), kind(u), t, kind(kept.__traceback__)
+# a traceback that is taken away
+try: raise ValueError(1)
+except ValueError as e: e.__traceback__ = None; r = e.__traceback__
+return x, r
+# a traceback behind a break
+try: raise ValueError(1)
+except ValueError as e: t = e.__traceback__; dynamo.graph_break(); r = type(t).__name__, type(e.__traceback__).__name__
+return x, r, type(t).__name__
+# a traceback that is returned
+try: raise ValueError(1)
+except ValueError as e: t = sys.exc_info()[2]
+return x, type(t).__name__, t
+# a traceback that is returned, read from the exception
+try: raise ValueError(1)
+except ValueError as e: t = e.__traceback__
+return x, type(t).__name__, t
 # exception groups
 try: raise ExceptionGroup("g", [ValueError(1), TypeError(2)])
 except* ValueError as g: r = len(g.exceptions)

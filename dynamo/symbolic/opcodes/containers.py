@@ -8,6 +8,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.lists import ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro
@@ -89,6 +90,8 @@ def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
     value = frame.pop()
     merged = frame.stack[-arg]
     function = frame.stack[-2 - arg]
+    if isinstance(function, NullVar):  # 3.13: it lies above the callable
+        function = frame.stack[-3 - arg]
     if find_in_mro(value.python_type(), "keys") is None:
         kind = value.python_type().__name__
         shown = name_in_errors(frame, function)

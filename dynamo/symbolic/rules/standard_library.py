@@ -100,6 +100,11 @@ def exc_info(tx: SymbolicFrame) -> Var:
     return TupleVar([kind, tx.exception, TracebackVar(tx.exception)])
 
 
+@rule(sys.exception)
+def exception(tx: SymbolicFrame) -> Var:
+    return tx.exception or ConstVar(None)
+
+
 def warn_at(
     module_globals: dict[str, Any], message: str, category: type[Warning], filename: str, line: int
 ) -> None:

@@ -37,7 +37,8 @@ class ExceptionVar(Var):
     """An exception made in the trace.
 
     cls: its class; args: what `args` holds. Attributes written by the program are in `written`,
-    those that the interpreter set in `named`.
+    those that the interpreter set in `named`. traceback: none is known
+    before it is caught or one is written.
     """
 
     def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):
@@ -46,7 +47,7 @@ class ExceptionVar(Var):
         self.args = args
         self.cause: Var = ConstVar(None)
         self.context: Var = ConstVar(None)
-        self.traceback: Var = ConstVar(None)
+        self.traceback: Var | None = None
         self.suppress_context: Var = ConstVar(False)
         self.written: dict[str, Var | None] = {}
         self.named: dict[str, Var] = {}
@@ -93,7 +94,9 @@ class ExceptionVar(Var):
         elif name in NAMED.get(self.base(), ()):
             return self.named.get(name, ConstVar(None))
         elif name == "__traceback__":
-            raise Break("traceback_read")
+            if self.traceback is None:
+                raise Break("traceback_read")
+            return self.traceback
         elif name in SLOTS:
             return getattr(self, name.strip("_"))  # type: ignore[no-any-return]
         return tx.trace.get_class_attr(tx, self, name)
@@ -146,6 +149,12 @@ class TracebackVar(Var):
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return True
+
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        """One exception gets another traceback each time that it is raised."""
+        if isinstance(other, TracebackVar) and other.exception is self.exception:
+            raise Break("traceback_read", "its identity")
+        return False
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         raise Break("traceback_read", name)
