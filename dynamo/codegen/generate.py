@@ -7,16 +7,9 @@
 from __future__ import annotations
 
 import inspect
-<<<<<<< Updated upstream
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, TracebackType
-=======
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FunctionType
->>>>>>> Stashed changes
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -29,13 +22,9 @@ from dynamo.codegen import effects as effect_rows
 from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect
-<<<<<<< Updated upstream
-from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
+from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
-=======
-from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
->>>>>>> Stashed changes
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
