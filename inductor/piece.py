@@ -41,10 +41,13 @@ class Piece:
         self.compile_piece = compile_piece
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.shown = [node.meta.get("example_value") for node in places]
-        self.watched = [at for at, known in enumerate(guarded) if not known]
+        self.watched = [at for at, known in enumerate(guarded) if not known or self._is_open(at)]
         self.known: dict[Any, Compiled] = {}
         self.forms: dict[Form, Compiled] = {}
         self.lock = threading.Lock()
+
+    def _is_open(self, at: int) -> bool:
+        return any(map(is_symbolic_number, getattr(self.shown[at], "shape", ())))
 
     def __call__(self, *inputs: Any) -> Any:
         key = tuple([_key(inputs[at]) for at in self.watched])
@@ -84,7 +87,7 @@ class Piece:
         graph = fx.Graph()
         graph.output(graph.graph_copy(self.module.graph, {}))
         values = self._values(inputs)
-        constants = {symbol: value for symbol, value in values.items() if value < 2}
+        constants = {symbol: value for symbol, value in values.items() if value < 2}  # in the form
         places = [node for node in graph.nodes if node.op == "placeholder"]
         for node, shown, row, real in zip(places, self.shown, form, inputs, strict=True):
             node.meta["example_value"] = real
@@ -108,18 +111,13 @@ class Piece:
         return tuple(rows)
 
     def _values(self, inputs: Sequence[Any]) -> dict[Any, int]:
-        """The value of each symbol that is a size or a number."""
+        """The value of each symbol that is a size of an input."""
         values: dict[Any, int] = {}
         for shown, real in zip(self.shown, inputs, strict=True):
             if isinstance(shown, torch.Tensor) and isinstance(real, torch.Tensor):
                 for size, value in zip(shown.shape, real.shape, strict=False):
-                    expression = expression_of(size)
-                    if is_symbolic_number(size) and expression.is_Symbol:
-                        values.setdefault(expression, int(value))
-            elif type(real) is int and isinstance(shown, torch.SymInt):
-                expression = expression_of(shown)
-                if expression.is_Symbol:
-                    values.setdefault(expression, real)
+                    if is_symbolic_number(size) and expression_of(size).is_Symbol:
+                        values.setdefault(expression_of(size), int(value))
         return values
 
 

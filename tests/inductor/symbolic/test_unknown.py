@@ -112,3 +112,19 @@ def test_limit_of_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     for x in inputs():
         assert_same(outcome(compiled, x, torch.tensor(1)), outcome(program, x, torch.tensor(1)))
     assert counters["inductor"]["pieces run as captured"]
+
+
+def test_sizes_that_a_number_and_its_reader_share() -> None:
+    """A number of 1 makes no constant of the sizes that are made of it."""
+
+    def program(x: torch.Tensor, t: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        n = t.item()
+        y = torch.nn.functional.pad(x, (0, n))
+        z = x[mask]
+        return (y * 2 + n).sin().sum() + z.sum() * n
+
+    compiled = dynamo.compile(program)
+    for number in (1, 0, 4, 2, 1, 6):
+        x, mask = torch.randn(5, dtype=torch.float64), torch.rand(5) > 0.5
+        t = torch.tensor(number)
+        torch.testing.assert_close(compiled(x, t, mask), program(x, t, mask))

@@ -146,3 +146,11 @@ def same_memory(x: torch.Tensor, t: torch.Tensor) -> Any:
     z = y.t().reshape(-1)  # a view of one row, else a copy
     z.add_(1)
     return y * 2, z + 1
+
+
+@program
+def longer(x: torch.Tensor, t: torch.Tensor) -> Any:
+    n = t.item()
+    y = torch.cat([x.new_ones(n, 3), x])
+    at = (y[:, 0] > 0).nonzero()[:, 0]
+    return (y * n).sin() + 1, y[at].cos() * n
