@@ -27,7 +27,7 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 # Python functions that are traced in place of C functions.
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", "rules", name)
-    for name in ("standins.py", "standin_iterators.py", "python_sources.py",
+    for name in ("standins.py", "standin_iterators.py", "container_methods.py", "python_sources.py",
                  "autograd_functions.py", "optimizer_steps.py")
 )
 # Functions of ours that answer differently in traced code.
@@ -132,9 +132,9 @@ def bind(
     if code.co_flags & inspect.CO_VARARGS:
         names[code.co_varnames[where]] = TupleVar(extra)
         where += 1
-    elif extra:
-        _fail(tx, function, _too_many(function, tx, len(args)))
     rest = _bind_keywords(tx, function, names, kwargs)
+    if extra and not code.co_flags & inspect.CO_VARARGS:
+        _fail(tx, function, _too_many(function, tx, len(args)))
     _fill_defaults(tx, function, names, positional, only)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         names[code.co_varnames[where]] = DictVar.from_names(rest)

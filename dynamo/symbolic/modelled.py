@@ -11,8 +11,11 @@ from dynamo.symbolic.rules import (
     builtins,
     checkpointing,
     conditional,
+    container_methods,
     containers,
     contexts,
+    dates,
+    dispatching,
     folding,
     foreach,
     foreign,
@@ -34,6 +37,7 @@ from dynamo.symbolic.rules import (
     transforms,
     unknown_numbers,
     values,
+    warning_filters,
 )
 from dynamo.symbolic.rules import (
     exceptions as exception_rules,
@@ -68,12 +72,13 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
-    checkpointing, classes, conditional, constant, containers, contexts, dicts, exception_rules,
+    checkpointing, classes, conditional, constant, container_methods, containers,
+    contexts, dates, dicts, dispatching, exception_rules,
     exceptions, folding, foreach, foreign, functions, generator_rules, generators, identity,
     inference, iterators, lists, methods, modes, modules, objects, operators, optimizer_steps,
     optimizers, python_modules, python_sources, standard_library, standin_iterators, standins,
     table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
-    weakrefs,
+    warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -7,6 +7,7 @@ wrapping, constants, globals, calls by the rule table, exceptions.
 
 from __future__ import annotations
 
+import collections
 import types
 import weakref
 from collections.abc import Iterable
@@ -135,6 +136,11 @@ class Trace(ObjectProtocol):
             self._known[key] = (value, var)
         return var
 
+    def known_var(self, value: Any) -> Var | None:
+        """The Var of a real object that the trace has met."""
+        known = self._known.get(id(value))
+        return None if known is None else known[1]
+
     def wrap_or_pass_on(self, value: Any, source: Source) -> Var:
         """The Var of a value; one that can't be modelled may still be passed on."""
         try:
@@ -248,6 +254,8 @@ class Trace(ObjectProtocol):
             if found is not None:
                 return found
         owner = getattr(function, "__objclass__", None)
+        if kwargs and owner in NO_KEYWORDS and function.__name__ not in KEYWORDS:
+            raise Break("argument_mismatch", f"{function.__qualname__}() takes no keywords")
         if owner is not None and args and args[0].methods_by_name:
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)
         if owner is not None and args and owner is not object:
@@ -329,6 +337,10 @@ class Trace(ObjectProtocol):
         return module.get_attr(tx, name)
 
 
+# Built-in types whose methods take no keywords, but for these.
+NO_KEYWORDS = frozenset(
+    {list, tuple, dict, set, frozenset, collections.deque, collections.defaultdict})
+KEYWORDS = frozenset({"sort", "update", "__init__"})
 METHOD_DESCRIPTORS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

@@ -385,8 +385,8 @@ BREAKS = {
     "except star of a plain exception", "except star that does not match",
     "except star that raises", "except star with a derived class", "except star with a rest",
     "exit gets the exception", "group", "group of a derived class", "group of base exceptions",
-    "group of nothing", "handler of a wrong type", "os error and unicode error",
-    "split and subgroup", "traceback exists", "type errors of operators", "with traceback kept",
+    "group of nothing", "os error and unicode error", "split and subgroup", "traceback exists",
+    "type errors of operators", "with traceback kept",
 }
 
 

@@ -530,7 +530,7 @@ return torch.from_numpy(np.ones((2, 3), dtype=np.float32) * 2) + x, x.numpy().su
 
 # Rows that should be one graph and still break; their results are compared all the same.
 BROKEN_TODAY = {
-    "functools", "random with seed in python", "exception groups", "warnings filter",
+    "exception groups", "random with seed in python",
 }
 
 

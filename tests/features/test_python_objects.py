@@ -4,7 +4,10 @@ modules, classes that change, exception groups. One graph where nothing else is 
 from __future__ import annotations
 
 import pytest
+import torch
 
+import dynamo
+from dynamo.testing import CompileCounter
 from tests.features.harness import check, table
 
 SETUP = """
@@ -50,6 +53,35 @@ class Registry(type):
     def __new__(meta, name, bases, ns): return super().__new__(meta, name, bases, ns)
     def note(cls): cls.seen = getattr(cls, "seen", 0) + 1; return cls.seen
 class Registered(metaclass=Registry): pass
+class Shown:
+    def __repr__(self): return "shown"
+@dataclasses.dataclass
+class Item:
+    a: object
+    more: object = None
+@functools.singledispatch
+def kind(v): return "any"
+@kind.register
+def _(v: int): return "int"
+@kind.register(list)
+def _(v): return "list" + kind(v[0])
+@kind.register(torch.Tensor)
+def _(v): return v * 2
+class Kinds:
+    @functools.singledispatchmethod
+    def of(self, v): return "any"
+    @of.register
+    def _(self, v: int): return "int"
+class Listing(type):
+    def __len__(cls): return 3
+    def __iter__(cls): return iter("ab")
+    def __getitem__(cls, k): return cls.__name__ + k
+    def __contains__(cls, o): return o == 3
+    def __instancecheck__(cls, o): return o == 7
+    def __subclasscheck__(cls, o): return o is int
+class Listed(metaclass=Listing): pass
+import threading
+KEPT, DAY, LOCK = Shown(), datetime.date(2020, 5, 4), threading.RLock()
 LIMIT, KEY, SHAPE, LOUD, BOTH = Index(3), Name("bob"), Pair(2, 3), Loud(1.5), Modular(9)
 """
 
@@ -99,6 +131,34 @@ a = Registered.note(); Registered.note(); Registry.known += 1; return x + a, Reg
 # setattr and getattr on classes
 for i, n in enumerate(["p1", "p2"]): setattr(Counted, n, i)
 r = [getattr(Counted, n) for n in ("p1", "p2")]; delattr(Counted, "p1"); return x + 1, r, hasattr(Counted, "p1"), Counted.p2
+# warnings ignored, always shown, recorded, and errors
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore"); warnings.warn("no"); v = x + 1
+    warnings.filterwarnings("error", category=DeprecationWarning)
+    try: warnings.warn("deprecated", DeprecationWarning)
+    except DeprecationWarning as e: t = str(e)
+with warnings.catch_warnings(record=True) as w:
+    warnings.simplefilter("always"); warnings.warn("one"); warnings.warn("two", RuntimeWarning)
+return v, t, len(w), [str(m.message) for m in w], w[1].category.__name__, [m.lineno for m in w], len(warnings.filters) > 0
+# printing of containers and objects
+print([1, "b"], (x.shape, None), {"k": {1}}, KEPT, f"{KEPT!r}"); return x + 1
+# text of a dataclass
+a = Item(1, [2, (3,)]); a.more = a; b = Item("q"); return x + 1, repr(a), str(b), f"{b}", [b]
+# single dispatch
+return kind(1) + kind("s") + kind([2]) + kind(2.5), kind(x), Kinds().of(3), Kinds().of("s"), kind.dispatch(bool)(True), x + 1
+# dates and structs
+d = datetime.date(2024, 2, 28); e = d + datetime.timedelta(days=2); t = datetime.datetime(2024, 1, 1, 12); return x + e.day, e.isoformat(), (e - d).days, e > d, {d: 1}[datetime.date(2024, 2, 28)], t.replace(hour=3), t.strftime("%Y-%m"), struct.pack("<hf", 3, 1.5), struct.unpack("<h", bytes([1, 0])), DAY.year, DAY.weekday(), f"{d:%d}", datetime.datetime.strptime("2020", "%Y").year
+# metaclass with operators
+return x + len(Listed), list(Listed), Listed["k"], 3 in Listed, 4 in Listed, isinstance(7, Listed), isinstance(Listed(), Listed), issubclass(int, Listed)
+# logger looked up
+log = logging.getLogger("features"); return x + 1, log.name, log.isEnabledFor(10), log is logging.getLogger("features")
+# unions of dicts
+a, o, d = {"a": 1}, collections.OrderedDict(a=2), collections.defaultdict(list, b=3); return x + 1, a | o, o | a, a | d, d | a, type(a | collections.Counter("a")).__name__, (a | d).default_factory
+# sets of sets
+s = {frozenset({1}), 2}; return x + 1, {1} in s, {2} in s, frozenset({1}) in s, [s.discard({1}), len(s)]
+# lock held
+with LOCK: v = x + 1
+LOCK.acquire(); w = v * 2; LOCK.release(); return w
 # copies of values
 k = Kelvin(2.0); c = copy.copy(k); return x * c, c is k, c.unit, type(c).__name__
 # values of strings
@@ -114,6 +174,21 @@ BREAKS = {
     "float subclass with operators of its own", "construction that fails", "copies of values",
 }
 
+def test_a_text_that_is_passed_on_is_not_guarded() -> None:
+    class Name(str):
+        pass
+
+    def f(x: torch.Tensor, name: Name) -> tuple[torch.Tensor, Name]:
+        return x + 1, name
+
+    dynamo.reset()
+    counter = CompileCounter()
+    compiled = dynamo.compile(f, backend=counter)
+    for text in ("a", "b", "c"):
+        assert compiled(torch.ones(2), Name(text))[1] == text
+    assert counter.frame_count == 1
+
+
 ANY_GRAPHS = table('''
 # property of a class replaced
 p = WithProperty.p; WithProperty.p = 4; r = WithProperty().p; WithProperty.p = p; return x + r, WithProperty().p
@@ -124,6 +199,15 @@ try: del Counted.nothing
 except AttributeError as e: return x + 1, type(e).__name__
 # class attribute and break
 Counted.made = 10; v = x + Counted.made; dynamo.graph_break(); Counted.made += 1; return v * 2, Counted.made, Counted().made
+# containers that take in a part before an error
+def g(n):
+    for i in range(n): yield i, i
+    raise ValueError("end")
+l, s, d, q, out = [9], {9}, {9: 9}, collections.deque([9]), []
+for c in (lambda: l.extend(g(2)), lambda: s.update(g(2)), lambda: d.update(g(2)), lambda: q.extend(g(2)), lambda: d.update([("k", 1), 5])):
+    try: c()
+    except (ValueError, TypeError) as e: out.append(str(e))
+return x + 1, l, sorted(map(str, s)), d, q, out
 # values through a break
 k = Kelvin(2.0); n = Name("n"); p = Pair(x, 1); v = x * k; dynamo.graph_break(); return v + k, k, k.unit, n, str(n), p.first, k.celsius()
 ''')

@@ -11,6 +11,7 @@ from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.exceptions import TracebackVar, stopped
+from dynamo.symbolic.variables.lists import TupleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -35,6 +36,10 @@ def POP_EXCEPT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> Non
 @opcode
 def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
     wanted = frame.pop()
+    for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
+        if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
+            message = "catching classes that do not inherit from BaseException is not allowed"
+            frame.trace.raise_exception(TypeError, message)
     frame.push(frame.trace.call(frame, isinstance, frame.stack[-1], wanted))
 
 

@@ -36,6 +36,9 @@ def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     return tx.trace.construct_plain(tx, cls, list(args), kwargs)
 
 
+NO_CLASS = "isinstance() arg 2 must be a type, a tuple of types, or a union"
+
+
 def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
     """The class or nest of classes that isinstance and issubclass take."""
     if isinstance(var, ClassVar):
@@ -45,6 +48,8 @@ def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
     value = getattr(var, "value", None) or getattr(var, "real", None)
     if isinstance(value, types.UnionType):
         return value
+    if isinstance(var, ConstVar):
+        tx.trace.raise_exception(TypeError, NO_CLASS)
     raise Break("call_of_unknown_function", f"isinstance with {var!r}")
 
 
@@ -61,7 +66,11 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
         return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
     check = find_in_mro(type(kinds), "__instancecheck__")
     if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
-        raise Break("call_of_unknown_function", f"{type(kinds).__qualname__}.__instancecheck__")
+        if cls is kinds:
+            return True
+        owner = tx.trace.wrap(kinds, None)
+        return tx.trace.attributes.bind(tx, owner, type(kinds), "__instancecheck__").call(
+            tx, [var], {}).truth(tx)
     if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
         return issubclass(cls, kinds) or has_flag(tx, var, kinds)
     if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
@@ -90,6 +99,9 @@ KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parame
 def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     if not isinstance(cls, ClassVar):
         tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
+    if isinstance(classes, ConstVar):
+        message = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
+        tx.trace.raise_exception(TypeError, message)
     kinds = class_tuple(tx, classes)
     return ConstVar(bool(tx.trace.run_real(lambda: issubclass(cls.cls, kinds))))
 

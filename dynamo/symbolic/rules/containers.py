@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.builtins import NONE, none_if_none, pairs_of, sort
 from dynamo.symbolic.rules.table import rule
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 ORDERED = collections.OrderedDict
+T = TypeVar("T")
 
 
 def changed(tx: SymbolicFrame, var: ListVar) -> list[Var]:
@@ -35,9 +38,17 @@ def append(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
 
 @rule(list.extend, ListVar)
 def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
-    values = items.unpack(tx)
+    values = before_change(lambda: items.unpack(tx))
     changed(tx, var).extend(values)
     return NONE
+
+
+def before_change(read: Callable[[], T]) -> T:
+    """What a method takes in one by one; Break where that fails midway, with a part stored."""
+    try:
+        return read()
+    except ObservedException as error:
+        raise Break("container_changed_in_loop", "an error between its items") from error
 
 
 @rule(list.insert, ListVar)
@@ -83,6 +94,8 @@ def index_of(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
     if index is None:
         if isinstance(var, ListVar) and item.is_constant():
             tx.trace.raise_exception(ValueError, f"{item.as_constant()!r} is not in list")
+        if isinstance(var, ListVar):
+            raise Break("not_a_constant", f"the text of {item!r}")
         tx.trace.raise_exception(ValueError, "tuple.index(x): x not in tuple")
     return ConstVar(index)
 
@@ -92,13 +105,13 @@ def count(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
     return ConstVar(sum(tx.trace.is_or_equals(tx, other, item) for other in list(var.items)))
 
 
-@rule(list.clear, ListVar)
+@rule([list.clear, collections.deque.clear], ListVar)
 def clear(tx: SymbolicFrame, var: ListVar) -> Var:
     changed(tx, var).clear()
     return NONE
 
 
-@rule(list.reverse, ListVar)
+@rule([list.reverse, collections.deque.reverse], ListVar)
 def reverse_(tx: SymbolicFrame, var: ListVar) -> Var:
     changed(tx, var).reverse()
     return NONE
@@ -197,28 +210,38 @@ def setdefault(tx: SymbolicFrame, var: DictVar, key: Var, default: Var = NONE) -
 
 
 @rule([dict.pop, ORDERED.pop], DictVar)
-def dict_pop(tx: SymbolicFrame, var: DictVar, key: Var, *default: Var) -> Var:
-    found = var.lookup(tx, key)
+def dict_pop(tx: SymbolicFrame, var: DictVar, key: Var, default: Var | None = None) -> Var:
+    # An empty dict does not ask for the hash.
+    found = None if var.is_empty() else var.lookup(tx, key)
     if found is None:
-        if default:
-            return default[0]
+        if default is not None:
+            return default
         tx.trace.raise_exception(KeyError, key)
     var.del_item(tx, key)
     return found
 
 
-@rule([dict.popitem, ORDERED.popitem], DictVar)
+@rule(dict.popitem, DictVar)
+def dict_popitem(tx: SymbolicFrame, var: DictVar) -> Var:
+    return popitem(tx, var)
+
+
+@rule(ORDERED.popitem, DictVar)
 def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:  # noqa: B008
     if not var.entries:
-        tx.trace.raise_exception(KeyError, "popitem(): dictionary is empty")
+        ordered = issubclass(var.python_type(), ORDERED)
+        message = "dictionary is empty" if ordered else "popitem(): dictionary is empty"
+        tx.trace.raise_exception(KeyError, message)
     entries = var.change(tx)
     hash_key = next(reversed(entries)) if last.truth(tx) else next(iter(entries))
     return TupleVar(list(entries.pop(hash_key)))
 
 
 @rule([dict.update, ORDERED.update, dict.__init__, ORDERED.__init__], DictVar)
-def update(tx: SymbolicFrame, var: DictVar, *args: Var, **kwargs: Var) -> Var:
-    pairs = pairs_of(tx, args[0]) if args else []
+def update(
+    tx: SymbolicFrame, var: DictVar, other: Var | None = None, /, **kwargs: Var
+) -> Var:
+    pairs = [] if other is None else before_change(lambda: pairs_of(tx, other))
     pairs += [(ConstVar(name), value) for name, value in kwargs.items()]
     keys = [key.hash_key(tx) for key, _ in pairs]
     var.change(tx)
@@ -253,15 +276,22 @@ def items(tx: SymbolicFrame, var: DictVar) -> Var:
     return DictViewVar(var, "items")
 
 
-@rule([dict.fromkeys, vars(dict)["fromkeys"]])
+@rule([dict.fromkeys, vars(dict)["fromkeys"], ORDERED.fromkeys, vars(ORDERED)["fromkeys"]])
 def fromkeys(tx: SymbolicFrame, cls: Var, source: Var, value: Var = NONE) -> Var:
-    return DictVar.from_pairs(tx, [(key, value) for key in source.unpack(tx)])
+    kind = cls.cls if isinstance(cls, ClassVar) else None
+    if kind not in (dict, ORDERED, collections.defaultdict):
+        raise Break("call_of_unknown_function", f"fromkeys of {cls!r}")
+    return DictVar.from_pairs(tx, [(key, value) for key in source.unpack(tx)], kind)
 
 
 @rule([ORDERED.move_to_end], DictVar)
 def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(True)) -> Var:  # noqa: B008
+    if not isinstance(key, ConstVar) and var.is_empty():  # which does not ask for the hash
+        raise Break("argument_mismatch", f"move_to_end({key!r})")
     hash_key = key.hash_key(tx)
     if hash_key not in var.entries:
+        if not isinstance(key, ConstVar) or key.value is None:  # such keys are arguments there
+            raise Break("argument_mismatch", f"move_to_end({key!r})")
         tx.trace.raise_exception(KeyError, key)
     entries = var.change(tx)
     moved = {hash_key: entries.pop(hash_key)}
@@ -313,8 +343,14 @@ def combine(
     return result
 
 
+def check_count(name: str, others: tuple[Var, ...]) -> None:
+    if name == "symmetric_difference" and len(others) != 1:
+        raise Break("argument_mismatch", f"{name} with {len(others)} arguments")
+
+
 def set_algebra(name: str) -> None:
     def fresh(tx: SymbolicFrame, var: SetVar, *others: Var) -> Var:
+        check_count(name, others)
         entries = combine(tx, var, name, others)
         return type(var).from_items(tx, list(entries.values()))
 
@@ -323,7 +359,8 @@ def set_algebra(name: str) -> None:
 
 def set_update(method: str, name: str) -> None:
     def inplace(tx: SymbolicFrame, var: SetVar, *others: Var) -> Var:
-        entries = combine(tx, var, name, others)
+        check_count(name, others)
+        entries = before_change(lambda: combine(tx, var, name, others))
         mine = var.change(tx)
         mine.clear()
         mine.update(entries)  # type: ignore[arg-type]
@@ -348,7 +385,7 @@ def add(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
 
 @rule([set.discard, set.remove], SetVar)
 def discard(tx: SymbolicFrame, var: SetVar, item: Var) -> Var | None:
-    key = item.hash_key(tx)
+    key = var.find_key(tx, item)
     if key not in var.entries:
         return None
     del var.change(tx)[key]
@@ -444,7 +481,7 @@ def deque_pop_left(tx: SymbolicFrame, var: DequeVar) -> Var:
 
 @rule(collections.deque.extend, DequeVar)
 def deque_extend(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
-    for item in items.unpack(tx):
+    for item in before_change(lambda: items.unpack(tx)):
         deque_append(tx, var, item)
     return NONE
 
@@ -473,6 +510,6 @@ def deque_remove(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
 
 @rule(collections.deque.extendleft, DequeVar)
 def deque_extendleft(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
-    for item in items.unpack(tx):
+    for item in before_change(lambda: items.unpack(tx)):
         appendleft(tx, var, item)
     return NONE

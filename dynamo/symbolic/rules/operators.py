@@ -14,6 +14,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.texts import plain_operand
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -29,7 +30,7 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_unless
@@ -52,7 +53,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def type_name(var: Var) -> str:
-    return var.python_type().__name__
+    return told_name(var.python_type())
 
 
 def user_method(tx: SymbolicFrame, var: Var, name: str) -> Var | None:
@@ -100,6 +101,16 @@ def content_of(var: Var) -> Var:
     return var
 
 
+def union_of_dicts(tx: SymbolicFrame, a: DictVar, b: DictVar) -> Var:
+    """`a | b`: of the kind of the left one, or of the right one where that is a subclass."""
+    left, right = a.python_type(), b.python_type()
+    winner = b if right is not left and issubclass(right, left) else a
+    result = DictVar.from_pairs(
+        tx, [*a.entries.values(), *b.entries.values()], winner.python_type())
+    result.factory = winner.factory
+    return result
+
+
 def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
     """Operators between containers."""
     if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
@@ -121,11 +132,14 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
         left = a if isinstance(a, SetVar) else SetVar.from_items(tx, a.unpack(tx))
         return left.call_method(tx, SETS[name], [b], {})
     if name == "or" and both(a, b, DictVar):
-        pairs = [*a.entries.values(), *b.entries.values()]  # type: ignore[attr-defined]
-        return DictVar.from_pairs(tx, pairs, a.python_type())
+        return union_of_dicts(tx, a, b)  # type: ignore[arg-type]
     return None
 
 
+DEQUE = collections.deque
+# Whose `|` gives another instance of the subclass.
+OWN_UNION = (collections.OrderedDict, collections.defaultdict)
+REPEATED = str | bytes | list | tuple | DEQUE
 ALIASES = (types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
 
 
@@ -166,6 +180,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     if inplace:
         real = getattr(operator, "i" + name)
     plain = function_of(name)
+    shown = f"{symbol}=" if inplace else "** or pow()" if name == "pow" else symbol
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
         given = (a, b)
@@ -217,12 +232,17 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             function = real if isinstance(a, TensorVar) else plain
             return torch_functions.call_in_graph(tx, function, [a, b], {})
+        if formats and issubclass(a.python_type(), bytes):
+            raise Break("operator_unknown", f"{a!r} % {b!r}")
         if name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
             operand = plain_operand(tx, b)
             return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
         found = union_of_types(tx, a, b) if name == "or" else None
         if found is not None:
             return found
+        if name == "or" and any(isinstance(v, ObjectVar) and issubclass(v.python_type(), OWN_UNION)
+                                for v in (a, b)):
+            raise Break("operator_unknown", f"{a!r} | {b!r}")
         found = builtin_binary(tx, name, content_of(a), content_of(b))
         if found is not None:
             return found
@@ -232,16 +252,19 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         if isinstance(a, ObjectVar | ConstVar | SequenceVar | DictVar) and isinstance(
             b, ObjectVar | ConstVar | SequenceVar | DictVar
         ):
-            if name == "add" and issubclass(a.python_type(), str | list | tuple):
+            if name == "add" and issubclass(a.python_type(), str | list | tuple | DEQUE):
+                own = type_name(a).rpartition(".")[2]
                 tx.trace.raise_exception(
-                    TypeError,
-                    f'can only concatenate {type_name(a)} (not "{type_name(b)}") to {type_name(a)}')
-            if name == "mul" and issubclass(a.python_type(), str | list | tuple):
-                tx.trace.raise_exception(
-                    TypeError, f"can't multiply sequence by non-int of type '{type_name(b)}'")
+                    TypeError, f'can only concatenate {own} (not "{type_name(b)}") to {own}')
+            if name == "add" and issubclass(a.python_type(), bytes):
+                tx.trace.raise_exception(TypeError, f"can't concat {type_name(b)} to bytes")
+            for sequence, other in ((a, b), (b, a)):
+                if name == "mul" and issubclass(sequence.python_type(), REPEATED):
+                    message = f"can't multiply sequence by non-int of type '{type_name(other)}'"
+                    tx.trace.raise_exception(TypeError, message)
             tx.trace.raise_exception(
                 TypeError,
-                f"unsupported operand type(s) for {symbol}{'=' if inplace else ''}: "
+                f"unsupported operand type(s) for {shown}: "
                 f"'{type_name(a)}' and '{type_name(b)}'")
         raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
 
@@ -379,6 +402,8 @@ def comparison(name: str) -> Callable[..., Var]:
         if left.is_constant() and right.is_constant():
             return tx.trace.constant(
                 tx.trace.run_real(lambda: real(left.as_constant(), right.as_constant())))
+        if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
+            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
         tx.trace.raise_exception(
             TypeError,
             f"'{SYMBOLS[name]}' not supported between instances of "
@@ -400,6 +425,8 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
             return method.call(tx, [], {})
         if a.is_constant():
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
+        if isinstance(a, OpaqueVar):
+            raise Break("operator_unknown", f"{words} of {a!r}")
         tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(a)}'")
 
     return handle

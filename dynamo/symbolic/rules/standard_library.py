@@ -19,6 +19,7 @@ import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
+from dynamo.symbolic.rules import warning_filters as filters
 from dynamo.symbolic.rules.table import foldable, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -125,13 +126,27 @@ def warn(
     level = max(level, 1)
     if type(text) is not str or type(level) is not int or level > len(frames):
         return None
-    if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
-        return None
     frame = frames[-level]
     place = frame.user_line()
+    if filters.are_changed(tx):
+        found = filters.action(tx, kind)
+        if found == "ignore":
+            return ConstVar(None)
+        if found == "error":
+            tx.trace.raise_exception(kind, text)
+        return filters.record(tx, text, kind, place) if found == "always" else None
+    if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
+        return None
     call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)
     tx.trace.effects.output(hook.Disabled(call))
     return ConstVar(None)
+
+
+def printed(tx: SymbolicFrame, var: Var) -> Any:
+    """What `print` shows of a value, which is known now; a tensor's is not."""
+    if var.is_constant() and is_plain(var.as_constant()):
+        return var.as_constant()
+    return plain_values((tx.trace.call(tx, str, var),))[0]
 
 
 @rule(print)
@@ -139,7 +154,7 @@ def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     """Printed after the graph."""
     if "file" in kwargs:
         return None
-    values = plain_values(args)
+    values = [printed(tx, arg) for arg in args]
     keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
     tx.trace.effects.output(hook.Disabled(functools.partial(print, **keywords)), *values)
     return ConstVar(None)

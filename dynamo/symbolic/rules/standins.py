@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import inspect
 import operator
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
@@ -24,7 +26,13 @@ def stands_in(*real: Any) -> Callable[[Any], Any]:
     """Registers the decorated Python function for calls of the real ones."""
 
     def register(function: Any) -> Any:
+        signature = inspect.signature(function)
+
         def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:  # the real function says it in its own words
+                raise Break("argument_mismatch", str(error)) from error
             return inline_stand_in(tx, function, list(args), kwargs)
 
         rule(list(real))(handle)

@@ -131,14 +131,19 @@ def fold(
 
 
 def plain_value(var: Var) -> Any:
-    """The value of a constant, or a copy of a list of plain values; Break where it is neither."""
+    """The value of a constant, or a copy of a list or dict of plain values; Break for all else."""
     value = getattr(var, "content", None)
     if value is not None and value.is_constant() and is_plain(var.python_type()):
         return value.as_constant()
     items = getattr(var, "items", None)
-    if var.is_constant() or not isinstance(items, list) or var.python_type() is not list:
+    if var.is_constant():
         return var.as_constant()
-    return [plain_value(item) for item in items]
+    if isinstance(items, list) and var.python_type() is list:
+        return [plain_value(item) for item in items]
+    entries = getattr(var, "entries", None)
+    if isinstance(entries, dict) and var.python_type() is dict:
+        return {plain_value(key): plain_value(value) for key, value in entries.values()}
+    return var.as_constant()
 
 
 def _is_binding_error(handler: Handler, args: list[Var], kwargs: dict[str, Var]) -> bool:

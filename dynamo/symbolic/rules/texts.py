@@ -31,6 +31,13 @@ class Shown:
         return self.text
 
 
+class ShownMapping(Shown):
+    """Of a container that `text % value` takes for a mapping: it may be left unused."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise Break("not_a_constant", f"an item of {self.text} in a text")
+
+
 def show(tx: SymbolicFrame, var: Var, around: tuple[Var, ...] = ()) -> str:
     """`repr(var)`."""
     if var in around:
@@ -112,5 +119,6 @@ def plain_operand(tx: SymbolicFrame, var: Var) -> Any:
         pairs = var.entries.values()
         return {key.as_constant(): plain_operand(tx, value) for key, value in pairs}
     if is_plain(var):
-        return Shown(show(tx, var))
+        kind = ShownMapping if isinstance(var, DictVar) or type(var) is ListVar else Shown
+        return kind(show(tx, var))
     return plain_value(var)

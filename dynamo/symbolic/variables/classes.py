@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import find_owner
 from dynamo.symbolic.variables.wrapping import wraps_if
 
@@ -82,7 +84,20 @@ class ClassVar(Var):
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return tx.trace.construct(tx, self, args, kwargs)
 
+    def by_metaclass(self, tx: SymbolicFrame, name: str, *args: Var) -> Var | None:
+        """A special method that the metaclass has in Python, called; None where it has none."""
+        found = find_owner(type(self.cls), name)
+        if found is None or not isinstance(found[1], types.FunctionType) or (
+            issubclass(self.cls, enum.Enum)
+        ):
+            return None
+        method = tx.trace.attributes.bind(tx, self, type(self.cls), name)
+        return tx.call(method, list(args), {})
+
     def iterate(self, tx: SymbolicFrame) -> Var:
+        found = self.by_metaclass(tx, "__iter__")
+        if found is not None:
+            return found
         if issubclass(self.cls, enum.Enum):
             return tx.trace.iterator([tx.trace.wrap(member, None) for member in self.cls])
         raise Break("iteration_unknown", repr(self))
@@ -90,11 +105,17 @@ class ClassVar(Var):
     def length(self, tx: SymbolicFrame) -> Var:
         if issubclass(self.cls, enum.Enum):
             return tx.trace.constant(len(self.cls))
+        found = self.by_metaclass(tx, "__len__")
+        if found is not None:
+            return found
         raise Break("length_unknown", repr(self))
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if issubclass(self.cls, enum.Enum) and item.is_constant():
             return tx.trace.constant(item.as_constant() in self.cls)
+        found = self.by_metaclass(tx, "__contains__", item)
+        if found is not None:
+            return ConstVar(found.truth(tx))
         raise Break("iteration_unknown", repr(self))
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
@@ -103,6 +124,9 @@ class ClassVar(Var):
                 return tx.trace.wrap(self.cls[key.as_constant()], None)
             except KeyError as error:
                 tx.trace.raise_exception(KeyError, *error.args)
+        found = self.by_metaclass(tx, "__getitem__", key)
+        if found is not None:
+            return found
         if issubclass(self.cls, torch.Tensor):
             raise Break("generic_alias_of_tensor", repr(self))
         return tx.trace.generic_alias(tx, self, key)

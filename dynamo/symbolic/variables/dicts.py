@@ -27,6 +27,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class DictVar(Var):
     def is_unread(self) -> bool:
         """True while the key list of the real dict has not been looked at."""
         return self._trace is not None
+
+    def is_empty(self) -> bool:
+        """True where the dict has no entry; a real one that has some is not read for it."""
+        return not self._real and not self.entries if self.is_unread else not self._entries
 
     def _read(self) -> None:
         trace, source = self._trace, self.source
@@ -250,7 +255,7 @@ class DictVar(Var):
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{self.kind.__name__}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
 
 
 class MappingProxyVar(Var):
@@ -343,6 +348,8 @@ class DictViewVar(Var):
         return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in self.unpack(tx)))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "mapping":
+            return MappingProxyVar(self.mapping)
         return tx.trace.get_builtin_attr(tx, self, name)
 
     def call_method(
@@ -458,8 +465,14 @@ class SetVar(Var):
     def length(self, tx: SymbolicFrame) -> Var:
         return ConstVar(len(self.entries))
 
+    def find_key(self, tx: SymbolicFrame, item: Var) -> Hashable:
+        """The key to look an item up by; a set is looked for as a frozenset."""
+        if type(item) is SetVar and item.python_type() is set:
+            item = FrozensetVar.from_items(tx, list(item.entries.values()))
+        return item.hash_key(tx)
+
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        return ConstVar(item.hash_key(tx) in self.entries)
+        return ConstVar(self.find_key(tx, item) in self.entries)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         return self.ordered(tx.trace)

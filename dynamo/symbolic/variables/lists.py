@@ -16,6 +16,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import ItemSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class ListVar(SequenceVar):
     kind: type = list
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        tx.trace.raise_exception(TypeError, "unhashable type: 'list'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
 
     def change(self, tx: SymbolicFrame) -> list[Var]:
         """The items, to be mutated now."""

@@ -61,6 +61,17 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
     return found if type(found) is dict else None
 
 
+def told_name(cls: type) -> str:
+    """The name of a type in the messages of C code.
+
+    >>> told_name(collections.deque), told_name(dict)
+    ('collections.deque', 'dict')
+    """
+    static = not cls.__flags__ & (1 << 9)
+    return f"{cls.__module__}.{cls.__name__}" if static and cls.__module__ != "builtins" else (
+        cls.__name__)
+
+
 BUILT_IN_BASES = frozenset({
     list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict,
     tuple, int, float, str, frozenset, bytes,

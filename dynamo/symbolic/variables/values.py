@@ -29,6 +29,24 @@ HARMLESS = frozenset("__new__ __init__ __getattr__ __setattr__ __delattr__ __red
                      "__deepcopy__ __getnewargs__ __getstate__ __setstate__".split())
 
 
+class ReadVar(ConstVar):
+    """The plain value of an existing instance, which is guarded to be this one when it is used."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, value: Any, trace: Trace, source: Source | None, owner: Any) -> None:
+        super().__init__(value)
+        self._owner: tuple[Trace, Source | None, Any] | None = (trace, source, owner)
+
+    @property
+    def value(self) -> Any:
+        if self._owner is not None:
+            trace, source, owner = self._owner
+            self._owner = None
+            trace.guard("ID", source, owner)
+        return self._value
+
+
 def value_base(cls: type) -> type | None:
     """The type of the plain value in instances of a class written in Python."""
     if not cls.__flags__ & HEAP_TYPE:
@@ -74,7 +92,7 @@ def is_readable(value: Any) -> bool:
 
 
 @wraps_if(91, is_readable)
-def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
+def wrap_subclass(trace: Trace, value: Any, source: Source | None) -> Var:
     """An instance of a subclass of int, float, str, ..."""
     base = value_base(type(value))
     content: Var
@@ -84,8 +102,7 @@ def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
         assert source is not None
         content = trace.wrap(value.real, AttrSource(source, "real"))
     else:
-        trace.guard("ID", source, value)
-        content = ConstVar(PLAIN[base](value))  # type: ignore[index]
+        content = ReadVar(PLAIN[base](value), trace, source, value)  # type: ignore[index]
     return ObjectVar(type(value), source, real=value, trace=trace, content=content)
 
 

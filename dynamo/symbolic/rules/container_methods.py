@@ -1,0 +1,174 @@
+"""Methods of built-in containers that subclasses and few programs ask for: traced as Python, or as
+the operator of the same meaning on the built-in part."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.symbolic.rules.standins import stands_in
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.lists import SequenceVar
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.objects import ObjectVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+SEQUENCES = (list, tuple, collections.deque)
+
+
+@stands_in(collections.deque.count)
+def deque_count(items: Iterable[Any], wanted: Any, /) -> int:
+    found = 0
+    for item in items:
+        if item is wanted or item == wanted:
+            found += 1
+    return found
+
+
+@rule(collections.deque.index, SequenceVar)
+def deque_index(tx: SymbolicFrame, items: Var, wanted: Var, *limits: Var) -> Var | None:
+    if len(limits) > 2 or any(limit.python_type() is not int for limit in limits):
+        return None
+    return inline_stand_in(tx, index_in_deque, [items, wanted, *limits], {})
+
+
+def index_in_deque(items: Any, wanted: Any, start: int = 0, stop: int | None = None, /) -> int:
+    size = len(items)
+    stop = size if stop is None else stop
+    start = max(start + size, 0) if start < 0 else start
+    stop = max(stop + size, 0) if stop < 0 else min(stop, size)
+    while start < stop:
+        if items[start] is wanted or items[start] == wanted:
+            return start
+        start += 1
+    raise ValueError(f"{wanted!r} is not in deque")
+
+
+@stands_in(collections.deque.insert)
+def deque_insert(items: Any, index: Any, value: Any, /) -> None:
+    size = len(items)
+    index = operator.index(index)
+    if items.maxlen is not None and size >= items.maxlen:
+        raise IndexError("deque already at its maximum size")
+    if index >= size:
+        items.append(value)
+    elif index <= -size or index == 0:
+        items.appendleft(value)
+    else:
+        items.rotate(-index)
+        if index < 0:
+            items.append(value)
+        else:
+            items.appendleft(value)
+        items.rotate(index)
+
+
+@rule(operator.length_hint)
+def length_hint(tx: SymbolicFrame, items: Var, default: Var = ConstVar(0)) -> Var | None:  # noqa: B008
+    if find_in_mro(items.python_type(), "__len__") is None:
+        return None
+    return tx.trace.call(tx, len, items)
+
+
+@rule([collections.deque.copy, collections.deque.__copy__], SequenceVar)  # type: ignore[attr-defined]
+def deque_copy(tx: SymbolicFrame, items: SequenceVar) -> Var:
+    return items.clone(list(items.items))
+
+
+@rule([collections.defaultdict.copy, collections.defaultdict.__copy__], DictVar)  # type: ignore[attr-defined]
+def defaultdict_copy(tx: SymbolicFrame, var: DictVar) -> Var:
+    result = DictVar(collections.defaultdict, factory=var.factory)
+    result.entries.update(var.entries)
+    return result
+
+
+@rule(type({}.keys()).isdisjoint, DictViewVar)
+def keys_isdisjoint(tx: SymbolicFrame, keys: DictViewVar, other: Var) -> Var:
+    mine = {key.hash_key(tx) for key in keys.unpack(tx)}
+    return ConstVar(mine.isdisjoint([item.hash_key(tx) for item in other.unpack(tx)]))
+
+
+@rule(set.pop, SetVar)
+def set_pop(tx: SymbolicFrame, var: SetVar) -> Var | None:
+    """Which item it gives is known where there is one."""
+    if len(var.entries) > 1:
+        return None
+    if not var.entries:
+        tx.trace.raise_exception(KeyError, "pop from an empty set")
+    return var.change(tx).popitem()[1]
+
+
+def content_of(var: Var, kind: type) -> Var | None:
+    """The built-in part, None where the value is no instance of the built-in type."""
+    part = var.content if isinstance(var, ObjectVar) else var
+    if part is None or not isinstance(part, SequenceVar | DictVar | SetVar):
+        return None
+    return part if issubclass(part.python_type(), kind) else None
+
+
+def register_comparison(kind: type, name: str) -> None:
+    function = getattr(operator, name)
+
+    @rule(getattr(kind, f"__{name}__"))
+    def compare(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
+        mine, other = content_of(left, kind), content_of(right, kind)
+        if mine is None:
+            return None
+        if other is None:
+            return ConstVar(NotImplemented) if isinstance(left, type(mine)) else None
+        return tx.trace.call(tx, function, mine, other)
+
+
+def register_sequence(kind: type) -> None:
+    @rule(kind.__add__)  # type: ignore[operator]
+    def add(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
+        mine, other = content_of(left, kind), content_of(right, kind)
+        if mine is None:
+            return None
+        if other is None:
+            tx.trace.raise_exception(
+                TypeError,
+                f'can only concatenate {kind.__name__} (not "{told_name(right.python_type())}") '
+                f"to {kind.__name__}",
+            )
+        return tx.trace.call(tx, operator.add, mine, other)
+
+    @rule([kind.__mul__, kind.__rmul__])  # type: ignore[attr-defined]
+    def repeat(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
+        mine = content_of(left, kind)
+        if mine is None or tx.trace.as_index(tx, right) is None:
+            return None
+        return tx.trace.call(tx, operator.mul, mine, right)
+
+
+def union(step: int, tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
+    """`dict.__or__` and, with step -1, `dict.__ror__`."""
+    parts = [content_of(left, dict), content_of(right, dict)][::step]
+    if None in parts:
+        return None
+    return tx.trace.call(tx, operator.or_, *parts)  # type: ignore[arg-type]
+
+
+def register() -> None:
+    for kind in SEQUENCES:
+        register_sequence(kind)
+        for name in COMPARISONS:
+            register_comparison(kind, name)
+    rule(dict.__or__)(functools.partial(union, 1))
+    rule(dict.__ror__)(functools.partial(union, -1))
+    for kind in (dict, collections.OrderedDict):
+        for name in ("eq", "ne"):
+            register_comparison(kind, name)
+
+
+register()

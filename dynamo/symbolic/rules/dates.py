@@ -1,0 +1,83 @@
+"""Dates, times, `struct` and other pure C code of the standard library: constants and functions of
+constants. What reads the clock or the time zone is not among them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import struct
+from typing import TYPE_CHECKING, Any
+
+from dynamo.guards.sources import Source
+from dynamo.symbolic.rules.table import fold, foldable, rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+DATES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone)
+# Methods that read the clock or the local time zone, or are no computation.
+NOT_PURE = frozenset(
+    """today now utcnow fromtimestamp timestamp astimezone __new__ __init__ __init_subclass__
+    __subclasshook__ __getattribute__ __setattr__ __delattr__ __dir__ __reduce__ __reduce_ex__
+    __class__ __hash__""".split()
+)
+
+
+@wraps(*DATES)
+def wrap_date(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A date, a time or a difference of them."""
+    return ConstVar(value, source, trace)
+
+
+def register_class_method(cls: type, name: str, raw: Any) -> None:
+    """`float.fromhex` and the like, of the class itself."""
+
+    @rule(raw)
+    def handle(tx: SymbolicFrame, owner: Var, *args: Var, **kwargs: Var) -> Var | None:
+        if not isinstance(owner, ClassVar) or owner.cls is not cls:
+            return None
+        return fold(tx, getattr(cls, name), list(args), kwargs)
+
+
+def register() -> None:
+    found: list[Any] = [*DATES, struct.pack, struct.unpack, struct.calcsize, slice.indices]
+    for cls in (*DATES, int, float, bytes):
+        for name in dir(cls):
+            raw = find_in_mro(cls, name)
+            if name in NOT_PURE:
+                continue
+            if isinstance(raw, type(vars(float)["fromhex"])):
+                register_class_method(cls, name, raw)
+            elif cls in DATES and callable(raw):
+                found.append(raw)
+    foldable(found)
+
+
+register()
+
+
+@rule(os.fspath)
+def fspath(tx: SymbolicFrame, path: Var) -> Var | None:
+    if path.is_constant() and isinstance(path.as_constant(), str | bytes):
+        return path
+    if isinstance(path, ObjectVar) and find_in_mro(path.python_type(), "__fspath__") is not None:
+        return path.call_special(tx, "__fspath__")
+    return None
+
+
+@rule([re.Pattern.finditer])
+def finditer(tx: SymbolicFrame, pattern: Var, text: Var, *rest: Var) -> Var | None:
+    parts = [pattern, text, *rest]
+    if not all(part.is_constant() for part in parts):
+        return None
+    values = [part.as_constant() for part in parts]
+    found = tx.trace.run_real(lambda: list(re.Pattern.finditer(*values)))
+    return tx.trace.iterator([tx.trace.constant(match) for match in found])
