@@ -25,10 +25,12 @@ from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
 from dynamo.guards.changes import changed_facts
 from dynamo.guards.explain import Difference, differences
-from dynamo.guards.records import Guard
+from dynamo.guards.records import Guard, name_of_user
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
+
+SHOWN = 3  # reasons in the warning about a limit
 
 
 @dataclass
@@ -164,7 +166,10 @@ class FramePolicy:
 
     def stop(self, frame: hook.FrameState, record: CodeRecord, limit: Limit) -> None:
         """One warning that new values run eager from now on."""
-        reasons = "; ".join(record.reasons) or "other compiled functions share this code"
+        seen = list(record.reasons)
+        reasons = "; ".join(seen[:SHOWN]) or "other compiled functions share this code"
+        if len(seen) > SHOWN:
+            reasons += f"; and {len(seen) - SHOWN} more (DYNAMO_LOGS=recompiles shows all)"
         text = (
             f"{place_of(frame.code)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
             f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make "
@@ -202,7 +207,9 @@ def function_modes() -> tuple[Any, ...]:
 
 
 def place_of(code: CodeType) -> str:
-    return f"{code.co_filename}:{code.co_firstlineno} {code.co_name}"
+    name = name_of_user(code.co_name)
+    behind = "" if name == code.co_name else ", the part behind a graph break"
+    return f"{code.co_filename}:{code.co_firstlineno} {name}{behind}"
 
 
 def nearest_difference(entries: Iterable[hook.Entry], frame: hook.FrameState) -> Miss | hook.Entry:

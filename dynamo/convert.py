@@ -354,13 +354,15 @@ class Converter:
         counters.counters["stats"]["graphs"] += 1
         try:
             compiled = options.compile_graph(module, inputs)
+            if not callable(compiled):
+                raise TypeError(f"a backend returns a callable, not {compiled!r}")
         except DynamoError:
             raise
         except Exception as error:
             failure = BackendError(
                 f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}\n"
                 f"  The backend {options.backend_name!r} failed: {type(error).__name__}: {error}\n"
-                f"  The graph that it was compiling:\n{module.code}"
+                f"  The graph that it was compiling:\n{module.code.strip()}"
             )
             failure.graph_module = module
             raise failure from error

@@ -77,6 +77,8 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
     >>> print(str(explain(lambda x: x + 1)(torch.ones(2))).splitlines()[0].rsplit(",", 1)[0])
     1 graphs with 1 operations, 0 graph breaks
     """
+    if not callable(f):
+        raise TypeError(f"explain takes a function, a method or an nn.Module, not {f!r}")
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
         counter = CompileCounter("eager")

@@ -28,7 +28,7 @@ from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, where_it_holds
-from inductor.config import config, settings_of
+from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
@@ -97,6 +97,9 @@ def compile_fx(
     if is_symbolic(gm, example_inputs):
         return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
     return compile_static(gm, example_inputs)
+
+
+compile_fx.check_options = check_options  # type: ignore[attr-defined]
 
 
 def is_lazy(value: Any) -> bool:

@@ -46,3 +46,9 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
             )
         chosen[name] = value
     return chosen
+
+
+def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
+    """Errors: ValueError, TypeError where compiling by these would fail."""
+    with config.patch(**settings_of(mode, options)):
+        pass

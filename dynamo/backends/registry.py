@@ -1,7 +1,8 @@
 """Backends by name. A backend takes `(graph_module, example_inputs)` and returns a callable.
 
 Rows are callables or "module:name" strings (imported at first use); packages add theirs through
-the entry point group `dynamo_backends`.
+the entry point group `dynamo_backends`. A backend's attribute `check_options(mode, options)`, if
+there is one, is called by `dynamo.compile`: what it raises is the user's error.
 """
 
 from __future__ import annotations

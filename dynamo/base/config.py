@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -79,9 +80,7 @@ class Config:
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(
-                f"no such setting: {name}; there are {sorted(self._knobs)}"
-            ) from None
+            raise AttributeError(self._unknown(name)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check(name, value)
@@ -89,8 +88,13 @@ class Config:
 
     def _check(self, name: str, value: Any) -> None:
         if name not in self._knobs:
-            raise AttributeError(f"no such setting: {name}; there are {sorted(self._knobs)}")
+            raise AttributeError(self._unknown(name))
         self._knobs[name].check(value)
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._knobs, 1)
+        meant = f"did you mean {near[0]}? There" if near else "there"
+        return f"no such setting: {name}; {meant} are {', '.join(sorted(self._knobs))}"
 
     @contextlib.contextmanager
     def patch(self, **changes: Any) -> Iterator[None]:

@@ -6,6 +6,7 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +27,16 @@ class UserLine:
     text: str = ""
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.lineno} in {self.function}"
+        return f"{self.filename}:{self.lineno} in {name_of_user(self.function)}"
+
+
+def name_of_user(function: str) -> str:
+    """The function as the user named it, for the part of it behind a graph break too.
+
+    >>> name_of_user("__resume_12_f")
+    'f'
+    """
+    return re.sub(r"^(__resume_\d+_)+", "", function)
 
 
 @dataclass(frozen=True, slots=True)

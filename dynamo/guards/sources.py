@@ -21,6 +21,8 @@ from typing import Any
 
 from dynamo.guards.weak import strongly, weakly
 
+OPERAND = "__stack_"  # arguments of the part behind a break: what its first line had evaluated
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -72,7 +74,8 @@ class LocalSource(Source):
     name: str
 
     def text(self) -> str:
-        return self.name
+        number = self.name.removeprefix(OPERAND)
+        return self.name if number == self.name else f"<operand {number} of the line>"
 
     def fetch(self, scope: Scope) -> Any:
         return scope.locals[self.name]

@@ -52,7 +52,12 @@ class Dim:
 
 
 def set_mark(tensor: Any, axis: int, mark: Mark) -> None:
-    """Marks a dimension. Errors: IndexError where the tensor has none of that number."""
+    """Marks a dimension. Errors: IndexError where the tensor has none of that number; TypeError and
+    ValueError for what is no dimension, or no range."""
+    if type(axis) is not int:
+        raise TypeError(f"a dimension is an int, not {axis!r}")
+    if mark.low is not None and mark.high is not None and mark.low > mark.high:
+        raise ValueError(f"no size is at least {mark.low} and at most {mark.high}")
     if not -tensor.dim() <= axis < tensor.dim():
         raise IndexError(f"a tensor of {tensor.dim()} dimensions has no dimension {axis}")
     tensor.__dict__[NAME] = {**marks_of(tensor), axis % tensor.dim(): mark}

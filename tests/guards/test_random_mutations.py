@@ -190,7 +190,7 @@ def mutate(r: random.Random, root: Any) -> None:
         r.choice([
             item.eval, item.train, lambda: setattr(item, "scale", r.choice([3.0, 4.0])),
             lambda: setattr(item, "act", r.choice([nn.Tanh, nn.ReLU])()),
-            lambda: nn.init.constant_(item.linear.weight, 0.5),
+            lambda: [nn.init.constant_(p, 0.5) for p in item.linear.parameters()],
             lambda: setattr(item, "linear", nn.Identity()),
             lambda: item.register_forward_hook(lambda m, i, o: o + 1),
             lambda: setattr(item, "forward", lambda x: x * 3),

@@ -1,0 +1,89 @@
+"""What is said of wrong arguments, broken backends and limits: the fault, and what to do."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+X = torch.ones(3)
+
+
+def plus(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def fails(module: Any, inputs: Any) -> Any:
+    raise ValueError("no luck")
+
+
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "function": (lambda: dynamo.compile(3), TypeError, "compile takes a function.*not 3"),
+    "explain": (lambda: dynamo.explain(3), TypeError, "explain takes a function.*not 3"),
+    "backend": (lambda: dynamo.compile(plus, backend="indcutor"), dynamo.exc.InvalidBackend,
+                "no backend 'indcutor'; known are .*inductor"),
+    "mode": (lambda: dynamo.compile(plus, mode="fast"), ValueError, "modes are .*max-autotune"),
+    "option": (lambda: dynamo.compile(plus, options={"max_autotun": True}), ValueError,
+               "no option 'max_autotun'; there are .*max_autotune"),
+    "option's type": (lambda: dynamo.compile(plus, options={"max_autotune": "yes"}), TypeError,
+                      "max_autotune takes bool, not 'yes'"),
+    "setting": (lambda: setattr(dynamo.config, "recompile_limt", 3), AttributeError,
+                "recompile_limt; did you mean recompile_limit"),
+    "dimension": (lambda: dynamo.mark_dynamic(X, "a"), TypeError, "a dimension is an int, not 'a'"),
+    "range": (lambda: dynamo.mark_dynamic(X, 0, min=5, max=2), ValueError, "at least 5 and at most 2"),
+    "no callable from a backend": (
+        lambda: dynamo.compile(plus, backend=lambda module, inputs: None)(X),
+        dynamo.exc.BackendError, "returns a callable, not None"),
+    "backend that fails": (
+        lambda: dynamo.compile(plus, backend=fails)(X), dynamo.exc.BackendError,
+        r"test_messages.py:\d+ in plus\n  The backend 'fails' failed: ValueError: no luck\n"
+        r"  The graph that it was compiling:\ndef forward"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named(name: str) -> None:
+    action, kind, text = WRONG[name]
+    with pytest.raises(kind) as caught:
+        action()
+    assert re.search(text, str(caught.value)), caught.value
+
+
+def behind_a_break(x: torch.Tensor, k: list[float]) -> torch.Tensor:
+    return x * k[0] + unknown(x)
+
+
+@dynamo.disable
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def reasons_of(function: Any, *calls: Any) -> list[str]:
+    dynamo.reset()
+    compiled = dynamo.compile(function, backend="eager", dynamic=False, recompile_limit=5)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for call in calls:
+            compiled(*call)
+    return [*dynamo.counters["recompiles"], *(str(w.message) for w in seen)]
+
+
+def test_a_part_behind_a_break_is_named_as_the_user_did() -> None:
+    found = reasons_of(behind_a_break, (X, [1.0]), (torch.ones(4), [1.0]))
+    assert any("<operand 0 of the line>" in text for text in found), found
+    assert not any("__resume" in text or "__stack" in text for text in found)
+
+
+def test_the_limit_names_a_few_reasons() -> None:
+    def scaled(x: torch.Tensor, text: str) -> torch.Tensor:
+        return x * len(text)
+
+    *_, warning = reasons_of(scaled, *((X, "a" * n) for n in range(7)))
+    assert warning.count("text was") == 3
+    assert "and 2 more (DYNAMO_LOGS=recompiles shows all). What to do: " in warning
