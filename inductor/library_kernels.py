@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base import logs
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
@@ -34,6 +35,7 @@ from inductor.ir.graph import (
     Prepared,
     ViewRef,
 )
+from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
@@ -273,7 +275,14 @@ class _Chooser:
 
     def ours(self) -> Product | None:
         toolchain = find_toolchain(self.store)
-        return None if isinstance(toolchain, str) else load_product(self.store, toolchain)
+        if isinstance(toolchain, str):
+            return None
+        try:
+            return load_product(self.store, toolchain)
+        except BuildError as error:
+            why = str(error)
+            logs.log("inductor").emit(lambda: f"there is no product of our own: {why}")
+            return None
 
     def save(self) -> None:
         if self.measured:

@@ -17,6 +17,7 @@ from inductor.ir.graph import ExternKernel, LoopGraph
 from inductor.ir.interpret import interpret_graph
 from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.run import lower_graph
+from inductor.runtime.build import BuildError
 from inductor.runtime.store import Store
 
 
@@ -116,3 +117,20 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     ours = SimpleNamespace(multiply=multiply)
     assert library_kernels._measure(product, ours, 1) in library_kernels.REWRITES
     assert asked
+
+
+def test_without_a_product_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise BuildError("this compiler has no vectors")
+
+    monkeypatch.setattr(library_kernels, "load_product", refuse)
+    monkeypatch.setattr(library_kernels, "FEWEST_OPERATIONS", 1)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        library_kernels, "_measure", lambda linear, ours, threads: asked.append(ours) or "ours"
+    )
+    x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
+    graph = choose_library_kernels(lowered(linear, x, w, b), Store(tmp_path), 1)
+    assert targets(graph) == ["aten.addmm.default"]
+    assert asked == [None]
+    assert not any(getattr(node, "ours", False) for node in graph.nodes)
