@@ -8,6 +8,7 @@ subclasses of built-in containers keep their container part in `content`.
 from __future__ import annotations
 
 import enum
+import threading
 import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,8 @@ class ObjectVar(Var):
         tx.trace.attributes.delete(tx, self, name)
 
     def has_attr(self, tx: SymbolicFrame, name: str) -> bool:
-        if self.real is not None and name not in self.written:
+        one_for_all = not issubclass(self.cls, threading.local)  # else `get_attr` breaks
+        if self.real is not None and name not in self.written and one_for_all:
             real_dict = instance_dict(self.real)
             if real_dict is not None and name in real_dict:
                 assert self.source is not None
