@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inductor.ir.extent import Extent, Real, hint_of
+from inductor.ir.extent import Extent, Real, Sizes, hint_of
 
 KINDS = {"i32": "q", "i64": "q", "fp64": "d"}  # codes of `struct`; each takes eight bytes
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
@@ -37,10 +37,9 @@ class Numbers:
         """A size, stride or offset; in parentheses where it is a sum or a product."""
         if type(value) is not Extent:
             return str(value)
-        hints = value.sizes.hints
         parts = []
         for monomial, factor in reversed(value.terms):
-            names = [self._parameter(unit, self._kind(hints[unit])) for unit in monomial]
+            names = [self._unit(value.sizes, unit) for unit in monomial]
             parts.append("*".join(([str(factor)] if factor != 1 or not names else []) + names))
         text = " + ".join(parts)
         return text if text.isidentifier() else f"({text})"
@@ -49,8 +48,11 @@ class Numbers:
         """A number to calculate with: a parameter of its own that holds every value."""
         return self._parameter(str(value), "fp64" if isinstance(value, Real) else "i64")
 
-    def _kind(self, hint: int) -> str:
-        return "i64" if self.wide or abs(hint) >= MOST_INT32 else "i32"
+    def _unit(self, sizes: Sizes, unit: str) -> str:
+        if self.wide or abs(sizes.hints[unit]) >= MOST_INT32:
+            return self._parameter(unit, "i64")
+        sizes.assume(f"{-MOST_INT32} < {unit} < {MOST_INT32}")
+        return self._parameter(unit, "i32")
 
     def _parameter(self, value: str, kind: str) -> str:
         known = self.parameters.get((value, kind))
