@@ -5,8 +5,13 @@ A row is `# name | number of graphs of two calls and what they break into`.
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import dynamo
 from tests.features.programs import check_program, rows_of
 
 SETUP = """
@@ -400,3 +405,39 @@ def test_captured(name: str) -> None:
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name: str) -> None:
     check_program(ROWS[name][0], SETUP, backend="inductor")
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_tangents_pass_through_what_was_compiled_without_them(backend: str) -> None:
+    compiled = dynamo.compile(lambda a: a.sin() * 2, backend=backend)
+    x, tangent = torch.rand(3), torch.rand(3)
+    compiled(x)
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(compiled(forward_ad.make_dual(x, tangent))).tangent
+    torch.testing.assert_close(found, 2 * x.cos() * tangent)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_hooks_on_saved_tensors_around_what_was_compiled_without_them(backend: str) -> None:
+    def program(a: torch.Tensor) -> Any:
+        return (a.sin() * a).sum()
+
+    compiled = dynamo.compile(program, backend=backend)
+    compiled(torch.rand(3, requires_grad=True))
+    found = []
+    for run in (program, compiled):
+        x = torch.arange(3.0).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t + 1):
+            run(x).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_offloading_is_compiled() -> None:
+    compiled = dynamo.compile(lambda a: (a.sin() * a).sum(), backend="inductor", fullgraph=True)
+    x = torch.rand(3, requires_grad=True)
+    before = dynamo.counters["stats"]["graphs"]
+    with torch.autograd.graph.save_on_cpu():
+        compiled(x).backward()
+    assert dynamo.counters["stats"]["graphs"] == before + 1
+    torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())

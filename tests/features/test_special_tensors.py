@@ -268,6 +268,14 @@ return torch.zeros(0, 3).sum(0) + x, torch.tensor(3.0) * x, x[:0]
 s = x.shape; return torch.Size([s[0] * 2, *s[1:]]), s.numel(), s[::-1], s + (1,), tuple(s) + (2,), s.index(3), s.count(2), 2 in s, max(s), x.reshape(s[::-1])
 # size: types | 1
 s = x.shape; return type(s + s).__name__, type(s[:1]).__name__, type(s * 2).__name__, isinstance(s, tuple), str(s), s == torch.Size([2, 3]), hash(s) == hash((2, 3)), x * 2
+# size: made by an operation on numbers | 1
+n = torch.div(x.shape[1] * 4, 6, rounding_mode="trunc"); m = torch.tensor(3) * 1; return x.view(n, m) * n
+# size: constant that is written | 2
+n = torch.tensor(2); n.add_(1); return x.view(-1, int(n)) * 2
+# special: conjugated and negated arguments | 2
+z = torch.complex(y, y).conj(); dynamo.graph_break(); return z.imag * x, (z * 2).imag
+# special: argument without memory | 2
+z = torch._efficientzerotensor((3,)); dynamo.graph_break(); return z * x + 1
 # size: stride and views | 1
 t = x.t(); return t.stride(), t.is_contiguous(), t.contiguous().stride(), x.as_strided((2, 2), (3, 1)), t.storage_offset(), x[1:].storage_offset()
 # size: memory format | 1
@@ -368,6 +376,9 @@ COMPILED = [
     "func: hessian",
     "func: per sample grads",
     "special: quantised",
+    "special: conjugated and negated arguments",
+    "special: argument without memory",
+    "size: made by an operation on numbers",
     "data: out argument of other shape",
     "data: write through",
     "library: custom op with gradient",
