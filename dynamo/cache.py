@@ -1,8 +1,8 @@
 """Cache policy: what happens when no entry of a code object fits a frame.
 
 Existing entries stay valid for ever; at the recompile limit new values run eager, with one warning
-that lists the reasons seen. A recompile is explained against the nearest entry (the fewest failing
-guards).
+that lists the reasons seen. A recompile is explained against the nearest entry (the fewest and
+smallest differences).
 """
 
 from __future__ import annotations
@@ -224,4 +224,5 @@ def nearest_difference(entries: Iterable[hook.Entry], frame: hook.FrameState) ->
             return entry
         found.append(different)
         changed |= changed_facts(guards, scope)
-    return Miss(min(found, key=len)[0], changed)
+    nearest = min(found, key=lambda different: sum(item.distance for item in different))
+    return Miss(nearest[0], changed)

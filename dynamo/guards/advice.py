@@ -52,11 +52,13 @@ def advice(guard: Guard, value: Any) -> str:
 
 
 def _constant(guard: Guard, value: Any) -> str:
+    if type(value) is not type(guard.payload):
+        return BY_KIND["TYPE"]
     if isinstance(guard.source, ItemSource) and isinstance(guard.source.base, DictSource):
         kept = ATTRIBUTE
     else:
         kept = "Hold it in a tensor if it changes often."
-    if type(value) in (int, float) and type(value) is type(guard.payload):
+    if type(value) in (int, float):
         return f"From now on it may be any number where it can. {kept}"
     return kept
 

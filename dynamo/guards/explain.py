@@ -12,7 +12,7 @@ from typing import Any
 from dynamo import _C
 from dynamo.guards.advice import advice
 from dynamo.guards.build import GROUPS, PAIRS
-from dynamo.guards.kinds import GUARD_KINDS
+from dynamo.guards.kinds import GUARD_KINDS, tensor_distance
 from dynamo.guards.records import Guard, UserLine
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import Weak, strongly
@@ -25,12 +25,14 @@ GONE = (KeyError, AttributeError, IndexError, ValueError, TypeError)
 class Difference:
     """One guard that fails.
 
-    text: the value, what it was and is; line: who needed it; advice: what to do.
+    text: the value, what it was and is; line: who needed it; advice: what to do. distance: how far
+    the value is from what is wanted.
     """
 
     text: str
     line: UserLine | None
     advice: str
+    distance: int = 1
 
     def __str__(self) -> str:
         return f"{self.text} (needed at {self.line})" if self.line else self.text
@@ -51,7 +53,8 @@ def differences(guards: Iterable[Guard], scope: Scope) -> list[Difference]:
     for guard in guards:
         text, value = failure(guard, scope)
         if text is not None:
-            found.append(Difference(text, guard.line, advice(guard, value)))
+            far = tensor_distance(guard.payload, value) if guard.kind == "TENSOR" else 1
+            found.append(Difference(text, guard.line, advice(guard, value), far))
     return found
 
 

@@ -110,8 +110,10 @@ def short(value: Any) -> str:
     return text if len(text) < 80 else text[:77] + "..."
 
 
-def named(code: types.CodeType) -> str:
-    return f"function {code.co_qualname}"
+def named(code: types.CodeType, now: Any) -> str:
+    """A function in a sentence about the one that has taken its place."""
+    text = f"function {code.co_qualname}"
+    return text if text != short(now) else f"another {text}, of line {code.co_firstlineno}"
 
 
 SHOWN = 4  # items of a container in a sentence
@@ -177,7 +179,7 @@ GUARD_KINDS: dict[str, GuardKind] = {
     "CODE": GuardKind(
         "CODE",
         lambda v, p: isinstance(v, types.FunctionType) and v.__code__ is p,
-        lambda t, p, v: f"{t} was {named(p)}, now it is {short(v)}",
+        lambda t, p, v: f"{t} was {named(p, v)}, now it is {short(v)}",
     ),
     "SAME": GuardKind(
         "SAME",
@@ -239,6 +241,9 @@ def in_range(value: Any, bounds: tuple[Any, Any]) -> bool:
     )
 
 
+ON = ("off", "on")
+
+
 def changed_state(old: tuple[int, ...] | None, new: tuple[int, ...]) -> str:
     """Which parts of torch's global state differ, in words."""
     if old is None:
@@ -246,7 +251,8 @@ def changed_state(old: tuple[int, ...] | None, new: tuple[int, ...]) -> str:
     rows = [row for row in zip(_C.STATE_NAMES, old, new, strict=True) if row[1] != row[2]]
     plain = [row for row in rows if not row[0].startswith("dispatch keys")] or rows
     words = [
-        f"{name} was {a}, now it is {b}" if max(a, b) <= 1 or name == "threads" else name
+        f"{name} was {a}, now it is {b}" if name == "threads"
+        else f"{name} was {ON[a]}, now it is {ON[b]}" if {a, b} <= {0, 1} else name
         for name, a, b in plain
     ]
     return ", ".join(words) or "nothing"
@@ -267,6 +273,18 @@ def tensor_change(text: str, facts: TensorFacts, value: Any) -> str:
     if value.layout is torch.strided and _C.tensor_facts(value) == facts.raw:
         return f"strides of {text} were {facts.strides}, now they are {tuple(value.stride())}"
     return f"{text} was {facts.describe()}, now it is {short(value)} with other dispatch keys"
+
+
+def tensor_distance(facts: TensorFacts, value: Any) -> int:
+    """How many facts of a tensor differ: 1 at least."""
+    if not isinstance(value, torch.Tensor) or type(value) is not facts.cls:
+        return 10
+    names = ("dtype", "device", "requires_grad")
+    found = sum(4 for name in names if getattr(facts, name) != getattr(value, name))
+    if len(facts.sizes) != value.dim():
+        return found + 2
+    pairs = zip(facts.sizes, value.shape, strict=True)
+    return max(found + any(old not in (-1, new) for old, new in pairs), 1)
 
 
 def short_list(items: Any) -> str:

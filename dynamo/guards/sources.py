@@ -21,6 +21,7 @@ from typing import Any
 
 from dynamo.guards.weak import strongly, weakly
 
+REGISTRIES = ("_modules", "_parameters", "_buffers")  # where a module keeps what are its attributes
 OPERAND = "__stack_"  # arguments of the part behind a break: what its first line had evaluated
 
 
@@ -222,6 +223,10 @@ class ItemSource(Source):
     def text(self) -> str:
         if isinstance(self.base, DictSource) and isinstance(self.key, str):
             return f"{self.base.base.text()}.{self.key}"
+        owner = getattr(self.base, "base", None)
+        if isinstance(owner, DictSource) and getattr(self.base, "key", None) in REGISTRIES:
+            module, name = owner.base.text(), str(self.key)
+            return f"{module}[{name}]" if name.isdecimal() else f"{module}.{name}"
         return f"{self.base.text()}[{self.key!r}]"
 
     def fetch(self, scope: Scope) -> Any:

@@ -50,8 +50,8 @@ def test_explain_shows_guards_with_their_reasons() -> None:
 def test_explain_shows_the_guards_of_modules() -> None:
     explanation = dynamo.explain(Layer())(torch.ones(1, 2))
     text = str(explanation)
-    assert "guards of " in text and "self._modules['inner']" in text
-    assert "metadata(self._modules['inner']._parameters['weight']) == Parameter([2, 2]" in text
+    assert "guards of " in text and "self.inner" in text
+    assert "metadata(self.inner.weight) == Parameter([2, 2]" in text
 
 
 def test_symbolic_sizes_are_shown_by_what_they_stand_for() -> None:

@@ -10,6 +10,7 @@ import torch
 
 import dynamo
 from dynamo.guards.kinds import short
+from dynamo.guards.sources import DictSource, ItemSource, LocalSource, Scope
 
 
 def scale(x: Any, k: Any) -> Any:
@@ -90,7 +91,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str
     "number": (scale, (X, 2), (X, 3), "k was 2, now it is 3", scale, f"{OPEN} {KEPT}"),
     "float": (scale, (X, 0.5), (X, 1.5), "k was 0.5, now it is 1.5", scale, f"{OPEN} {KEPT}"),
     "text": (named, (X, "a"), (X, "bb"), "text was 'a', now it is 'bb'", named, KEPT),
-    "type": (scale, (X, 2), (X, 2.0), "k was 2, now it is 2.0", scale, KEPT),
+    "type": (scale, (X, 2), (X, 2.0), "k was 2, now it is 2.0", scale, ONE_TYPE),
     "size": (
         scale, (X, 2), (flat(5), 2), "shape of x was [4], now it is [5]", scale,
         "Mark what changes, mark_dynamic(tensor, [0]), or compile with dynamic=True."),
@@ -169,7 +170,7 @@ def test_the_sentence(name: str) -> None:
 def test_the_sentence_about_torchs_state() -> None:
     try:
         assert reason(scale, (X, 2), (X, 2), torch._C._set_grad_enabled) == (
-            "torch's global state changed: grad mode was 1, now it is 0. "
+            "torch's global state changed: grad mode was on, now it is off. "
             "Set it once, before the first call, or call in the same state.")
     finally:
         torch.set_grad_enabled(True)
@@ -181,6 +182,26 @@ def test_the_nearest_entry_is_named() -> None:
     with dynamo.config.patch(error_on_recompile=True):
         with pytest.raises(dynamo.exc.RecompileError, match="k was 3, now it is 4"):
             compiled(flat(7), 4)  # one difference to the second entry, two to the first
+
+
+def test_the_nearest_tensor_is_that_of_the_same_dtype() -> None:
+    compiled = dynamo.compile(flat_sum, backend="eager", dynamic=False)
+    compiled(flat(4)), compiled(flat(4).double())
+    with dynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(dynamo.exc.RecompileError, match="shape of x was"):
+            compiled(flat(5))
+
+
+def test_places_of_modules_are_written_as_attributes() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    first = ItemSource(ItemSource(DictSource(LocalSource("net")), "_modules"), "0")
+    weight = ItemSource(ItemSource(DictSource(first), "_parameters"), "weight")
+    assert weight.text() == "net[0].weight"
+    assert weight.fetch(Scope({"net": net}, {}, {})) is net[0].weight
+
+
+def flat_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
 
 
 def test_a_key_that_is_a_tensor_is_named_by_its_metadata() -> None:
