@@ -296,7 +296,6 @@ class GraphedCall:
             self._warm_up([tensor.data_ptr() for tensor in inputs])
             return False
         recording = self.recording
-        kept = self._kept(inputs)
         if recording is not None:
             if recording.place != place:
                 return False
@@ -304,10 +303,11 @@ class GraphedCall:
             moved = {n for n, address in known.items() if inputs[n].data_ptr() != address}
             if not moved:
                 return True
+            kept = self._kept(inputs)
             if not moved.isdisjoint(recording.kept - kept):
                 return False  # its forward ran without a recording
             self.moving |= moved - kept
-        return self._record(inputs, place, kept)
+        return self._record(inputs, place, self._kept(inputs))
 
     def _kept(self, inputs: Sequence[torch.Tensor]) -> frozenset[int]:
         """Inputs that the recording of the forward graph has kept."""
