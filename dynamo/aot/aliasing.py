@@ -145,6 +145,8 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
             expected = grad and base is not None and base.requires_grad
             if out.requires_grad != expected:
                 raise Unsupported("an output is a view made in another grad mode")
+            if expected and overlaps_itself(facts_of(base)):
+                raise Unsupported("an output views an input that names elements twice")
 
 
 def check_mutations(reference: Reference, mutated: list[int]) -> None:

@@ -69,3 +69,10 @@ def test_differences_are_found(text: str, wrong: object, what: str) -> None:
     statements = (Statement(("v1",), text.split(" = ")[1]),)
     program = Program(0, inputs, statements, ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((4, 2, 2),))
     assert what in difference(program, lambda f: wrong)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("text", ["v0.hsplit(2)[0]", "v0[1:]", "v0.t()", "v0.unsqueeze(0)"])
+def test_gradients_of_views_of_an_expanded_leaf(text: str) -> None:
+    inputs = (Input("v0", ("a", 4), "float32", "expanded", "normal", "leaf"),)
+    program = Program(0, inputs, (Statement(("v1",), text),), ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((3, 2, 2),))
+    assert check(program) == ""
