@@ -58,7 +58,12 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
-from dynamo.symbolic.rules.contexts import GraphContextVar, changes_modes, leaves_on_error
+from dynamo.symbolic.rules.contexts import (
+    GraphContextVar,
+    changes_modes,
+    leaves_on_error,
+    settle_attention_order,
+)
 from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.sizes import open_axes
@@ -232,6 +237,7 @@ class Converter:
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
         """Attempts to trace the frame until one ends without a new lesson."""
         start = time.perf_counter()
+        settle_attention_order()
         for _ in range(RESTARTS):
             context.raised_at.clear()
             trace = Trace(context)

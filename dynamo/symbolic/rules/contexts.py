@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.attention
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.modes import SETTERS, keep_modes
@@ -34,6 +35,25 @@ def make_attention_kernel(names: tuple[str, ...], set_priority: bool) -> Any:
     return torch.nn.attention.sdpa_kernel(backends, set_priority)
 
 
+def settle_attention_order() -> None:
+    """Makes torch's first choice of an attention kernel on a GPU, before guards look at the order.
+
+    On some GPUs that choice changes the order in which the kernels are tried, once in a process.
+    An order that the program has set is left alone.
+    """
+    if torch.cuda.is_initialized():
+        _choose_attention_kernel()
+
+
+@functools.cache
+def _choose_attention_kernel() -> None:
+    if torch._C._get_sdp_priority_order() == ORDER_AT_START:
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            any_heads = torch.empty(1, 1, 1, 8, dtype=torch.float16, device="cuda")
+            torch._fused_sdp_choice(any_heads, any_heads, any_heads)
+
+
+ORDER_AT_START = torch._C._get_sdp_priority_order()
 MODE_NODES = frozenset({torch._C._set_grad_enabled, *SETTERS})
 MAKERS: dict[str, Callable[..., Any]] = {
     "inference_mode": torch._C._InferenceMode,
