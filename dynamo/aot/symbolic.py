@@ -36,7 +36,7 @@ from dynamo.aot.reference import BERNOULLI, check_write
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
 from dynamo.shapes.facts import Facts
-from dynamo.shapes.symbolic import SymbolicWorld
+from dynamo.shapes.symbolic import SymbolicWorld, quiet
 
 aten = torch.ops.aten
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -225,7 +225,7 @@ class SymbolicReferenceWorld:
             return self._ops(func, args, kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._world.mode, enable_python_dispatcher():
+        with self._world.mode, enable_python_dispatcher(), quiet():
             return func(*args, **kwargs)
 
     def in_python(self) -> AbstractContextManager[None]:
