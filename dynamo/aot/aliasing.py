@@ -143,7 +143,7 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
-            if out.requires_grad != expected:
+            if out.requires_grad != expected or (expected and out.is_leaf):
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):
                 raise Unsupported("an output views an input that names elements twice")

@@ -76,3 +76,10 @@ def test_gradients_of_views_of_an_expanded_leaf(text: str) -> None:
     inputs = (Input("v0", ("a", 4), "float32", "expanded", "normal", "leaf"),)
     program = Program(0, inputs, (Statement(("v1",), text),), ("v1",), "contextlib.nullcontext()", (0, 0, ""), None, ((3, 2, 2),))
     assert check(program) == ""
+
+
+def test_a_view_made_without_gradients_has_no_history() -> None:
+    inputs = (Input("v0", ("a", 4), "float32", "plain", "normal", "computed"),)
+    statements = (Statement(("v1",), "v0[::2]"),)
+    program = Program(0, inputs, statements, ("v1",), "contextlib.nullcontext()", (0, 1, "torch.no_grad()"), None, ((3, 2, 2),))
+    assert check(program) == ""
