@@ -3,6 +3,8 @@ modules, classes that change, exception groups. One graph where nothing else is 
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 import torch
 
@@ -186,6 +188,15 @@ def test_a_text_that_is_passed_on_is_not_guarded() -> None:
     compiled = dynamo.compile(f, backend=counter)
     for text in ("a", "b", "c"):
         assert compiled(torch.ones(2), Name(text))[1] == text
+    assert counter.frame_count == 1
+
+
+def test_a_date_that_is_passed_on_is_not_guarded() -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(lambda x, day: (x + 1, day), backend=counter)
+    for number in (1, 2, 2):
+        day = datetime.date(2024, 2, number)
+        assert compiled(torch.ones(1), day)[1] is day
     assert counter.frame_count == 1
 
 

@@ -9,8 +9,10 @@ import re
 import struct
 from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.sources import Source
+from dynamo.base.errors import Break
+from dynamo.guards.sources import GlobalSource, ModuleSource, ObjectSource, Source
 from dynamo.symbolic.rules.table import fold, foldable, rule
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
 
 DATES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone)
+KEPT = (GlobalSource, ModuleSource, ObjectSource)
 # Methods that read the clock or the local time zone, or are no computation.
 NOT_PURE = frozenset(
     """today now utcnow fromtimestamp timestamp astimezone __new__ __init__ __init_subclass__
@@ -33,7 +36,9 @@ NOT_PURE = frozenset(
 
 @wraps(*DATES)
 def wrap_date(trace: Trace, value: Any, source: Source | None) -> Var:
-    """A date, a time or a difference of them."""
+    """A date, a time or a difference of them; one that may be another at each call is passed on."""
+    if source is not None and not isinstance(source.root(), KEPT):
+        return OpaqueVar(trace, value, source, Break("value_unknown", type(value).__qualname__))
     return ConstVar(value, source, trace)
 
 

@@ -150,6 +150,8 @@ def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         return tx.trace.wrap(raw.value, raw.source())
     if not isinstance(raw.instance, ObjectVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+    if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
+        return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
     found = raw.instance.read_slot(tx, raw.name, raw.value)
     if found is None:
         message = f"'{raw.cls.__name__}' object has no attribute '{raw.name}'"

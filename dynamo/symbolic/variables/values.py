@@ -9,7 +9,9 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.sources import AttrSource, Source
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, LocalSource, Source
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import NamedTupleVar, TupleVar
@@ -102,6 +104,9 @@ def wrap_subclass(trace: Trace, value: Any, source: Source | None) -> Var:
         assert source is not None
         content = trace.wrap(value.real, AttrSource(source, "real"))
     else:
+        if isinstance(source, LocalSource):  # may be another object at each call
+            reason = Break("value_unknown", type(value).__qualname__)
+            return OpaqueVar(trace, value, source, reason)
         content = ReadVar(PLAIN[base](value), trace, source, value)  # type: ignore[index]
     return ObjectVar(type(value), source, real=value, trace=trace, content=content)
 
