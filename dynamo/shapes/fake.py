@@ -24,7 +24,7 @@ Exceptions: `DataDependent` where only the data could tell, `NoFakeKernel` where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -33,130 +33,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
-from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
+from dynamo.shapes.fake_tensor import (
+    DataDependent,
+    Fake,
+    NoFakeKernel,
+    NotSymbolic,
+    StorageToken,
+    Undecided,
+    Unprintable,
+)
+from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 
-RESIZED = "a storage is resized or exchanged"
+__all__ = [
+    "DataDependent", "Fake", "FakeWorld", "NoFakeKernel", "NotSymbolic", "StorageToken",
+    "Undecided", "Unprintable", "give_history",
+]
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
-
-
-class DataDependent(Signal):
-    """The result's shape or value depends on data (`item()`, `nonzero()`, a mask as an index)."""
-
-    def __init__(self, op: Any) -> None:
-        super().__init__(str(op))
-        self.op = op
-
-
-class NoFakeKernel(Signal):
-    """The operation can't be run on fake tensors."""
-
-    def __init__(self, op: Any, why: str) -> None:
-        super().__init__(f"{op}: {why}")
-        self.op = op
-        self.why = why
-
-
-class NotSymbolic(Signal):
-    """An operation failed with symbolic sizes; static ones may work, or fail as eager does."""
-
-
-class Undecided(Signal):
-    """An operation needs to know of numbers what only the running program knows.
-
-    expression: of SymPy; names: of the symbols in it.
-    """
-
-    def __init__(self, expression: Any, names: Sequence[str]) -> None:
-        super().__init__(str(expression))
-        self.expression = expression
-        self.names = tuple(names)
-
-
-class Unprintable(Signal):
-    """An assumption that is no expression of the guards' language; symbols: names in it."""
-
-    def __init__(self, expression: Any, symbols: Sequence[str]) -> None:
-        super().__init__(str(expression))
-        self.symbols = tuple(symbols)
-
-
-class StorageToken:
-    """Identity of a storage that does not exist; `meta` is a storage of the meta device."""
-
-    __slots__ = ("_meta", "nbytes")
-
-    def __init__(self, nbytes: int, meta: torch.UntypedStorage | None = None) -> None:
-        self.nbytes = nbytes
-        self._meta = meta
-
-    def meta(self) -> torch.UntypedStorage:
-        if self._meta is None:
-            self._meta = torch.UntypedStorage(self.nbytes, device="meta")
-        return self._meta
-
-
-class Fake(torch.Tensor):
-    """A tensor without data. Made by a `FakeWorld` only.
-
-    facts: its metadata as one interned record; token: its storage's identity; constant: the
-    real tensor and the version at which it was its value, for `torch.tensor(3)` in the program.
-    """
-
-    facts: Facts
-    token: StorageToken
-    world: FakeWorld
-    constant: tuple[torch.Tensor, int] | None
-
-    # torch's stubs know these three as plain functions of other arguments.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        for arg in (*args, *(kwargs or {}).values()):
-            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
-                if type(item) is Fake:
-                    return item.world.dispatch(func, args, kwargs or {})
-        raise NoFakeKernel(func, "no fake tensor among the arguments")
-
-    def __repr__(  # type: ignore[override]
-        self, *, tensor_contents: Any = None
-    ) -> str:
-        extra = ", requires_grad=True" if self.requires_grad else ""
-        return f"Fake({self.facts}{extra})"
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
-
-    @property
-    def meta_tensor(self) -> torch.Tensor:
-        """A tensor of the meta device with these facts; fakes that alias share its storage."""
-        meta: torch.Tensor | None = self.__dict__.get("_meta")
-        if meta is None:
-            with torch._C._DisableTorchDispatch():
-                meta = _meta_over(self.token.meta(), self.facts)
-            self.__dict__["_meta"] = meta
-        return meta
-
-    @property
-    def storage_key(self) -> int:
-        """Equal for fakes that share a storage."""
-        return id(self.token)
-
-
-def _meta_over(storage: torch.UntypedStorage, facts: Facts) -> torch.Tensor:
-    with torch.no_grad():
-        meta = torch.empty(0, dtype=facts.dtype, device="meta")
-        meta.set_(storage, facts.offset, facts.size, facts.stride)  # type: ignore[call-overload]
-        if facts.is_conj:
-            torch._C._set_conj(meta, True)
-        if facts.is_neg:
-            torch._C._set_neg(meta, True)
-    return meta
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -227,7 +120,7 @@ class FakeWorld:
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
         self._storages: dict[int, StorageToken] = {}
-        self._ops: dict[Any, _OpFacts] = {}
+        self._ops: dict[Any, OpFacts] = {}
 
     # -- entering ------------------------------------------------------------------------------
 
@@ -322,7 +215,7 @@ class FakeWorld:
         """One ATen call. Called with no dispatch mode active."""
         op = self._ops.get(func)
         if op is None:
-            op = self._ops[func] = _OpFacts(func)
+            op = self._ops[func] = OpFacts(func)
         if op.special is not None:
             result = op.special(self, func, args, kwargs)
             if result is not NotImplemented:
@@ -352,7 +245,7 @@ class FakeWorld:
         return result
 
     def _fold(
-        self, op: _OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake],
+        self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake],
         result: Fake,
     ) -> None:
         """Remembers the value of a new tensor that is made of constants of the program only."""
@@ -407,7 +300,7 @@ class FakeWorld:
         return outcome.kind(self._replay(item, fakes) for item in outcome.items)  # type: ignore[union-attr]
 
     def _miss(
-        self, op: _OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+        self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
     ) -> Any:
         op.refuse(args)
         fakes: list[Fake] = []
@@ -443,7 +336,7 @@ class FakeWorld:
         return self._replay(outcome, fakes)
 
     def _run_meta(
-        self, op: _OpFacts, meta_args: Any, meta_kwargs: Any, args: Any, kwargs: Any
+        self, op: OpFacts, meta_args: Any, meta_kwargs: Any, args: Any, kwargs: Any
     ) -> Any:
         func = op.func
         try:
@@ -464,7 +357,7 @@ class FakeWorld:
                 func, f"its meta kernel failed where eager does not: {error}"
             ) from None
 
-    def _raise_as_eager(self, op: _OpFacts, args: Any, kwargs: Any, error: Exception) -> None:
+    def _raise_as_eager(self, op: OpFacts, args: Any, kwargs: Any, error: Exception) -> None:
         """Repeats a failed operation on zeros, so that eager's own exception is raised."""
         fakes: list[Fake] = []
         _map_tensors((args, kwargs), lambda fake: fake, fakes)
@@ -503,7 +396,7 @@ class FakeWorld:
         return Plain(result)
 
     def _change_facts(
-        self, op: _OpFacts, result: Any, metas: list[torch.Tensor], fakes: list[Fake]
+        self, op: OpFacts, result: Any, metas: list[torch.Tensor], fakes: list[Fake]
     ) -> Any:
         """`t_`, `squeeze_`, ...: the fake itself gets other sizes, on the same storage."""
         fake, meta = fakes[0], metas[0]
@@ -514,7 +407,7 @@ class FakeWorld:
         return fake
 
     def _refuse_resized(
-        self, op: _OpFacts, metas: list[torch.Tensor], fakes: list[Fake]
+        self, op: OpFacts, metas: list[torch.Tensor], fakes: list[Fake]
     ) -> None:
         """`out=` of another shape: the operation has given an argument other sizes."""
         resized = [
@@ -527,58 +420,14 @@ class FakeWorld:
             raise NoFakeKernel(op.func, RESIZED)
 
     def _output_device(
-        self, op: _OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake]
+        self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake]
     ) -> torch.device:
         if op.takes_device:
             wanted = kwargs.get("device")
             if wanted is not None:
-                return _with_index(torch.device(wanted))
+                return with_index(torch.device(wanted))
             return fakes[0].device if fakes else torch.device("cpu")
         return common_device(op.func, fakes)
-
-
-def common_device(func: Any, fakes: list[Fake]) -> torch.device:
-    """The device on which eager puts the outputs; raises eager's error where they differ."""
-    if not fakes:
-        return torch.device("cpu")
-    device = fakes[0].facts.device
-    scalar = not fakes[0].facts.size
-    for fake in fakes:
-        other = fake.facts.device
-        if other == device:
-            scalar = scalar and not fake.facts.size
-            continue
-        if not fake.facts.size and other.type == "cpu":
-            continue
-        if scalar and device.type == "cpu":
-            device, scalar = other, False
-            continue
-        if func in _MIXED_DEVICES:
-            break
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{device} and {other}!"
-        )
-    return device
-
-
-# Operations that take tensors of several devices; the outputs live where the first argument does.
-_MIXED_DEVICES: frozenset[Any] = frozenset(
-    {
-        aten.copy_.default,
-        aten.index.Tensor,
-        aten.index_put.default,
-        aten.index_put_.default,
-        aten._index_put_impl_.default,
-    }
-)
-
-
-def _with_index(device: torch.device) -> torch.device:
-    """`cuda` means the current device."""
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def _zeros_like(fake: Fake) -> torch.Tensor:
@@ -598,123 +447,3 @@ def _map_tensors(value: Any, change: Callable[[Any], Any], found: list[Any]) -> 
     if isinstance(value, dict):
         return {name: _map_tensors(item, change, found) for name, item in value.items()}
     return value
-
-
-# -- facts about operations --------------------------------------------------------------------
-
-
-class _OpFacts:
-    """What the dispatcher must know of one operation, read once from its schema and tags."""
-
-    __slots__ = (
-        "changes_facts", "data_dependent", "draws", "func", "pointwise", "rule", "special",
-        "takes_device", "takes_generator",
-    )  # fmt: skip
-
-    def __init__(self, func: Any) -> None:
-        names = {argument.name for argument in func._schema.arguments}
-        tags = func.tags
-        self.func = func
-        self.takes_device = "device" in names
-        self.takes_generator = "generator" in names
-        self.changes_facts = torch.Tag.inplace_view in tags
-        self.draws = torch.Tag.nondeterministic_seeded in tags
-        self.data_dependent = (
-            torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-        )
-        self.special = _SPECIAL.get(func)
-        self.rule = SHAPE_RULES.get(func)
-        self.pointwise = torch.Tag.pointwise in tags
-        if self.rule is None and self.pointwise:
-            self.rule = pointwise_outcome(func)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, dict(kwargs)
-
-    def refuse(self, args: tuple[Any, ...]) -> None:
-        """Raises where the outcome does not follow from the facts."""
-        if self.func in _RESIZES:
-            raise NoFakeKernel(self.func, RESIZED)
-        if self.func.name().startswith(_MAKES_QUANTISED):
-            raise NoFakeKernel(self.func, "quantised tensors are not modelled")
-        if self.func is aten.repeat_interleave.Tensor:
-            raise DataDependent(self.func)
-        if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
-            raise DataDependent(self.func)
-
-
-_RESIZES: frozenset[Any] = frozenset(
-    {
-        aten.resize_.default,
-        aten.resize_as_.default,
-        aten.set_.default,
-        aten.set_.source_Storage,
-        aten.set_.source_Storage_storage_offset,
-        aten.set_.source_Tensor,
-        aten.set_.source_Tensor_storage_offset,
-    }
-)
-
-_MAKES_QUANTISED = ("aten::quantize_per_", "aten::_make_per_", "aten::_empty_")
-
-# Tagged dynamic for masks as indices or for data that decide only in some calls; those calls are
-# sorted out by the entries of _SPECIAL.
-_STATIC_DESPITE_TAG: frozenset[Any] = frozenset({aten.index.Tensor})
-
-
-def _lift(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.tensor(...)` of the program: remember the value."""
-    source = args[0]
-    if type(source) is Fake:
-        return NotImplemented
-    fake = world.make(world.cache.facts_of(source, source.device))
-    if source.numel() <= 64:
-        fake.__dict__["constant"] = (source.clone(), fake._version)
-    return fake
-
-
-def _item(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source = args[0]
-    if type(source) is Fake:
-        constant = source.constant
-        if constant is None or constant[1] != source._version:
-            raise DataDependent(func)
-        return constant[0].item()
-    return source.item()
-
-
-def _index(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    for index in args[1]:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            raise DataDependent(func)
-    return NotImplemented
-
-
-def _pinned(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    raise NoFakeKernel(func, "whether memory is pinned is not modelled")
-
-
-def _calls_operators(
-    world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Its kernel calls operators that autocast knows, so its result has another dtype under it."""
-    if world.autocast:
-        raise NoFakeKernel(func, "autocast changes the operators that it calls")
-    return NotImplemented
-
-
-def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source = args[0]
-    return world.make(source.facts, source.token) if type(source) is Fake else NotImplemented
-
-
-_SPECIAL: dict[Any, Callable[..., Any]] = {
-    aten.lift_fresh.default: _lift,
-    aten._local_scalar_dense.default: _item,
-    aten.index.Tensor: _index,
-    aten.is_pinned.default: _pinned,
-    aten._transformer_encoder_layer_fwd.default: _calls_operators,
-    aten._native_multi_head_attention.default: _calls_operators,
-    aten.detach.default: _detach,
-    aten.alias.default: _detach,
-}

@@ -1,0 +1,182 @@
+"""What a `FakeWorld` must know of an operation: its schema, its tags, its device, what is special.
+
+In: an ATen operator. Out: its `OpFacts`; the device of its outputs; rows for the few operators that
+are run in another way (`NotImplemented`: as any other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel
+from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
+
+if TYPE_CHECKING:
+    from dynamo.shapes.fake import FakeWorld
+
+RESIZED = "a storage is resized or exchanged"
+aten = torch.ops.aten
+
+
+class OpFacts:
+    """What the dispatcher must know of one operation, read once from its schema and tags."""
+
+    __slots__ = (
+        "changes_facts", "data_dependent", "draws", "func", "pointwise", "rule", "special",
+        "takes_device", "takes_generator",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        names = {argument.name for argument in func._schema.arguments}
+        tags = func.tags
+        self.func = func
+        self.takes_device = "device" in names
+        self.takes_generator = "generator" in names
+        self.changes_facts = torch.Tag.inplace_view in tags
+        self.draws = torch.Tag.nondeterministic_seeded in tags
+        self.data_dependent = (
+            torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+        )
+        self.special = _SPECIAL.get(func)
+        self.rule = SHAPE_RULES.get(func)
+        self.pointwise = torch.Tag.pointwise in tags
+        if self.rule is None and self.pointwise:
+            self.rule = pointwise_outcome(func)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, dict(kwargs)
+
+    def refuse(self, args: tuple[Any, ...]) -> None:
+        """Raises where the outcome does not follow from the facts."""
+        if self.func in _RESIZES:
+            raise NoFakeKernel(self.func, RESIZED)
+        if self.func.name().startswith(_MAKES_QUANTISED):
+            raise NoFakeKernel(self.func, "quantised tensors are not modelled")
+        if self.func is aten.repeat_interleave.Tensor:
+            raise DataDependent(self.func)
+        if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
+            raise DataDependent(self.func)
+
+
+_RESIZES: frozenset[Any] = frozenset(
+    {
+        aten.resize_.default,
+        aten.resize_as_.default,
+        aten.set_.default,
+        aten.set_.source_Storage,
+        aten.set_.source_Storage_storage_offset,
+        aten.set_.source_Tensor,
+        aten.set_.source_Tensor_storage_offset,
+    }
+)
+
+_MAKES_QUANTISED = ("aten::quantize_per_", "aten::_make_per_", "aten::_empty_")
+
+# Tagged dynamic for masks as indices or for data that decide only in some calls; those calls are
+# sorted out by the entries of _SPECIAL.
+_STATIC_DESPITE_TAG: frozenset[Any] = frozenset({aten.index.Tensor})
+
+
+def _lift(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.tensor(...)` of the program: remember the value."""
+    source = args[0]
+    if type(source) is Fake:
+        return NotImplemented
+    fake = world.make(world.cache.facts_of(source, source.device))
+    if source.numel() <= 64:
+        fake.__dict__["constant"] = (source.clone(), fake._version)
+    return fake
+
+
+def _item(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    if type(source) is Fake:
+        constant = source.constant
+        if constant is None or constant[1] != source._version:
+            raise DataDependent(func)
+        return constant[0].item()
+    return source.item()
+
+
+def _index(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for index in args[1]:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            raise DataDependent(func)
+    return NotImplemented
+
+
+def _pinned(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    raise NoFakeKernel(func, "whether memory is pinned is not modelled")
+
+
+def _calls_operators(
+    world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Its kernel calls operators that autocast knows, so its result has another dtype under it."""
+    if world.autocast:
+        raise NoFakeKernel(func, "autocast changes the operators that it calls")
+    return NotImplemented
+
+
+def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[0]
+    return world.make(source.facts, source.token) if type(source) is Fake else NotImplemented
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    aten.lift_fresh.default: _lift,
+    aten._local_scalar_dense.default: _item,
+    aten.index.Tensor: _index,
+    aten.is_pinned.default: _pinned,
+    aten._transformer_encoder_layer_fwd.default: _calls_operators,
+    aten._native_multi_head_attention.default: _calls_operators,
+    aten.detach.default: _detach,
+    aten.alias.default: _detach,
+}
+
+
+def common_device(func: Any, fakes: list[Fake]) -> torch.device:
+    """The device on which eager puts the outputs; raises eager's error where they differ."""
+    if not fakes:
+        return torch.device("cpu")
+    device = fakes[0].facts.device
+    scalar = not fakes[0].facts.size
+    for fake in fakes:
+        other = fake.facts.device
+        if other == device:
+            scalar = scalar and not fake.facts.size
+            continue
+        if not fake.facts.size and other.type == "cpu":
+            continue
+        if scalar and device.type == "cpu":
+            device, scalar = other, False
+            continue
+        if func in _MIXED_DEVICES:
+            break
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{device} and {other}!"
+        )
+    return device
+
+
+# Operations that take tensors of several devices; the outputs live where the first argument does.
+_MIXED_DEVICES: frozenset[Any] = frozenset(
+    {
+        aten.copy_.default,
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+    }
+)
+
+
+def with_index(device: torch.device) -> torch.device:
+    """`cuda` means the current device."""
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
