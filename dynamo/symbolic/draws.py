@@ -27,7 +27,7 @@ def known_outcome(node: fx.Node) -> bool | None:
     draw, bound = node.args
     if isinstance(bound, fx.Node):
         draw, bound, compare = bound, draw, MIRRORED[compare]
-    if not (isinstance(draw, fx.Node) and type(bound) in (int, float)) or not _is_draw(draw):
+    if not (isinstance(draw, fx.Node) and isinstance(bound, int | float) and _is_draw(draw)):
         return None
     if set(draw.users) != {node}:
         return None  # it may have been written to in between

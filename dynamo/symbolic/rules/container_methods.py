@@ -143,7 +143,7 @@ def register_sequence(kind: type) -> None:
             )
         return tx.trace.call(tx, operator.add, mine, other)
 
-    @rule([kind.__mul__, kind.__rmul__])  # type: ignore[attr-defined]
+    @rule([kind.__mul__, kind.__rmul__])  # type: ignore[attr-defined, operator]
     def repeat(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
         mine = content_of(left, kind)
         if mine is None or tx.trace.as_index(tx, right) is None:
@@ -166,9 +166,9 @@ def register() -> None:
             register_comparison(kind, name)
     rule(dict.__or__)(functools.partial(union, 1))
     rule(dict.__ror__)(functools.partial(union, -1))
-    for kind in (dict, collections.OrderedDict):
+    for mapping in (dict, collections.OrderedDict):
         for name in ("eq", "ne"):
-            register_comparison(kind, name)
+            register_comparison(mapping, name)
 
 
 register()

@@ -222,7 +222,7 @@ def dict_pop(tx: SymbolicFrame, var: DictVar, key: Var, default: Var | None = No
 
 
 @rule(dict.popitem, DictVar)
-def dict_popitem(tx: SymbolicFrame, var: DictVar) -> Var:
+def dict_popitem(tx: SymbolicFrame, var: DictVar) -> Var | None:
     return popitem(tx, var)
 
 

@@ -37,7 +37,7 @@ def wrap_compiled(trace: Trace, value: Any, source: Source | None) -> Var:
 
 
 class ScriptedVar(OpaqueVar):
-    """A function that TorchScript has compiled, called as the Python function that it was made of."""
+    """A function that TorchScript has compiled, called as the function that it was made of."""
 
     def __init__(self, trace: Trace, value: Any, source: Source, function: Var) -> None:
         super().__init__(trace, value, source, Break("attribute_unknown", f"of {value!r}"))

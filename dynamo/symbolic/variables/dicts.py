@@ -102,7 +102,7 @@ class DictVar(Var):
         self._trace = None
         # `move_to_end` of an OrderedDict moves nothing in the dict below it.
         places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
-        for key, value in list(self.kind.items(self._real)):
+        for key, value in list(self.kind.items(self._real)):  # type: ignore[attr-defined]
             if is_plain_key(key):
                 key_var: Var = ConstVar(key)
                 value_source: Source = ItemSource(source, key)

@@ -7,6 +7,7 @@ operation could ask for, the operation is the plain value's.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 VALUES = (int, float, complex, str, bytes, tuple)
 # How the plain value is read, running no override.
-PLAIN = {complex: complex.__pos__, str: str.__str__,
+PLAIN: dict[type, Callable[[Any], Any]] = {complex: complex.__pos__, str: str.__str__,
          bytes: lambda value: bytes.__getitem__(value, slice(None))}
 # Special methods that say nothing of the value.
 HARMLESS = frozenset("__new__ __init__ __getattr__ __setattr__ __delattr__ __reduce__ __copy__ "
