@@ -223,11 +223,17 @@ class ItemSource(Source):
     def text(self) -> str:
         if isinstance(self.base, DictSource) and isinstance(self.key, str):
             return f"{self.base.base.text()}.{self.key}"
-        owner = getattr(self.base, "base", None)
-        if isinstance(owner, DictSource) and getattr(self.base, "key", None) in REGISTRIES:
-            module, name = owner.base.text(), str(self.key)
+        if self.registry() is not None:
+            module, name = self.base.base.base.text(), str(self.key)  # type: ignore[attr-defined]
             return f"{module}[{name}]" if name.isdecimal() else f"{module}.{name}"
         return f"{self.base.text()}[{self.key!r}]"
+
+    def registry(self) -> str | None:
+        """The registry of an `nn.Module` (`_parameters`, `_modules` ..) that this is an item of."""
+        place = self.base
+        if isinstance(place, ItemSource) and isinstance(place.base, DictSource):
+            return place.key if place.key in REGISTRIES else None
+        return None
 
     def fetch(self, scope: Scope) -> Any:
         container = self.base.fetch(scope)

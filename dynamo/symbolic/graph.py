@@ -14,10 +14,9 @@ import torch
 from torch import fx
 
 from dynamo.guards.records import UserLine
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import ItemSource, Source
 from dynamo.symbolic.trace_result import GraphInput, GraphRecord
 
-HELD_BY_MODULE = re.compile(r"\._(?:parameters|buffers)\[[^\]]*\]$")
 StackReader = Callable[[], tuple[UserLine, ...]]
 
 
@@ -41,7 +40,9 @@ class GraphBuilder:
         with self.graph.inserting_before(before):
             node = self.graph.create_node("placeholder", name, (), {}, name=name)
         node.meta["example_value"] = example
-        node.meta["held_by_module"] = HELD_BY_MODULE.search(source.text()) is not None
+        node.meta["held_by_module"] = (
+            isinstance(source, ItemSource) and source.registry() in ("_parameters", "_buffers")
+        )
         self.inputs[node] = GraphInput(name, source, example)
         return node
 

@@ -100,7 +100,7 @@ return a * x, a.dtype
 # state: default dtype left changed | 2
 def f(x, y):
     old = torch.get_default_dtype(); torch.set_default_dtype(torch.float64); a = torch.rand(2).dtype; torch.set_default_dtype(old); return x * 2, a
-# state: default device | 0
+# state: default device | 3
 torch.set_default_device("meta"); a = torch.ones(3); torch.set_default_device(None); return x * 2, a.device, torch.ones(1).device
 # state: device context | 3
 with torch.device("meta"): a = torch.ones(3)
