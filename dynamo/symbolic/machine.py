@@ -145,10 +145,11 @@ class SymbolicFrame:
 
     def has_cleanup(self) -> bool:
         """True for a suspended generator frame that must still run when it is closed."""
-        handler = self.decoded.handlers[self.current.index]
-        if handler is None:
-            return False
-        return self.decoded.instructions[handler.target].op != "STOPITERATION_ERROR"
+        handlers, code = self.decoded.handlers, self.decoded.instructions
+        handler = handlers[self.current.index]
+        while handler is not None and code[handler.target].op == "CLEANUP_THROW":
+            handler = handlers[handler.target]  # `yield from` on 3.12: it only passes on
+        return handler is not None and code[handler.target].op != "STOPITERATION_ERROR"
 
     def handle(self, error: ObservedException) -> None:
         """Goes to the handler of an exception that the current instruction raised."""

@@ -67,8 +67,8 @@ def told_name(cls: type) -> str:
     >>> told_name(collections.deque), told_name(dict)
     ('collections.deque', 'dict')
     """
-    static = not cls.__flags__ & (1 << 9)
-    return f"{cls.__module__}.{cls.__name__}" if static and cls.__module__ != "builtins" else (
+    immutable = cls.__flags__ & (1 << 8)  # as are types of C, and no others
+    return f"{cls.__module__}.{cls.__name__}" if immutable and cls.__module__ != "builtins" else (
         cls.__name__)
 
 

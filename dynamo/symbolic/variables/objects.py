@@ -19,7 +19,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict
+from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class ObjectVar(Var):
         if hasher is object.__hash__ and find_in_mro(cls, "__eq__") is object.__eq__:
             return ("identity", self)
         if hasher is None:
-            tx.trace.raise_exception(TypeError, f"unhashable type: '{cls.__name__}'")
+            tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
         if self.content is not None and find_in_mro(type(self), "__hash__") is not None:
             if isinstance(hasher, types.WrapperDescriptorType) and hasher is not object.__hash__:
                 return self.content.hash_key(tx)
