@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import Unsupported
 from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import Layout
 from inductor.ir.index import constant, flatten, floordiv, mod
@@ -174,6 +175,9 @@ def _clipped(position: int, extent: int) -> int:
 @lowering(aten.select.int)
 def select(call: Call, x: Tensor, dim: int, index: int) -> Any:
     axis = dim % len(x.size)
+    length = hint_of(x.size[axis])
+    if not -length <= hint_of(index) < length:  # torch 2.11 lets an unknown index pass
+        raise Unsupported("an index out of range")
     where = constant(index % x.size[axis])
     return x.as_view(call.layout, lambda indices: (*indices[:axis], where, *indices[axis:]))
 

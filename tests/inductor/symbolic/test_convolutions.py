@@ -45,7 +45,7 @@ def test_channels_last(monkeypatch: Any) -> None:
         for node in module.graph.nodes:
             if node.target is torch.ops.aten.convolution.default:
                 fake = node.args[0].meta["val"]
-                seen.append(fake.is_contiguous(memory_format=torch.channels_last))
+                seen.append(fake.stride()[3] == fake.shape[1] and fake.stride()[1] == 1)
         return real(module, *rest)
 
     monkeypatch.setattr(driver, "compile_aten", spy)
