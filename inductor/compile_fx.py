@@ -163,6 +163,9 @@ def _compile_symbolic(
     """One ATen graph for all sizes that the capture left open, and what tells where it holds."""
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
+    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    if on_gpu and not config.symbolic_on_gpu:
+        raise Unsupported("kernels for all sizes on a GPU are off (symbolic_on_gpu)")
     checks = []
     trains = _needs_gradients(example_inputs)
 

@@ -23,6 +23,13 @@ config = Config(
             "weights in the order in which they are read.",
             ("DYNAMO_FREEZING",),
         ),
+        Knob(
+            "symbolic_on_gpu",
+            False,
+            "One set of Triton kernels for all sizes; else they are built for each of the first "
+            "eight. Off until a transformer has passed on a GPU.",
+            ("DYNAMO_SYMBOLIC_ON_GPU",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
     ],
