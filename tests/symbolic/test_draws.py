@@ -58,3 +58,12 @@ def test_a_draw_that_was_written_to_is_asked():
     torch.manual_seed(1)
     assert torch.equal(dynamo.compile(f, backend=backend)(torch.ones(2)), torch.full((2,), 2.0))
     assert backend.frame_count == 2
+
+
+def test_a_draw_without_memory_is_refused_as_in_eager():
+    def f():
+        return torch.rand([], device="meta") < 0.0 and 1
+
+    for function in (f, dynamo.compile(f, backend="eager")):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            function()

@@ -35,3 +35,27 @@ def test_another_scripted_function_in_its_place_is_seen(monkeypatch):
     assert torch.equal(compiled(x), f(x))
     monkeypatch.setitem(globals(), "scripted", other)
     assert torch.equal(compiled(x), x - 3)
+
+
+@torch.jit.script
+def refuses(x, limit: float):
+    if limit > 1.0:
+        raise ValueError("too much")
+    return x * limit
+
+
+def test_what_torchscript_converts_or_raises_is_left_to_it():
+    def f(x, limit):
+        try:
+            return refuses(x, limit)
+        except Exception as error:
+            return type(error)
+
+    x = torch.arange(3)
+    compiled = dynamo.compile(f, backend="eager")
+    for limit in (0.5, 1, 2.0, "no"):
+        expected, got = f(x, limit), compiled(x, limit)
+        if isinstance(expected, torch.Tensor):
+            assert torch.equal(got, expected) and got.dtype is expected.dtype
+        else:
+            assert got is expected

@@ -10,7 +10,8 @@ from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, Source
 from dynamo.symbolic.stack_values import OpaqueVar
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -46,7 +47,23 @@ class ScriptedVar(OpaqueVar):
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         assert self.source is not None
         tx.trace.guard("ID", self.source, self.value)
-        return self.function.call(tx, args, kwargs)
+        declared = {argument.name: str(argument.type) for argument in self.value.schema.arguments}
+        given = [*zip(declared, args, strict=False), *kwargs.items()]
+        if len(args) > len(declared) or not all(
+            name in declared and _is_declared(var, declared[name]) for name, var in given
+        ):  # TorchScript converts, or raises
+            raise Break("call_of_unknown_value", f"{self!r} with arguments that it converts")
+        try:
+            return self.function.call(tx, args, kwargs)
+        except ObservedException as error:  # TorchScript raises another class
+            raise Break("call_of_unknown_value", f"{self!r}, which raises") from error
+
+
+def _is_declared(var: Var, declared: str) -> bool:
+    """True for a tensor, or a constant of exactly the type that TorchScript declares."""
+    if declared == "Tensor":
+        return isinstance(var, TensorVar)
+    return var.is_constant() and type(var.as_constant()).__name__ == declared
 
 
 @wraps(torch.jit.ScriptFunction)

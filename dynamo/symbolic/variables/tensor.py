@@ -110,7 +110,8 @@ class TensorVar(Var):
             return bool(constant)
         if self.fake.numel() == 0:
             return bool(tx.trace.run_real(lambda: bool(torch.empty(self.fake.shape))))
-        if self.fake.numel() == 1 and (known := known_outcome(self.node)) is not None:
+        is_one = self.fake.numel() == 1 and self.fake.device.type != "meta"
+        if is_one and (known := known_outcome(self.node)) is not None:
             return known
         raise Break("data_dependent_branch", repr(self))
 
