@@ -219,6 +219,8 @@ int check(Run &run, const Instruction &in, PyObject *value) {
         case OP_DICT_LACKS:
             if (Py_IS_TYPE(value, &PyDictProxy_Type)) {
                 found = PyObject_IsTrue(value) < 0 ? -1 : PySequence_Contains(value, in.arg);
+            } else if (PyAnySet_Check(value)) {
+                found = PySet_Contains(value, in.arg);
             } else {
                 found = PyDict_Check(value) ? PyDict_Contains(value, in.arg) : -2;
             }

@@ -25,8 +25,8 @@
     X(LENGTH)         /* len(src) == extra */                                                  \
     X(DICT_KEYS)      /* keys of src are arg, in order */                                      \
     X(EMPTY)          /* src is an empty dict */                                               \
-    X(DICT_HAS)       /* arg in src */                                                         \
-    X(DICT_LACKS)     /* arg not in src */                                                     \
+    X(DICT_HAS)       /* arg in src, a dict or a set */                                        \
+    X(DICT_LACKS)     /* arg not in src, a dict or a set */                                    \
     X(HAS_ATTR)       /* hasattr(src, arg) */                                                  \
     X(LACKS_ATTR)     /* not hasattr(src, arg) */                                              \
     X(SET_ITEMS)      /* the set src has exactly the items arg */                              \

@@ -275,6 +275,8 @@ struct Maker {
             case OP_DICT_LACKS: return PyDict_Check(of) && stamp_version(in.src);
             case OP_DICT_KEYS: return PyDict_CheckExact(of) && stamp_version(in.src);
             case OP_LENGTH: return cover_length(in, of);
+            case OP_TRUTH:
+                return (PyList_CheckExact(of) || PyDict_CheckExact(of)) && cover_length(in, of);
             case OP_SAME:
             case OP_NOT_SAME: return pinned[in.extra];
             case OP_TENSOR: return cover_tensor(in, of);

@@ -24,6 +24,8 @@ BY_KIND = {
     "DICT_LACKS": "Set the key (or attribute) before the first call.",
     "HAS_ATTR": "Set the attribute before the first call, and keep it.",
     "LACKS_ATTR": "Set the attribute before the first call.",
+    "SET_HAS": "Decide the branch outside.",
+    "SET_LACKS": "Decide the branch outside.",
     "SET_ITEMS": "Keep the items of the set, or hold them in a tensor.",
     "SAME": "Pass one object at both places, or different ones, but always alike.",
     "NOT_SAME": "Pass one object at both places, or different ones, but always alike.",

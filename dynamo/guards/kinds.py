@@ -161,6 +161,16 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda v, p: has_key(v, p) is False,
         lambda t, p, v: f"{t} had no key {p!r}, now it has",
     ),
+    "SET_HAS": GuardKind(
+        "DICT_HAS",
+        lambda v, p: isinstance(v, set | frozenset) and p in v,
+        lambda t, p, v: f"{t} had the item {short(p)}, now it has not",
+    ),
+    "SET_LACKS": GuardKind(
+        "DICT_LACKS",
+        lambda v, p: isinstance(v, set | frozenset) and p not in v,
+        lambda t, p, v: f"{t} had no item {short(p)}, now it has",
+    ),
     "SET_ITEMS": GuardKind(
         "SET_ITEMS",
         lambda v, p: isinstance(v, set | frozenset) and const_equal(frozenset(v), p),

@@ -29,6 +29,8 @@ ROWS: dict[str, tuple[str, str]] = {
     "PRESENT": ("{t} exists", "it is read, which raises where it is gone"),
     "DICT_HAS": ("{p} in {t}", "the key is read"),
     "DICT_LACKS": ("{p} not in {t}", "the name is looked up elsewhere"),
+    "SET_HAS": ("{p} in {t}", "a branch depends on it"),
+    "SET_LACKS": ("{p} not in {t}", "a branch depends on it"),
     "SET_ITEMS": ("{t} == {p}", "the items decide what is found"),
     "HAS_ATTR": ("hasattr({t}, {p})", "the program asks for it"),
     "LACKS_ATTR": ("not hasattr({t}, {p})", "the program asks for it"),

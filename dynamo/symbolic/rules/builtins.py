@@ -62,7 +62,7 @@ READS_FRAME = "it reads its own frame"
 
 @rule([len])
 def len_(tx: SymbolicFrame, var: Var) -> Var:
-    if var.is_constant() and not isinstance(var, SequenceVar | RangeVar | SetVar):
+    if not isinstance(var, SequenceVar | RangeVar | SetVar) and var.is_constant():
         return tx.trace.constant(tx.trace.run_real(lambda: len(var.as_constant())))
     return var.length(tx)
 

@@ -194,12 +194,16 @@ class DictVar(Var):
             if not self._real:
                 return bool(self.entries)
             self._trace.guard("TYPE", self.source, type(self._real))
-            self._trace.guard("LENGTH", self.source, len(self._real))
+            self._trace.guard("BOOL_TRUTH", self.source, True)
             return True
         return bool(self._entries)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        return ConstVar(len(self.entries))
+        if self._trace is None:
+            return ConstVar(len(self._entries))
+        self._trace.guard("TYPE", self.source, type(self._real))
+        self._trace.guard("LENGTH", self.source, len(self._real))
+        return ConstVar(len(self._real))
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
         found = self.lookup(tx, key)
@@ -460,10 +464,18 @@ class SetVar(Var):
         raise Break("set_order", repr(self))
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return bool(self.entries)
+        return bool(self.read("BOOL_TRUTH", bool(self._real)) if self.is_unread else self._entries)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        return ConstVar(len(self.entries))
+        size = self.read("LENGTH", len(self._real)) if self.is_unread else len(self._entries)
+        return ConstVar(size)
+
+    def read(self, kind: str, fact: Any) -> Any:
+        """The one fact of the real set that is asked for, guarded."""
+        assert self._trace is not None
+        self._trace.guard("TYPE", self.source, type(self._real))
+        self._trace.guard(kind, self.source, fact)
+        return fact
 
     def find_key(self, tx: SymbolicFrame, item: Var) -> Hashable:
         """The key to look an item up by; a set is looked for as a frozenset."""
@@ -472,7 +484,12 @@ class SetVar(Var):
         return item.hash_key(tx)
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        return ConstVar(self.find_key(tx, item) in self.entries)
+        key, name = self.find_key(tx, item), single_key(item)
+        if self._trace is None or name is NO_KEY or not all(map(is_set_item, self._real)):
+            return ConstVar(key in self.entries)
+        found = name in self._real
+        self.read("SET_HAS" if found else "SET_LACKS", name)
+        return ConstVar(found)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         return self.ordered(tx.trace)

@@ -44,6 +44,7 @@ class SequenceVar(Var):
         self._items: list[Var] = list(items)
         self._real = real
         self._trace = trace
+        self._seen: dict[int, Var] = {}  # items that were read alone
 
     @property
     def items(self) -> list[Var]:
@@ -77,7 +78,7 @@ class SequenceVar(Var):
         return self.kind
 
     def children(self) -> Iterable[Var]:
-        return self._items
+        return (*self._seen.values(), *self._items)
 
     def as_proxy(self) -> Any:
         return self.rebuild([item.as_proxy() for item in self.items])
@@ -90,7 +91,11 @@ class SequenceVar(Var):
         return self.kind(values)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return bool(self.items)
+        if self._trace is None or not self._real:
+            return bool(self.items)
+        self._trace.guard("TYPE", self.source, type(self._real))
+        self._trace.guard("BOOL_TRUTH", self.source, True)
+        return True
 
     def length(self, tx: SymbolicFrame) -> Var:
         return ConstVar(len(self.items))
@@ -129,7 +134,24 @@ class SequenceVar(Var):
             tx.trace.raise_exception(IndexError, f"{self.kind.__name__} {what}index out of range")
         return position
 
+    def read_alone(self, key: Var) -> Var | None:
+        """An item of an unread list, counted from its begin: how many follow is not looked at."""
+        if self._trace is None or self.source is None or type(self._real) is not list:
+            return None
+        index = key.value if type(key) is ConstVar else None
+        if type(index) is not int or not 0 <= index < len(self._real):
+            return None
+        if index not in self._seen:
+            source = ItemSource(self.source, index)
+            self._trace.guard("TYPE", self.source, list)
+            self._trace.guard("PRESENT", source)
+            self._seen[index] = self._trace.wrap(self._real[index], source)
+        return self._seen[index]
+
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        alone = self.read_alone(key)
+        if alone is not None:
+            return alone
         found = self.items[self.index(tx, key, len(self.items))]
         return self.clone(found) if isinstance(found, list) else found
 
