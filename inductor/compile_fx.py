@@ -26,6 +26,7 @@ from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
+from dynamo.base.cuts import has_cuts
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, where_it_holds
 from inductor.config import check_options, config, settings_of
@@ -89,7 +90,7 @@ def compile_fx(
 
     if any(map(is_lazy, example_inputs)):
         return _as_captured(gm, "an input is not what its memory holds")
-    if has_unknowns(gm):
+    if has_unknowns(gm) or has_cuts(gm):
         try:
             return compile_pieces(gm, compile_piece)
         except Unsupported as refusal:

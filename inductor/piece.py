@@ -22,6 +22,7 @@ from dynamo.aot.joint import dense_stride
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
+from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
 CompilePiece = Callable[[fx.GraphModule, list[Any]], Compiled]
@@ -90,8 +91,8 @@ class Piece:
         constants = {symbol: value for symbol, value in values.items() if value < 2}  # in the form
         places = [node for node in graph.nodes if node.op == "placeholder"]
         for node, shown, row, real in zip(places, self.shown, form, inputs, strict=True):
-            node.meta["example_value"] = real
-            if isinstance(real, torch.Tensor):
+            node.meta["example_value"] = shown if type(shown) is Fake else real
+            if isinstance(real, torch.Tensor) and type(shown) is not Fake:
                 node.meta["example_value"] = _remade(shown, row, constants)
         return fx.GraphModule(self.module, graph)
 

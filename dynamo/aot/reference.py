@@ -19,6 +19,7 @@ from dynamo.aot.fakes import facts_of, is_fake, storage_key
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
+from dynamo.base.cuts import has_cuts
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 
@@ -164,6 +165,8 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
 
     Errors: Unsupported, and what eager raises.
     """
+    if has_cuts(gm):
+        raise Unsupported("an operation needs the program's own tensors")
     inputs = [world.input(index, example) for index, example in enumerate(examples)]
     facts = [_facts(item) for item in inputs]
     histories = [item.grad_fn if is_fake(item) else None for item in inputs]

@@ -87,6 +87,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Nothing is wrong. Compile the loss alone and call backward() outside to get one graph."),
     ("random_state", "the state of a random number generator is set or read",
      "Do it outside of the compiled function."),
+    ("hooked_tensor_changed", "a tensor is changed in place after a hook was put on it",
+     "Put the hook on it after the change, or use the operation that makes a new tensor."),
 )
 
 REASONS = {

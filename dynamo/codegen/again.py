@@ -23,13 +23,14 @@ import torch
 from torch import fx
 
 from dynamo.base import logs
+from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import DynamoError
 from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw
 from dynamo.codegen.prune import NOTICED
 from dynamo.hook import Disabled
-from dynamo.shapes.fake import Fake
+from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.rules.torch_functions import TORCH_OPERATORS
 
@@ -39,7 +40,7 @@ DRAWS = (
     "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
 )  # fmt: skip
 HARMLESS = contexts.MODE_NODES | {
-    contexts.enter, contexts.leave, operator.getitem, getattr, torch._check,
+    contexts.enter, contexts.leave, operator.getitem, getattr, torch._check, watch_gradient,
 }  # fmt: skip
 OF_NUMBERS = frozenset(("_operator", "builtins", "math"))
 READS = frozenset(("item", "size"))
@@ -49,7 +50,7 @@ WITH_BLOCK = "WITH_EXCEPT_START"
 def can_run_again(graph: fx.Graph) -> bool:
     """True where a graph that has raised may be run once more by eager, from what it was given."""
     outside = {
-        _storage(node.meta["example_value"]) for node in graph.nodes
+        storage_of(node.meta["example_value"]) for node in graph.nodes
         if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.Tensor)
     }
     operations = (node for node in graph.nodes if node.op not in ("placeholder", "output"))
@@ -69,11 +70,7 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if not name or any(part in name.lower() for part in (*NOTICED, *DRAWS)):
         return False
-    return all(_storage(fake) not in outside for fake in written)
-
-
-def _storage(fake: torch.Tensor) -> int:
-    return fake.storage_key if type(fake) is Fake else int(fake.untyped_storage()._cdata)
+    return all(storage_of(fake) not in outside for fake in written)
 
 
 def blocks(decoded: Decoded, instruction: int) -> list[int]:

@@ -8,12 +8,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.hooks import RemovableHandle
+
 from dynamo.base.errors import Break
-from dynamo.codegen.rebuild import Rebuilder, advance, is_fetched, store_method
+from dynamo.codegen.rebuild import Rebuilder, advance, is_fetched, rebuilds, store_method
+from dynamo.hook import Disabled
 from dynamo.symbolic import trace_result as tr
 from dynamo.symbolic.variables.attributes import is_data_descriptor
+from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.handles import HandleVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -191,6 +196,34 @@ def call(rebuilder: Rebuilder, effect: tr.CallEffect) -> None:
     _drop(rebuilder)
 
 
+def register(rebuilder: Rebuilder, effect: tr.RegisterEffect) -> None:
+    if effect.result is not None and effect.result in rebuilder.places:
+        return  # something that was rebuilt before has needed the handle
+    register_hook(rebuilder, effect.function, effect.target, effect.value)
+    if effect.result is None or not rebuilder.counts[effect.result]:
+        _drop(rebuilder)
+    else:
+        rebuilder.places[effect.result] = rebuilder.emitter.store_fresh("handle")
+
+
+@rebuilds(HandleVar)
+def hook_handle(rebuilder: Rebuilder, var: HandleVar) -> None:
+    """Registers the hook, which so far was only to be registered."""
+    register_hook(rebuilder, var.function, var.target, var.hook)
+    rebuilder.keep(var)
+    if var.removed:
+        rebuilder.call_const(REMOVE, var)
+        rebuilder.emitter.emit("POP_TOP")
+
+
+def register_hook(rebuilder: Rebuilder, function: Any, target: Var, hook: Var | None) -> None:
+    """Leaves on the stack what registering gives."""
+    rebuilder.call_const(function, target, *([] if hook is None else [hook]))
+
+
+REMOVE = Disabled(RemovableHandle.remove)
+
+
 ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.StoreAttrEffect: store_attr,
     tr.ContentsEffect: contents,
@@ -198,4 +231,5 @@ ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.StoreCellEffect: store_cell,
     tr.ConsumeEffect: consume,
     tr.CallEffect: call,
+    tr.RegisterEffect: register,
 }

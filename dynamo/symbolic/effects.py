@@ -17,6 +17,7 @@ from dynamo.symbolic.trace_result import (
     ConsumeEffect,
     ContentsEffect,
     Effect,
+    RegisterEffect,
     StoreAttrEffect,
     StoreCellEffect,
     StoreGlobalEffect,
@@ -83,6 +84,20 @@ class Effects:
             for place, effect in self._places.items()
         }
         self.call(function, *args)
+
+    def register(
+        self, function: Callable[..., Any], target: Var, value: Var | None, result: Var | None
+    ) -> Hashable:
+        """A hook is registered; the place is for `forget`."""
+        self._calls += 1
+        place = ("register", self._calls)
+        self._write(place, RegisterEffect(function, target, value, result))
+        return place
+
+    def forget(self, place: Hashable) -> None:
+        """What was to be done there is not to be done."""
+        self.clock += 1
+        self._places.pop(place, None)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -173,6 +188,8 @@ def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:
 
 def _in_words(effect: Effect) -> str:
     name = getattr(effect, "name", "")
+    if isinstance(effect, RegisterEffect):
+        return f"a hook on {effect.target!r}"
     if isinstance(effect, CallEffect):
         return f"a call of {effect.function!r}"
     if isinstance(effect, StoreGlobalEffect):
@@ -194,6 +211,8 @@ def _is_undone(effect: Effect) -> bool:
 
 
 def _written(effect: Effect) -> list[Var]:
+    if isinstance(effect, RegisterEffect):
+        return [effect.target] if effect.value is None else [effect.target, effect.value]
     if isinstance(effect, StoreAttrEffect | StoreGlobalEffect):
         found = [] if effect.value is None else [effect.value]
     else:

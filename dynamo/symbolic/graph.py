@@ -15,6 +15,7 @@ from torch import fx
 
 from dynamo.guards.records import UserLine
 from dynamo.guards.sources import ItemSource, Source
+from dynamo.shapes.fake import Fake
 from dynamo.symbolic.trace_result import GraphInput, GraphRecord
 
 StackReader = Callable[[], tuple[UserLine, ...]]
@@ -76,6 +77,19 @@ class GraphBuilder:
         self._first_operation = node
         node.meta["example_value"] = example
         return node
+
+    def mark_value(self, target: Any, node: fx.Node, storage: int) -> None:
+        """A call of `target` where a tensor has got its value: behind its node, or behind the last
+        that wrote into its storage."""
+        last = self.graph._root.prev
+        while last is not node and not any(
+            storage_of(fake) == storage for fake in last.meta.get("changed", ())
+        ):
+            last = last.prev
+        with self.graph.inserting_after(last):
+            made = self.graph.call_function(target, (node,))
+        made.meta["example_value"] = None
+        made.meta["stack_trace"] = format_stack(self._read_stack())
 
     # -- undoing ----------------------------------------------------------------------------
 
@@ -146,6 +160,11 @@ class GraphBuilder:
                     self.graph.erase_node(node)
         module = fx.GraphModule(torch.nn.Module(), self.graph, class_name="CapturedGraph")
         return GraphRecord(module, tuple(inputs), operations)
+
+
+def storage_of(fake: torch.Tensor) -> int:
+    """What tells the storage of a fake tensor from others."""
+    return fake.storage_key if type(fake) is Fake else int(fake.untyped_storage()._cdata)
 
 
 def format_stack(lines: tuple[UserLine, ...]) -> str:

@@ -73,6 +73,7 @@ class ObjectProtocol:
         self.tensor_inputs: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
+        self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
     # -- knowledge ----------------------------------------------------------------------------
@@ -380,6 +381,12 @@ class ObjectProtocol:
         for other in self.tensor_inputs:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
+
+    def check_watched(self) -> None:
+        """Break where a tensor got another history after a hook was put on it."""
+        for var, history in self.watched.items():
+            if var.fake.grad_fn is not history:
+                raise Break("hooked_tensor_changed", repr(var))
 
     def leave(self) -> None:
         """Leaves what the trace has entered and not left."""

@@ -90,6 +90,7 @@ class Trace(ObjectProtocol):
         self.suspended.clear()
         self.tensor_inputs.clear()
         self.mutated.clear()
+        self.watched.clear()
         self.identified.clear()
         self.effects = Effects()
 

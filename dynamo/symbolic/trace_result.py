@@ -106,6 +106,19 @@ class CallEffect(Effect):
     args: tuple[Any, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RegisterEffect(Effect):
+    """`function(target, value)`, which gives `result`: a hook that is registered on a tensor.
+
+    value: None where the function takes the target alone; result: None where nothing is given.
+    """
+
+    function: Any
+    target: Var
+    value: Var | None
+    result: Var | None
+
+
 # -- exits -----------------------------------------------------------------------------------
 
 

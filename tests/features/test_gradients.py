@@ -194,16 +194,16 @@ return lin(x), sum(n) if n else 0
 seen = []
 h = x.register_hook(lambda g: g * 2)
 return x * y
-# hook: on intermediate | 2
+# hook: on intermediate | 1
 t = x * 2
 t.register_hook(lambda g: g * 3)
 return t * y
-# hook: on intermediate, removed | 3
+# hook: on intermediate, removed | 1
 t = x * 2
 h = t.register_hook(lambda g: g * 3)
 h.remove()
 return t * y
-# hook: appends | 2
+# hook: appends | 1
 t = x * 2
 t.register_hook(lambda g: log.append(g.sum().item()))
 return (t * y).sum()
@@ -212,17 +212,17 @@ def f(x, y):
     h = w.register_hook(scale)
     out = x * w
     return out
-# hook: two on intermediate | 2
+# hook: two on intermediate | 1
 t = x.sin()
 t.register_hook(lambda g: g + 1); t.register_hook(lambda g: g * 2)
 return t * t
-# hook: with closure over tensor | 2
+# hook: with closure over tensor | 1
 t = x.sin(); s = y.sum()
 t.register_hook(lambda g: g * s)
 return t * 2
-# hook: named function | 2
+# hook: named function | 1
 t = x.sin(); t.register_hook(scale); return t * t
-# hook: partial | 2
+# hook: partial | 1
 t = x.sin(); t.register_hook(functools.partial(scale_by, k=4)); return t * t
 # hook: post accumulate outside | 1
 return x * accumulated
@@ -230,11 +230,11 @@ return x * accumulated
 def f(x, y):
     w.register_post_accumulate_grad_hook(lambda p: log.append(1))
     return x * w
-# hook: retain_grad | 2
+# hook: retain_grad | 1
 t = x.sin(); t.retain_grad(); return t * 2, t
-# hook: requires_grad on intermediate without history | 2
+# hook: requires_grad on intermediate without history | 1
 t = y * 2; t.requires_grad_(); return t * x, t
-# hook: requires_grad on a new tensor | 2
+# hook: requires_grad on a new tensor | 1
 t = torch.ones(3); t.requires_grad = True; return t * x
 # hook: detach_ | 1
 t = x * 2; t.detach_(); return t * x
@@ -243,7 +243,7 @@ t = (x * 2)[0]
 try: t.detach_()
 except RuntimeError as e: return x * 2, str(e)[:30]
 return t * 2
-# hook: set requires_grad false | 2
+# hook: set requires_grad false | 1
 t = y * 2; t.requires_grad = True; t.requires_grad = False; return t * x
 # hook: module full backward | 1
 return with_backward_hook(x)
@@ -376,7 +376,7 @@ return STE.apply(x) * x
 return Reverse.apply(x, 0.5).sum() + w.sum()
 # function: called through a staticmethod alias | 1
 return cube(x) * 2
-# function: hooks on its output | 2
+# function: hooks on its output | 1
 t = Cube.apply(x); t.register_hook(lambda g: g * 2); return t * 2
 ''')
 

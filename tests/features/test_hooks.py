@@ -42,7 +42,7 @@ def build(kind: str) -> tuple[nn.Module, list[Any]]:
 @pytest.mark.parametrize("needs", [True, False])
 def test_backward_hooks(kind: str, backend: str, needs: bool) -> None:
     (eager, wanted), (traced, found) = build(kind), build(kind)
-    compiled = dynamo.compile(traced, backend=backend)
+    compiled = dynamo.compile(traced, backend=backend, fullgraph=True)
     for _ in range(2):
         x = torch.rand(5, 3, requires_grad=needs)
         y = x.detach().clone().requires_grad_(needs)

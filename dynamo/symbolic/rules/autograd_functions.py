@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
 
+from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules import torch_functions
@@ -47,6 +48,12 @@ class TracedContext:
         pass
 
 
+@runs_alone
+def hook_gradients(*tensors: Any) -> Any:
+    """In a graph: what torch puts before and behind a module with backward hooks."""
+    return BackwardHookFunction.apply(*tensors)  # type: ignore[no-untyped-call]
+
+
 def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
     """A plain function that applies one autograd function."""
 
@@ -65,7 +72,7 @@ def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Va
     if not isinstance(cls, ClassVar) or kwargs or torch_functions.in_transform():
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
-        raise Break("call_of_unknown_function", "backward hooks of a module")
+        return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
     if trace.effects.has_outside():
         raise Break("call_of_unknown_function", f"apply of {cls!r} after changes it may read")
     for arg in args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.functions import NamedMethodVar
 from dynamo.symbolic.variables.lists import ListVar
 
 if TYPE_CHECKING:
@@ -165,22 +166,8 @@ class GraphContextVar(Var):
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name in ("__enter__", "__exit__"):
-            return ContextMethodVar(self, name)
+            return NamedMethodVar(self, name)
         raise Break("attribute_unknown", f"{name} of {self!r}")
-
-
-class ContextMethodVar(Var):
-    """`context.__enter__` or `context.__exit__`, bound."""
-
-    def __init__(self, context: GraphContextVar, name: str) -> None:
-        super().__init__()
-        self.context, self.name = context, name
-
-    def children(self) -> Iterable[Var]:
-        return (self.context,)
-
-    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return self.context.call_method(tx, self.name, args, kwargs)
 
 
 class AttentionKernelVar(GraphContextVar):

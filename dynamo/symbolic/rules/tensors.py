@@ -10,7 +10,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource
-from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules import hooks, table, torch_functions
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -46,6 +46,8 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if name in HISTORY:
         trace.guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:
+            if var.source is None:
+                return hooks.history(tx, var)
             raise Break("attribute_unknown", f"grad_fn of {var!r}")
         if name == "output_nr" and var.real is not None:
             if var in trace.mutated:
@@ -92,10 +94,9 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
 def set_attr(tx: SymbolicFrame, var: TensorVar, name: str, value: Var) -> None:
     """`tensor.name = value`."""
     trace = tx.trace
-    if name == "requires_grad" and var.fake.is_leaf:
-        trace.guard_history(var)
-        if var.fake.requires_grad is value.truth(tx):
-            return  # as it is already
+    if name == "requires_grad" and var.fake.is_leaf and value.is_constant():
+        hooks.set_requires_grad(tx, var, value)
+        return
     is_none = value.is_constant() and value.as_constant() is None
     if name == "grad" and var.real is not None and (is_none or isinstance(value, TensorVar)):
         if not is_none:  # what eager refuses

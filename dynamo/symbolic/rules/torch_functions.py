@@ -199,11 +199,14 @@ def put_in_graph(
     keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = may_raise
+    node.meta["changed"] = tuple(var.fake for var in changed)
     if not decisions.has("in_graph", function) and given is None:
-        node.meta["written"] = tuple(var.fake for var in changed)
+        node.meta["written"] = node.meta["changed"]
     tx.trace.symbols.unknowns.keep_checks(function)
     for var in changed:
         tx.trace.note_mutation(var)
+    if tx.trace.watched:
+        tx.trace.check_watched()
     return wrap_result(tx, node, result, tensors)
 
 

@@ -265,6 +265,20 @@ class MethodVar(Var):
         return self is other
 
 
+class NamedMethodVar(Var):
+    """`receiver.name`, bound, of a Var that has its methods in `call_method`."""
+
+    def __init__(self, receiver: Var, name: str) -> None:
+        super().__init__()
+        self.receiver, self.name = receiver, name
+
+    def children(self) -> Iterable[Var]:
+        return (self.receiver,)
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return self.receiver.call_method(tx, self.name, args, kwargs)
+
+
 class BuiltinVar(Var):
     """A callable without Python code of its own: what it does is a row of the rule table."""
 

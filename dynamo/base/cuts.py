@@ -1,0 +1,48 @@
+"""Operations of a captured graph that only make sense on the program's own tensors.
+
+In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
+that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def watch_gradient(tensor: torch.Tensor) -> None:
+    """In a graph: a hook will look at the gradient of this tensor, which therefore must be one.
+
+    Errors: RuntimeError where the graph is only recorded.
+    """
+    if torch._C._len_torch_dispatch_stack() or type(tensor) not in PLAIN:
+        raise RuntimeError("a graph with gradients that hooks look at can't be recorded as a whole")
+
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+# Methods that change what autograd knows of a tensor.
+METHODS = frozenset({"requires_grad_"})
+
+
+def runs_alone(function: Any) -> Any:
+    """Marks a function of a graph: it is run as it is.
+
+    >>> is_cut(fx.Graph().call_function(runs_alone(lambda: None)))
+    True
+    """
+    function.runs_alone = True
+    return function
+
+
+def is_cut(node: fx.Node) -> bool:
+    """True for a node that is run as it is."""
+    if node.op == "call_method":
+        return node.target in METHODS
+    return node.target is watch_gradient or bool(getattr(node.target, "runs_alone", False))
+
+
+def has_cuts(gm: fx.GraphModule) -> bool:
+    """True where a graph has such nodes."""
+    return any(map(is_cut, gm.graph.nodes))

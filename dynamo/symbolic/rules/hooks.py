@@ -1,0 +1,124 @@
+"""Hooks on gradients, and what else makes autograd's own record of a tensor matter.
+
+A hook is registered after the graph, as an effect: nothing runs backward before. On a tensor that
+the graph computes, the graph has a node at that place (`watch_gradient`), where backends cut it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.cuts import watch_gradient
+from dynamo.base.errors import Break
+from dynamo.hook import Disabled
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.handles import HandleVar, HistoryVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+NO_GRADIENT = "cannot register a hook on a tensor that doesn't require gradient"
+NOT_LEAF = "post accumulate grad hooks cannot be registered on non-leaf tensors"
+NOT_RETAINED = "can't retain_grad on Tensor that has requires_grad=False"
+REGISTER = Disabled(torch.Tensor.register_hook)
+REGISTER_ON_LEAF = Disabled(torch.Tensor.register_post_accumulate_grad_hook)
+
+
+def watch(tx: SymbolicFrame, var: TensorVar) -> None:
+    """The gradient of a tensor is looked at."""
+    trace = tx.trace
+    if torch_functions.in_transform():
+        raise Break("call_of_unknown_function", "a hook on a gradient in a transform")
+    trace.guard_history(var)
+    if var.source is None or var in trace.mutated:
+        trace.graph.mark_value(watch_gradient, var.node, storage_of(var.fake))
+    trace.watched[var] = var.fake.grad_fn
+
+
+def register(
+    tx: SymbolicFrame, function: Callable[..., Any], target: TensorVar, hook: Var
+) -> HandleVar:
+    """The handle of a hook that is registered after the graph."""
+    watch(tx, target)
+    handle = HandleVar(function, target, hook)
+    handle.place = tx.trace.effects.register(function, target, hook, handle)
+    return handle
+
+
+@rule(torch.Tensor.register_hook, TensorVar)
+def register_hook(tx: SymbolicFrame, var: TensorVar, hook: Var) -> Var:
+    if not var.fake.requires_grad:
+        tx.trace.raise_exception(RuntimeError, NO_GRADIENT)
+    return register(tx, REGISTER, var, hook)
+
+
+@rule(torch.Tensor.register_post_accumulate_grad_hook, TensorVar)
+def register_post_accumulate_grad_hook(tx: SymbolicFrame, var: TensorVar, hook: Var) -> Var:
+    if not var.fake.requires_grad:
+        tx.trace.raise_exception(RuntimeError, NO_GRADIENT)
+    tx.trace.guard_history(var)
+    if not var.fake.is_leaf:
+        tx.trace.raise_exception(RuntimeError, NOT_LEAF)
+    return register(tx, REGISTER_ON_LEAF, var, hook)
+
+
+@rule(torch.Tensor.retain_grad, TensorVar)
+def retain_grad(tx: SymbolicFrame, var: TensorVar) -> Var:
+    if not var.fake.requires_grad:
+        tx.trace.raise_exception(RuntimeError, NOT_RETAINED)
+    tx.trace.guard_history(var)
+    if not var.fake.is_leaf:
+        watch(tx, var)
+        tx.trace.effects.register(torch.Tensor.retain_grad, var, None, None)
+    return ConstVar(None)
+
+
+@rule(torch.Tensor.requires_grad_, TensorVar)
+def requires_grad(tx: SymbolicFrame, var: TensorVar, *args: Var, **kwargs: Var) -> Var | None:
+    """In a transform, of a tensor with a level: see `transforms`. Else a leaf appears in the graph,
+    or the program's own tensor changes."""
+    flag = next(iter((*args, *kwargs.values())), ConstVar(True))
+    if torch_functions.in_transform() or not flag.is_constant() or set(kwargs) - {"requires_grad"}:
+        return None
+    return set_requires_grad(tx, var, flag)
+
+
+def set_requires_grad(tx: SymbolicFrame, var: TensorVar, flag: Var) -> Var:
+    """`var.requires_grad_(flag)`."""
+    trace = tx.trace
+    trace.guard_history(var)
+    if var.fake.requires_grad is flag.as_constant():
+        return var
+    if type(flag.as_constant()) is not bool:
+        raise Break("argument_mismatch", f"requires_grad_({flag!r})")
+    if var in trace.watched:
+        raise Break("hooked_tensor_changed", repr(var))
+    result = torch_functions.call_in_graph(tx, torch._C.TensorBase.requires_grad_, [var, flag], {})
+    trace.graph.mark().meta["written"] = (var.fake,)
+    trace.note_mutation(var)
+    return result
+
+
+def history(tx: SymbolicFrame, var: TensorVar) -> HistoryVar:
+    """`var.grad_fn`."""
+    return HistoryVar(var, lambda name, hook: register(tx, REGISTER_ON_NODE[name], var, hook))
+
+
+def hook_node(name: str) -> Callable[..., Any]:
+    """A function that registers a hook on the node of a tensor."""
+
+    def hook_on_node(tensor: torch.Tensor, hook: Any) -> Any:
+        return getattr(tensor.grad_fn, name)(hook)
+
+    return Disabled(hook_on_node)
+
+
+REGISTER_ON_NODE = {name: hook_node(name) for name in ("register_hook", "register_prehook")}
