@@ -111,5 +111,5 @@ def compile_training(
     graph = with_symbols(graph, world)
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
-    function = make_function(joint, halves, forward, LazyBackward(halves, backward_compiler))
+    function = make_function(gm, joint, halves, forward, LazyBackward(halves, backward_compiler))
     return wrap_compiled(graph, function, gm.forward)

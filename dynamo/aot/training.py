@@ -1,7 +1,8 @@
 """Running a partitioned program under autograd: one `torch.autograd.Function` for each compile.
 
 In: a `Partition` and compilers. Out: a callable from the program's inputs to the values of the
-forward graph (its outputs, then the new values of mutated inputs), differentiable once.
+forward graph (its outputs, then the new values of mutated inputs). With `create_graph=True` the
+captured program runs again to be differentiated twice, where it can (`second_order.py`).
 
 Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
 with the error of eager where one was written into meanwhile. Backward is compiled when it is first
@@ -15,15 +16,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.partition import Partition
 from dynamo.aot.records import Compiler, Place, Unsupported
+from dynamo.aot.second_order import second_order
 
 _TWICE = (
-    b"a compiled backward can't be differentiated again (create_graph=True, double backward): "
-    b"run the function uncompiled for that"
+    b"this compiled backward can't be differentiated again (create_graph=True, double backward): "
+    b"its program draws random numbers, writes into its inputs, or runs under autocast, or an "
+    b"input has changed since. Compile it with backend=\"eager\", or run it uncompiled"
 )
 
 
@@ -55,9 +59,10 @@ class LazyBackward:
 
 
 def make_function(
-    joint: JointGraph, partition: Partition, forward: Callable[..., Any], backward: LazyBackward
+    gm: fx.GraphModule, joint: JointGraph, partition: Partition, forward: Callable[..., Any],
+    backward: LazyBackward,
 ) -> Callable[..., Any]:
-    """The differentiable callable."""
+    """The differentiable callable; gm: the program as it was captured."""
     values = joint.values
     inputs = tuple(at for kind, at in partition.saved if kind == "input")
     outputs = tuple(at for kind, at in partition.saved if kind == "output")
@@ -73,6 +78,7 @@ def make_function(
         for mutation in joint.mutations
         if mutation.output is not None and joint.reference.histories[mutation.input]
     )
+    second = second_order(gm, joint, inputs)
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
 
@@ -82,6 +88,8 @@ def make_function(
             results = tuple(forward(*args))
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
+            if second is not None:
+                ctx.kept = second.keep(args)
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
@@ -96,6 +104,10 @@ def make_function(
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             kept = ctx.saved_tensors
+            if second is not None and torch.is_grad_enabled():
+                again = second.gradients(ctx.kept, kept, grads)
+                if again is not None:
+                    return tuple(again)
             given = [kept[at] for at in order]
             if sizes:
                 given += ctx.sizes

@@ -386,6 +386,7 @@ COMPILED = [
     "grad: clipped",
     "hook: on intermediate",
     "autograd: backward inside",
+    "autograd: gradient penalty",
     "autograd: saved tensors hooks that change",
     "autograd: forward ad",
     "function: ctx attributes",
