@@ -75,7 +75,7 @@ def their_check(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     before = managers()
     torch.compile(model, backend="eager", fullgraph=True)(*args, **kwargs)
     (manager,) = [new for new in managers() if not any(new is old for old in before)]
-    forward = type(model).forward  # what is captured is this function, or a decorator's in its place
+    forward = type(model).forward  # captured is this function, or a decorator's in its place
     scope = {**inspect.getclosurevars(forward).nonlocals, "args": args, "kwargs": kwargs}
     scope.update(inspect.signature(forward).bind(model, *args, **kwargs).arguments)
     assert manager.check(scope)
@@ -175,11 +175,14 @@ def main() -> None:
 
     skipping = hook.Region(lambda frame: hook.SKIP)
     wrapped = hook.Compiled(skipping, identity)
-    report("entering and leaving a region", {"plain": lambda: identity(1), "in": lambda: wrapped(1)})
+    calls = {"plain": lambda: identity(1), "in": lambda: wrapped(1)}
+    report("entering and leaving a region", calls)
 
     value = torch.randn(2, 8)
-    models = [(f"MLP of {n} layers", Layers(n), (value,), {}) for n in (1, 10, 100)]
-    models.append(("BERT of 12 layers", bert()[0], (), bert()[1]))
+    models: list[tuple[str, torch.nn.Module, tuple[Any, ...], dict[str, Any]]] = [
+        *((f"MLP of {n} layers", Layers(n), (value,), {}) for n in (1, 10, 100)),
+        ("BERT of 12 layers", bert()[0], (), bert()[1]),
+    ]
     for name, model, args, kwargs in models:
         ours, count = our_check(model, args, kwargs)
         calls = {"ours": ours}
