@@ -106,15 +106,19 @@ def test_a_python_step_counter_compiles_twice(way: str, monkeypatch: pytest.Monk
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("foreach", [False, True])
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "Adadelta", "Rprop", "RAdam", "NAdam"])
+RATES_IN_TENSORS = [
+    (kind, foreach)
+    for kind in ("SGD", "Adam", "Adadelta", "Rprop", "RAdam", "NAdam")
+    for foreach in (False, True)
+    if (kind, foreach) != ("Adam", True)  # refused: see below
+]
+
+
+@pytest.mark.parametrize(("kind", "foreach"), RATES_IN_TENSORS)
 def test_a_learning_rate_in_a_tensor_compiles_twice(kind: str, foreach: bool) -> None:
     capturable = {"capturable": False} if kind != "SGD" else {}
     settings = {"lr": torch.tensor(0.1), "foreach": foreach, **capturable}
-    try:
-        expected = train(kind, settings, True, lambda optimizer: optimizer.step)
-    except ValueError:
-        pytest.skip("eager refuses it")
+    expected = train(kind, settings, True, lambda optimizer: optimizer.step)
     counter = CompileCounter("eager")
     got = train(kind, settings, True, lambda o: WAYS["method"](o, counter))
     assert 1 <= counter.frame_count <= 2
@@ -173,3 +177,64 @@ def test_the_default_backend_trains_alike() -> None:
     got = train("AdamW", {}, True, lambda o: WAYS["method"](o, "inductor"))
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+CAPTURABLE = [
+    "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "RMSprop", "ASGD", "Rprop",
+]
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("Adam", {"lr": torch.tensor(0.1), "foreach": True}),
+    ("AdamW", {"lr": torch.tensor(0.1), "foreach": True}),
+    *((kind, {"capturable": True, "foreach": each}) for kind in CAPTURABLE for each in (False, True)),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), REFUSED, ids=str)
+def test_what_eager_refuses_on_a_cpu_is_refused_alike(kind: str, settings: dict[str, Any]) -> None:
+    errors = []
+    for make_step in (lambda o: o.step, lambda o: WAYS["method"](o, "eager")):
+        with pytest.raises((ValueError, AssertionError)) as caught:
+            train(kind, settings, False, make_step)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+
+
+def minimise(
+    settings: dict[str, Any], compile_step: Callable[[Any], Callable[[Any], Any]]
+) -> tuple[list[float], list[torch.Tensor]]:
+    """The losses of 20 steps of LBFGS, and the parameters after them."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1))
+    model.double()
+    x, y = torch.randn(16, 4).double(), torch.randn(16, 1).double()
+    optimizer = torch.optim.LBFGS(model.parameters(), **settings)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    step = compile_step(optimizer)
+    losses = [float(step(closure).detach()) for _ in range(20)]
+    return losses, [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:.*reached the recompile limit")
+@pytest.mark.parametrize(
+    ("settings", "backend"),
+    [
+        ({"max_iter": 3, "history_size": 4}, "eager"),
+        ({"max_iter": 3, "history_size": 4}, "inductor"),
+        ({"max_iter": 2, "line_search_fn": "strong_wolfe"}, "eager"),
+    ],
+    ids=str,
+)
+def test_lbfgs_with_a_closure(settings: dict[str, Any], backend: str) -> None:
+    """Its decisions read data, so it breaks; what it compiles comes to an end."""
+    expected = minimise(settings, lambda optimizer: optimizer.step)
+    counter = CompileCounter(backend)
+    got = minimise(settings, lambda optimizer: dynamo.compile(optimizer.step, backend=counter))
+    assert got[0][-1] < got[0][0] / 2
+    torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
+    assert 0 < counter.frame_count <= 60
