@@ -7,6 +7,7 @@ compile it by the backend -> generate bytecode -> build guards -> entry.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import sys
@@ -65,6 +66,7 @@ from dynamo.symbolic.rules.contexts import (
     settle_attention_order,
 )
 from dynamo.symbolic.rules.inference import outside_inference_mode
+from dynamo.symbolic.memory import keep_apart
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar
@@ -88,6 +90,8 @@ SET_UP = frozenset(
 )
 # What autograd calls of a compiled graph compiles its backward, at the first time.
 AOT_FOLDER = os.path.join(OWN_FOLDER, "aot") + os.sep
+NUMPY = importlib.util.find_spec("numpy")
+NUMPY_FOLDER = os.path.dirname(str(NUMPY.origin)) + os.sep if NUMPY is not None else "<no numpy>"
 STDLIB = sysconfig.get_path("stdlib") + os.sep
 SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
@@ -173,6 +177,8 @@ class Converter:
             return "torch's own code"
         if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
             return "torch's own code, which sets modules up"
+        if name.startswith(NUMPY_FOLDER):
+            return "numpy's own code"
         if name.startswith(STDLIB) and not name.startswith(SITE):
             return "the standard library"
         return None
@@ -307,6 +313,7 @@ class Converter:
         for var in choose_outputs(exit, effects):
             var.as_proxy()  # made now: unused inputs are about to go
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
+        keep_apart(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         trace.release()

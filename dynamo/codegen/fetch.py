@@ -120,6 +120,13 @@ def _reduce(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.call(0)
 
 
+def _array(fetcher: Fetcher, source: Any) -> None:
+    fetcher.emitter.start_call_const(s.as_tensor)
+    fetcher.load(source.base)
+    fetcher.emitter.load_const(source.kind)
+    fetcher.emitter.call(2)
+
+
 def _builtin(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.load_const(fetcher.builtins)
     fetcher.emitter.load_const(source.name)
@@ -143,6 +150,7 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.TypeSource: _call(type),
     s.WeakRefSource: _weakref,
     s.ReduceSource: _reduce,
+    s.ArraySource: _array,
 }
 # Places that nothing in the new code changes.
 STABLE = (s.LocalSource, s.CellSource, s.GlobalsSource, s.ModuleSource, s.ObjectSource)

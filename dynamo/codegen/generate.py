@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.numbers import is_open
 
+if importlib.util.find_spec("numpy") is not None:
+    importlib.import_module("dynamo.codegen.rebuild_arrays")
 GRAPH_INPUTS = "__graph_inputs"
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.

@@ -5,7 +5,9 @@
 // over with owned values and without tags, for then anything may change on the way.
 #include "machine.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "compare.h"
 #include "tensor_guards.h"
@@ -111,7 +113,24 @@ int has_attribute(Run &run, PyObject *object, PyObject *name) {
     return 1;
 }
 
-bool all_distinct(PyObject **values, const std::vector<int> &registers, bool storages) {
+bool share_no_memory(PyObject **values, const std::vector<int> &registers) {
+    std::vector<std::pair<uintptr_t, uintptr_t>> spans;
+    for (int at : registers) {
+        uintptr_t first, last;
+        if (tensor_span(values[at], &first, &last)) {
+            spans.emplace_back(first, last);
+        }
+    }
+    std::sort(spans.begin(), spans.end());
+    for (size_t i = 1; i < spans.size(); i++) {
+        if (spans[i].first < spans[i - 1].second) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool all_distinct(PyObject **values, const std::vector<int> &registers) {
     constexpr size_t LIMIT = 2048;
     size_t size = 8;
     while (size < 2 * registers.size()) {
@@ -126,10 +145,7 @@ bool all_distinct(PyObject **values, const std::vector<int> &registers, bool sto
     }
     std::memset(table, 0, size * sizeof(void *));
     for (int at : registers) {
-        void *key = storages ? tensor_storage(values[at]) : values[at];
-        if (key == nullptr) {
-            continue;
-        }
+        void *key = values[at];
         size_t slot = ((uintptr_t)key >> 4) * 0x9E3779B97F4A7C15ull >> 32 & (size - 1);
         while (table[slot] != nullptr) {
             if (table[slot] == key) {
@@ -152,6 +168,28 @@ int in_range(PyObject *value, PyObject *bounds) {
         held = PyObject_RichCompareBool(value, high, Py_LE);
     }
     return held;
+}
+
+// The head of a numpy array, as numpy's binary interface fixes it.
+struct ArrayHead {
+    PyObject_HEAD
+    char *data;
+    int dimensions;
+    void *sizes, *strides;
+    PyObject *base, *descr;
+    int flags;
+};
+constexpr int ALIGNED = 0x100, WRITEABLE = 0x400;
+
+// No copy: `torch.from_numpy` of an array that may be written to.
+PyObject *tensor_of_array(Run &run, const Instruction &in, PyObject *value) {
+    PyObject *type = PyTuple_GET_ITEM(in.arg, 0), *function = PyTuple_GET_ITEM(in.arg, 1);
+    if ((PyObject *)Py_TYPE(value) != type) {
+        return nullptr;
+    }
+    int flags = ((ArrayHead *)value)->flags;
+    bool ordinary = (flags & ALIGNED) && (flags & WRITEABLE);
+    return ordinary ? run.own(PyObject_CallOneArg(function, value)) : nullptr;
 }
 
 PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_python) {
@@ -200,6 +238,8 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
                 return nullptr;
             }
             return run.own(PyObject_CallMethod(value, "__reduce__", nullptr));
+        case OP_ARRAY:
+            return tensor_of_array(run, in, value);
         default:
             return nullptr;
     }
@@ -238,9 +278,9 @@ int check(Run &run, const Instruction &in, PyObject *value) {
         case OP_NOT_SAME:
             return value != run.values[in.extra];
         case OP_DISTINCT:
+            return all_distinct(run.values, *(std::vector<int> *)in.spec);
         case OP_DISTINCT_STORAGE:
-            return all_distinct(run.values, *(std::vector<int> *)in.spec,
-                                in.opcode == OP_DISTINCT_STORAGE);
+            return share_no_memory(run.values, *(std::vector<int> *)in.spec);
         case OP_CELL_EMPTY:
             return PyCell_Check(value) && PyCell_GET(value) == nullptr;
         case OP_WEAK_ALIVE:

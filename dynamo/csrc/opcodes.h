@@ -16,6 +16,7 @@
     X(TYPE_OF)        /* dst = type(src) */                                                    \
     X(DEREF)          /* dst = src() of a weak reference */                                    \
     X(REDUCE)         /* dst = src.__reduce__() */                                             \
+    X(ARRAY)          /* dst = the tensor arg(src) of an ordinary numpy array src */            \
     X(TAG_TEST)       /* dict src unchanged since TAG_SEAL: skip `extra` instructions */       \
     X(TAG_SEAL)       /* remember dict src for the TAG_TEST `extra` instructions before */     \
     X(IS_TYPE)        /* type(src) is arg */                                                   \
@@ -34,7 +35,7 @@
     X(SAME)           /* src is register extra */                                              \
     X(NOT_SAME)       /* src is not register extra */                                          \
     X(DISTINCT)       /* the registers arg hold pairwise different objects */                  \
-    X(DISTINCT_STORAGE) /* the tensors in registers arg share no storage */                    \
+    X(DISTINCT_STORAGE) /* the tensors in registers arg share no memory */                     \
     X(CELL_EMPTY)     /* the cell src is empty */                                              \
     X(WEAK_ALIVE)     /* the weak reference src is alive (extra 1) or dead (extra 0) */        \
     X(TRUTH)          /* bool(src) == extra */                                                 \

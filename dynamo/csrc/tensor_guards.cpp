@@ -232,11 +232,20 @@ int tensor_number(PyObject *value, int what, int dim, long long *out) {
     }
 }
 
-void *tensor_storage(PyObject *value) {
+int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last) {
     c10::TensorImpl *impl = impl_of(value);
-    return impl != nullptr && impl->has_storage() && impl->storage().nbytes() > 0
-               ? (void *)impl->storage().unsafeGetStorageImpl()
-               : nullptr;
+    if (impl == nullptr || !impl->has_storage() || impl->numel() == 0) {
+        return 0;
+    }
+    int64_t extent = 1;
+    auto sizes = impl->sizes(), strides = impl->strides();
+    for (size_t i = 0; i < sizes.size(); i++) {
+        extent += (sizes[i] - 1) * strides[i];
+    }
+    size_t item = impl->dtype().itemsize();
+    *first = (uintptr_t)impl->storage().data() + impl->storage_offset() * item;
+    *last = *first + extent * item;
+    return impl->storage().data() != nullptr;
 }
 
 int tensor_add_functions(PyObject *module) {

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+import torch
+
 from dynamo import _C
 from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
@@ -39,6 +41,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.TypeSource: ("TYPE_OF", lambda x: None, lambda x: 0),
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.ReduceSource: ("REDUCE", lambda x: None, lambda x: 0),
+    s.ArraySource: ("ARRAY", lambda x: (x.kind, torch.from_numpy), lambda x: 0),
 }
 FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)
 # Cheap and likely to fail first; kinds not named come last.

@@ -5,9 +5,12 @@ In: guards and the scope of a frame. Out: `Difference`s, by the plain-Python twi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from dynamo import _C
 from dynamo.guards.advice import advice
@@ -89,14 +92,31 @@ def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
 def group_failure(guard: Guard, scope: Scope) -> str | None:
     """The first two values of a group that are one object (or share a storage)."""
     seen: dict[int, Source] = {}
-    by_storage = guard.kind == "NO_STORAGE_ALIAS"
+    if guard.kind == "NO_STORAGE_ALIAS":
+        return overlap_failure(guard, scope)
     for source in guard.payload:
-        value = source.fetch(scope)
-        if by_storage and value.untyped_storage().nbytes() == 0:
-            continue
-        key = value.untyped_storage()._cdata if by_storage else id(value)
+        key = id(source.fetch(scope))
         if key in seen:
-            word = "share memory" if by_storage else "are one tensor"
-            return f"{source.text()} and {seen[key].text()} now {word}"
+            return f"{source.text()} and {seen[key].text()} now are one tensor"
         seen[key] = source
     return None
+
+
+def overlap_failure(guard: Guard, scope: Scope) -> str | None:
+    """The first two tensors of a group that lie in the same memory."""
+    spans = sorted(((*span_of(source.fetch(scope)), source) for source in guard.payload),
+                   key=lambda row: row[:2])
+    spans = [row for row in spans if row[0] < row[1]]
+    for (_, end, one), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
+            return f"{other.text()} and {one.text()} now share memory"
+    return None
+
+
+def span_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first and the last address of a tensor's elements, the last not included."""
+    if tensor.numel() == 0:
+        return 0, 0
+    start = tensor.data_ptr()
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()

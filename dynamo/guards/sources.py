@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dynamo.guards.weak import strongly, weakly
 
 REGISTRIES = ("_modules", "_parameters", "_buffers")  # where a module keeps what are its attributes
@@ -310,6 +312,30 @@ class WeakRefSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         return self.base.fetch(scope)()
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySource(Source):
+    """The tensor in the memory of `base`, a numpy array that is aligned and may be written to.
+
+    kind: numpy's class of arrays.
+    """
+
+    base: Source
+    kind: type
+
+    def text(self) -> str:
+        return self.base.text()
+
+    def fetch(self, scope: Scope) -> Any:
+        return as_tensor(self.base.fetch(scope), self.kind)
+
+
+def as_tensor(array: Any, kind: type) -> torch.Tensor:
+    """`torch.from_numpy`, which raises TypeError or ValueError for most kinds of arrays."""
+    if type(array) is not kind or not (array.flags.aligned and array.flags.writeable):
+        raise TypeError("no ordinary array")
+    return torch.from_numpy(array)
 
 
 @dataclass(frozen=True, slots=True)

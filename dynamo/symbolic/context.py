@@ -58,6 +58,8 @@ class CompileContext:
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
         can't be, because of static_because. fixed: facts that an attempt could not keep symbolic.
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
+    plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
+        only passed on then.
     """
 
     codes: CodeCache
@@ -76,4 +78,5 @@ class CompileContext:
     static_sizes: bool = False
     static_because: str = ""
     fixed: frozenset[Fact] = frozenset()
+    plain_arrays: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)

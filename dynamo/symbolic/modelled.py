@@ -85,7 +85,8 @@ PARTS = (
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
-    importlib.import_module("dynamo.symbolic.rules.numpy_scalars")
+    for _name in ("numpy_scalars", "arrays", "array_functions", "array_indices", "array_tensors"):
+        importlib.import_module(f"dynamo.symbolic.rules.{_name}")
 COMPLETE = all(part.__name__ for part in PARTS)
 
 __all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module"]

@@ -71,6 +71,7 @@ class ObjectProtocol:
         self.contexts: list[Any] = []
         self.inference_mode = self.saw_inference_mode = False
         self.tensor_inputs: list[TensorVar] = []
+        self.arrays: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`

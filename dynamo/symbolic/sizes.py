@@ -16,7 +16,7 @@ import torch
 from dynamo.base.errors import RestartTrace
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import ItemSource, LocalSource, Source
+from dynamo.guards.sources import ArraySource, ItemSource, LocalSource, Source
 from dynamo.shapes.marks import Mark, marks_of
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.variables.base import Var
@@ -162,7 +162,7 @@ def infer_strides(
 
 def is_argument(source: Source) -> bool:
     """True for arguments of the frame and what containers among them hold."""
-    while isinstance(source, ItemSource):
+    while isinstance(source, ItemSource | ArraySource):
         source = source.base
     return isinstance(source, LocalSource)
 

@@ -60,6 +60,7 @@ class Trace(ObjectProtocol):
     steps: instructions executed so far, over all frames; kept by the machine.
     forced_breaks: steps before which this attempt must break.
     handles: True once a frame has `try`, `with` or the like.
+    arrays: tensors in the memory of numpy arrays from outside.
     suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die
         when the program lets go of them.
     """
@@ -89,6 +90,7 @@ class Trace(ObjectProtocol):
         self._known.clear()
         self.suspended.clear()
         self.tensor_inputs.clear()
+        self.arrays.clear()
         self.mutated.clear()
         self.watched.clear()
         self.identified.clear()

@@ -63,8 +63,8 @@ counter_mod = nn.Module(); counter_mod.register_buffer("n", torch.zeros(()))
 ROWS = rows_of('''
 # numpy: read and back | 2
 a = x.detach().numpy(); return torch.from_numpy(a * 2) + y
-# numpy: sum of an array | 2
-a = y.numpy(); return x * float(np.sum(a)), np.sum(a), a.shape
+# numpy: maximum of an array | 3
+a = y.numpy(); return x * float(np.max(a)), np.max(a), a.shape
 # numpy: from_numpy shares memory | 1
 a = np.ones(3, dtype=np.float32); t = torch.from_numpy(a); t.add_(1); return t * x, a
 # numpy: global array argument | 4
@@ -74,8 +74,8 @@ a = y.numpy(); a[0] = 7; return y * x, a
 # numpy: constants and functions | 1
 return x * np.pi + np.float32(2) + np.sqrt(2.0) + np.prod((2, 3)) + np.log(4)
 # numpy: numpy function on a tensor | 1
-return np.mean(y.numpy()), x + 1, np.asarray([1, 2, 3]).tolist()
-# numpy: tensor to array to float | 2
+return np.max(y.numpy()), x + 1, np.asarray([1, 2, 3]).tolist()
+# numpy: tensor to array to float | 3
 return x * np.array([1.0, 2.0, 3.0]).max() + np.arange(3)[1].item()
 # state: fork_rng | 2
 with torch.random.fork_rng(): a = torch.rand(3)

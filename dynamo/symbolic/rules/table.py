@@ -62,6 +62,17 @@ def rule(
     return register
 
 
+def first_rule(function: Any, *kinds: type[Var] | tuple[type[Var], ...]) -> Callable[[Handler], Handler]:
+    """The same, asked before the rows that are there already."""
+
+    def register(handler: Handler) -> Handler:
+        for key in function if isinstance(function, list) else [function]:
+            RULES.setdefault(key, []).insert(0, Rule(kinds, handler))
+        return handler
+
+    return register
+
+
 def late_rule(module: str, name: str) -> Callable[[Handler], Handler]:
     """Registers a handler for a Python function of a module that this import does not load."""
 

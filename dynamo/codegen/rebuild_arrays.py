@@ -1,0 +1,20 @@
+"""How the new bytecode makes numpy arrays, and numbers of numpy, of what the graph gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.codegen.rebuild import Rebuilder, rebuilds
+from dynamo.symbolic.variables.arrays import ArrayVar
+
+
+@rebuilds(ArrayVar)
+def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
+    """In the memory of the graph's result."""
+    rebuilder.call_const(number_of if var.scalar else torch.Tensor.numpy, var.tensor)
+
+
+def number_of(tensor: torch.Tensor) -> Any:
+    return tensor.numpy()[()]

@@ -1,0 +1,114 @@
+"""Reading and writing parts of numpy arrays."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.array_calls import Call, ask, call, plain, refusal, storage
+from dynamo.symbolic.rules.arrays import check_write
+from dynamo.symbolic.rules.table import first_rule, rule
+from dynamo.symbolic.variables.arrays import ArrayVar
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def is_mask(key: Any) -> bool:
+    return isinstance(key, TensorVar) and key.fake.dtype is torch.bool
+
+
+def parts_of(key: Any) -> list[Any]:
+    """The indices of a key, those of lists inside of it too."""
+    found: list[Any] = []
+    for part in key if isinstance(key, tuple | list) else [key]:
+        found += parts_of(part) if isinstance(part, tuple | list) else [part]
+    return found
+
+
+def get(call: Call, x: TensorVar, key: Any) -> Any:
+    parts = parts_of(key)
+    if any(is_mask(part) or type(part) in (bool, numpy.bool_) for part in parts):
+        raise ValueError("a mask")
+    return call(torch.Tensor.__getitem__, x, key)
+
+
+@first_rule([numpy.ndarray.__getitem__, operator.getitem], ArrayVar, Var)
+def getitem(tx: SymbolicFrame, array: ArrayVar, key: Var) -> Var:
+    if array.scalar:
+        raise Break("index_unknown", repr(array))
+    return call(tx, operator.getitem, get, (array, key), {})
+
+
+@first_rule([numpy.ndarray.__setitem__, operator.setitem], ArrayVar, Var, Var)
+def setitem(tx: SymbolicFrame, array: ArrayVar, key: Var, value: Var) -> Var:
+    """`array[key] = value`, of a number or an array."""
+    check_write(array)
+    target, index = plain(array), plain(key)
+    if isinstance(value, ArrayVar):
+        number, new = None, value.tensor
+    else:
+        number = new = value.as_constant()
+        if not isinstance(number, int | float | numpy.generic):
+            raise Break("index_unknown", f"{array!r}[..] = {value!r}")
+    ask(operator.setitem, target[0], index[0], plain(value)[0])
+    doing, x = Call(tx, target[0]), array.tensor
+    parts = parts_of(index[1])
+    lists = any(isinstance(part, TensorVar) for part in parts) or isinstance(index[1], list) or (
+        isinstance(index[1], tuple) and any(isinstance(part, list) for part in index[1]))
+    if any(type(part) in (bool, numpy.bool_) for part in parts) or lists and number is None:
+        raise Break("index_unknown", f"{array!r}[{key!r}] = {value!r}")
+    if number is not None:  # in the array's dtype, as numpy converts it
+        number = target[0].dtype.type(number).item()
+    try:
+        if is_mask(index[1]):
+            if tuple(index[1].fake.shape) != tuple(x.fake.shape):
+                raise Break("index_unknown", "a mask of another shape")
+            doing(torch.Tensor.masked_fill_, x, index[1], number)
+            return ConstVar(None)
+        if any(map(is_mask, parts)):
+            raise Break("index_unknown", "a mask among indices")
+        if number is None:
+            new = doing.cast(new, x.fake.dtype)
+            new = doing(torch.Tensor.clone, new) if storage(new) == storage(x) else new
+        doing(torch.Tensor.__setitem__, x, index[1], new if number is None else number)
+    except ObservedException as error:
+        raise refusal(operator.setitem, error.value) from error
+    return ConstVar(None)
+
+
+@rule(numpy.ndarray.fill, ArrayVar, Var)
+def fill(tx: SymbolicFrame, array: ArrayVar, value: Var) -> Var:
+    return setitem(tx, array, ConstVar(Ellipsis), value)
+
+
+@first_rule([numpy.ndarray.item, numpy.ndarray.tolist, float, int], ArrayVar)
+def read(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
+    """A value in Python: of one element, as `Tensor.item` gives it."""
+    if args or array.tensor.fake.numel() != 1 or array.tensor.fake.dim() and not array.scalar:
+        raise Break("item", f"{array!r} is read into Python")
+    return tx.trace.call(tx, torch.Tensor.item, array.tensor)
+
+
+@first_rule(float, ArrayVar)
+def to_float(tx: SymbolicFrame, array: ArrayVar) -> Var | None:
+    return None if array.tensor.fake.dtype.is_floating_point else refuse(tx, array)
+
+
+@first_rule(int, ArrayVar)
+def to_int(tx: SymbolicFrame, array: ArrayVar) -> Var | None:
+    return None if array.tensor.fake.dtype in INTS else refuse(tx, array)
+
+
+@rule([numpy.ndarray.item, numpy.ndarray.tolist], ArrayVar)
+def refuse(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
+    raise Break("item", f"{array!r} is read into Python")
