@@ -59,6 +59,7 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
+from dynamo.symbolic.memory import keep_apart
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
@@ -66,7 +67,6 @@ from dynamo.symbolic.rules.contexts import (
     settle_attention_order,
 )
 from dynamo.symbolic.rules.inference import outside_inference_mode
-from dynamo.symbolic.memory import keep_apart
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar

@@ -331,7 +331,7 @@ class ArraySource(Source):
         return as_tensor(self.base.fetch(scope), self.kind)
 
 
-def as_tensor(array: Any, kind: type) -> torch.Tensor:
+def as_tensor(array: Any, kind: Any) -> torch.Tensor:
     """`torch.from_numpy`, which raises TypeError or ValueError for most kinds of arrays."""
     if type(array) is not kind or not (array.flags.aligned and array.flags.writeable):
         raise TypeError("no ordinary array")

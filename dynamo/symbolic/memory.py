@@ -1,7 +1,7 @@
-"""Inputs of a graph that writes into one of them: where a numpy array is among them, none may share memory.
+"""Inputs of a graph that writes into one of them: with a numpy array among them, none share memory.
 
-A backend looks for tensors that share a storage before it runs such a graph; an array's tensor has a
-storage of its own over the same memory, so that the guards have to see to it.
+A backend looks for tensors that share a storage before it runs such a graph; an array's tensor has
+a storage of its own over the same memory, so that the guards have to see to it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A call of numpy on arrays of the program: how it is put into the graph.
 
-In: a function of numpy, its arguments as Vars, and a function that computes the same by torch. Numpy itself
-is asked first, on *shadows*: real arrays of ones that are like the program's in dtype, sizes and
-strides. It says what kind of result there is (array or number, dtype, sizes, strides, whether it lies
-in an argument's memory) and what it refuses. What torch computes must come out alike: where it does
-not, and where numpy raises or warns, the graph breaks, and numpy itself is called.
+In: a function of numpy, its arguments as Vars, and a function that computes the same by torch.
+Numpy itself is asked first, on *shadows*: real arrays of ones that are like the program's in dtype,
+sizes and strides. It says what kind of result there is (array or number, dtype, sizes, strides,
+whether it lies in an argument's memory) and what it refuses. What torch computes must come out
+alike: where it does not, and where numpy raises or warns, the graph breaks, and numpy is called.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def call(
         result = compute(doing, *(b for _, b in pairs), **{k: b for k, (_, b) in keywords.items()})
     except ObservedException as error:
         raise refusal(function, error.value) from error
-    except (TypeError, ValueError, AttributeError) as error:  # arguments that `compute` does not know
+    except (TypeError, ValueError, AttributeError) as error:  # unknown to `compute`
         raise refusal(function, error) from error
     shadows = [a for a, _ in [*pairs, *keywords.values()]]
     return settle(doing, expected, result, shadows, args)

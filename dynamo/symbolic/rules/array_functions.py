@@ -1,7 +1,7 @@
 """Functions and methods of numpy arrays beside arithmetic: reductions, shapes, joining, making.
 
-One row per function: its name in numpy (the method of that name too, where there is one), and how torch
-computes it. A row need not get dtypes, sizes or strides right that numpy would have: they are compared.
+One row per function: its name in numpy (the method of that name too, where there is one), and how
+torch computes it. A row need not get dtypes, sizes or strides right: they are compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def axes_of(x: TensorVar, axis: Any) -> tuple[int, ...]:
     return tuple(int(number) % count for number in axes)
 
 
-# -- reductions --------------------------------------------------------------------------------------
+# -- reductions ------------------------------------------------------------------------------------
 
 
 def reduced(call: Call, x: TensorVar, function: Any, axis: Any, keepdims: Any, **more: Any) -> Any:
@@ -72,12 +72,16 @@ def reduced(call: Call, x: TensorVar, function: Any, axis: Any, keepdims: Any, *
 
 
 @function("sum")
-def sum_(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False) -> Any:
+def sum_(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
     return reduced(call, call.cast(x, call.dtype), torch.sum, axis, keepdims, dtype=call.dtype)
 
 
 @function("mean")
-def mean(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False) -> Any:
+def mean(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
     return reduced(call, call.cast(x, call.dtype), torch.mean, axis, keepdims)
 
 
@@ -121,7 +125,9 @@ def one_axis(call: Call, x: TensorVar, torch_function: Any, axis: Any, **more: A
 
 
 @function("prod")
-def prod(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False) -> Any:
+def prod(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
     need(axis is None and not keepdims or type(axis) is int, "several axes")
     more = {} if axis is None else {"keepdim": bool(keepdims)}
     return one_axis(call, call.cast(x, call.dtype), torch.prod, axis, dtype=call.dtype, **more)
@@ -147,7 +153,7 @@ def argmin(call: Call, x: TensorVar, axis: Any = None) -> Any:
     return one_axis(call, x, torch.argmin, axis)
 
 
-# -- shapes ------------------------------------------------------------------------------------------
+# -- shapes ----------------------------------------------------------------------------------------
 
 
 @function("reshape")
@@ -227,7 +233,7 @@ def astype(call: Call, x: TensorVar, dtype: Any, *, copy: Any = True) -> Any:
     return call.cast(x, call.dtype)
 
 
-# -- several arrays ----------------------------------------------------------------------------------
+# -- several arrays --------------------------------------------------------------------------------
 
 
 def casted(call: Call, arrays: Any) -> list[Any]:
@@ -258,15 +264,20 @@ def vstack(call: Call, arrays: Any) -> Any:
 
 @function("where")
 def where(call: Call, condition: TensorVar, x: Any, y: Any) -> Any:
-    sides = [side if isinstance(side, TensorVar) else call(torch.full, (), side, dtype=call.dtype)
-             for side in (x, y)]
+    sides = [
+        side if isinstance(side, TensorVar) else call(torch.full, (), side, dtype=call.dtype)
+        for side in (x, y)
+    ]
     one, other = (call.cast(side, call.dtype) for side in sides)
     return call(torch.where, call(torch.ne, condition, 0), one, other)
 
 
 @function("clip")
 def clip(call: Call, x: TensorVar, low: Any = None, high: Any = None) -> Any:
-    need(all(type(bound) in (int, float, type(None)) and bound == bound for bound in (low, high)), "bounds")
+    need(
+        all(type(bound) in (int, float, type(None)) and bound == bound for bound in (low, high)),
+        "bounds",
+    )
     if not is_float(x):
         limits, bounds = torch.iinfo(x.fake.dtype), [b for b in (low, high) if b is not None]
         fine = all(type(b) is int and limits.min <= b <= limits.max for b in bounds)
@@ -294,7 +305,7 @@ def sort(call: Call, x: TensorVar, axis: Any = -1) -> Any:
     return call(torch.sort, x, int(axis)).items[0]
 
 
-# -- making ------------------------------------------------------------------------------------------
+# -- making ----------------------------------------------------------------------------------------
 
 
 @function("zeros_like")
@@ -310,8 +321,12 @@ def ones_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
 @function("full_like")
 def full_like(call: Call, x: TensorVar, value: Any, dtype: Any = None) -> Any:
     need(type(value) in (int, float, bool), "the value")
-    return call(torch.full_like, x, call.expected.flat[0].item() if call.expected.size else 0,
-                dtype=call.dtype)
+    return call(
+        torch.full_like,
+        x,
+        call.expected.flat[0].item() if call.expected.size else 0,
+        dtype=call.dtype,
+    )
 
 
 def make_row(known: Any, compute: Compute) -> None:
@@ -334,7 +349,8 @@ def ones(call: Call, shape: Any, dtype: Any = None) -> Any:
 
 def full(call: Call, shape: Any, value: Any, dtype: Any = None) -> Any:
     need(call.expected.size > 0 and type(value) in (int, float, bool), "the value")
-    return call(torch.full, shape, call.expected.flat[0].item(), dtype=call.dtype)
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype)
 
 
 def constant(call: Call, *args: Any, **kwargs: Any) -> Any:
@@ -345,12 +361,19 @@ def constant(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 
 def arange(call: Call, *args: Any, dtype: Any = None) -> Any:
-    if call.expected.dtype.kind != "i" or not all(type(arg) is int for arg in args):
+    if call.expected.dtype.kind != "i" or not all(isinstance(arg, int | Var) for arg in args):
         return constant(call, *args)
     return call(torch.arange, *args, dtype=call.dtype)
 
 
-for _known, _compute in ((numpy.zeros, zeros), (numpy.ones, ones), (numpy.full, full),
-                         (numpy.arange, arange), (numpy.array, constant), (numpy.asarray, constant),
-                         (numpy.linspace, constant), (numpy.eye, constant)):
+for _known, _compute in (
+    (numpy.zeros, zeros),
+    (numpy.ones, ones),
+    (numpy.full, full),
+    (numpy.arange, arange),
+    (numpy.array, constant),
+    (numpy.asarray, constant),
+    (numpy.linspace, constant),
+    (numpy.eye, constant),
+):
     make_row(_known, _compute)

@@ -20,6 +20,7 @@ from dynamo.symbolic.variables.tensor import TensorVar
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
+FLOATS = (torch.float32, torch.float64)
 INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -88,27 +89,24 @@ def setitem(tx: SymbolicFrame, array: ArrayVar, key: Var, value: Var) -> Var:
 
 @rule(numpy.ndarray.fill, ArrayVar, Var)
 def fill(tx: SymbolicFrame, array: ArrayVar, value: Var) -> Var:
-    return setitem(tx, array, ConstVar(Ellipsis), value)
+    setitem(tx, array, ConstVar(Ellipsis), value)
+    return ConstVar(None)
 
 
-@first_rule([numpy.ndarray.item, numpy.ndarray.tolist, float, int], ArrayVar)
-def read(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
+def read(tx: SymbolicFrame, array: ArrayVar, dtypes: Any) -> Var:
     """A value in Python: of one element, as `Tensor.item` gives it."""
-    if args or array.tensor.fake.numel() != 1 or array.tensor.fake.dim() and not array.scalar:
+    fake = array.tensor.fake
+    if fake.numel() != 1 or fake.dim() and not array.scalar or fake.dtype not in dtypes:
         raise Break("item", f"{array!r} is read into Python")
     return tx.trace.call(tx, torch.Tensor.item, array.tensor)
 
 
-@first_rule(float, ArrayVar)
-def to_float(tx: SymbolicFrame, array: ArrayVar) -> Var | None:
-    return None if array.tensor.fake.dtype.is_floating_point else refuse(tx, array)
+def read_rule(function: Any, dtypes: Any) -> None:
+    @first_rule(function, ArrayVar)
+    def evaluate(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
+        return read(tx, array, () if args else dtypes)
 
 
-@first_rule(int, ArrayVar)
-def to_int(tx: SymbolicFrame, array: ArrayVar) -> Var | None:
-    return None if array.tensor.fake.dtype in INTS else refuse(tx, array)
-
-
-@rule([numpy.ndarray.item, numpy.ndarray.tolist], ArrayVar)
-def refuse(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
-    raise Break("item", f"{array!r} is read into Python")
+for _function, _dtypes in ((float, FLOATS), (int, INTS), (numpy.ndarray.item, (*FLOATS, *INTS)),
+                           (numpy.ndarray.tolist, (*FLOATS, *INTS))):
+    read_rule(_function, _dtypes)

@@ -58,8 +58,8 @@ def copied(call: Call, x: TensorVar, dtype: Any = None) -> Any:
     return call(torch.Tensor.clone, call.cast(x, call.dtype))
 
 
-for _function in (numpy.asarray, numpy.ascontiguousarray, numpy.array):
-    array_rule(_function)
+for _name in ("asarray", "ascontiguousarray", "array"):
+    array_rule(getattr(numpy, _name))
 
 
 def tensor_rule(function: Any, copies: bool) -> None:
@@ -83,5 +83,5 @@ def tensor_rule(function: Any, copies: bool) -> None:
         return made  # type: ignore[no-any-return]
 
 
-for _function, _copies in ((torch.from_numpy, False), (torch.as_tensor, False), (torch.tensor, True)):
-    tensor_rule(_function, _copies)
+for _name in ("from_numpy", "as_tensor", "tensor"):
+    tensor_rule(getattr(torch, _name), _name == "tensor")

@@ -1,7 +1,7 @@
 """Arithmetic of numpy arrays: operators and universal functions.
 
-Numpy says in which dtype it computes (`ufunc.resolve_dtypes`); the graph converts, computes by torch,
-and converts the result.
+Numpy says in which dtype it computes (`ufunc.resolve_dtypes`); the graph converts, computes by
+torch, and converts the result.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ UFUNCS: dict[Any, tuple[Any, tuple[str, ...]]] = {
         "logical_xor", "logical_not", "absolute", "less", "less_equal", "greater", "greater_equal",
         "not_equal", "negative", "square", "isfinite", "isinf", "isnan")},
     **{getattr(numpy, name): (getattr(torch, name), FLOATS) for name in (
-        "true_divide", "sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos",
-        "tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh", "arccosh",
-        "arctanh", "hypot", "floor", "ceil", "trunc", "fmax", "fmin", "reciprocal", "copysign",
-        "signbit", "deg2rad", "logaddexp", "fmod")},
+        "true_divide", "sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin",
+        "cos", "tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh",
+        "arccosh", "arctanh", "hypot", "floor", "ceil", "trunc", "fmax", "fmin", "reciprocal",
+        "copysign", "signbit", "deg2rad", "logaddexp", "fmod")},
     numpy.equal: (torch.eq, ALL),
     **{getattr(numpy, name): (getattr(torch, name), WHOLE) for name in (
         "bitwise_and", "bitwise_or", "bitwise_xor")},
@@ -104,9 +104,10 @@ def computed(ufunc: Any, shadows: tuple[Any, ...]) -> Callable[..., Any]:
     def compute(call: Call, *args: Any) -> Any:
         check_values(ufunc, loop, args)
         values = [prepared(call, arg, dtype) for arg, dtype in zip(args, loop, strict=False)]
-        if not isinstance(values[0], TensorVar):  # of torch's functions not all take a number first
+        if not isinstance(values[0], TensorVar):  # not all of torch's take a number
             values[0] = call(torch.full, (), values[0], dtype=loop[0])
-        if len(values) > 1 and function not in TAKE_NUMBERS and not isinstance(values[1], TensorVar):
+        takes = len(values) < 2 or function in TAKE_NUMBERS
+        if not takes and not isinstance(values[1], TensorVar):
             values[1] = call(torch.full, (), values[1], dtype=loop[1])
         return call.cast(call(function, *values), loop[-1])
 
@@ -202,6 +203,10 @@ def operator_rule(real: Any, ufunc: Any) -> None:
 def inplace_rule(name: Any, real: Any, ufunc: Any) -> None:
     """The rows of `a += b`."""
 
+    @first_rule(name, Var, ArrayVar)
+    def reflected(tx: SymbolicFrame, a: Var, b: ArrayVar) -> Var:
+        return apply_ufunc(tx, real, ufunc, (a, b))
+
     @first_rule(name, ArrayVar, Var)
     def evaluate(tx: SymbolicFrame, a: ArrayVar, b: Var) -> Var:
         if a.scalar:
@@ -209,12 +214,6 @@ def inplace_rule(name: Any, real: Any, ufunc: Any) -> None:
         if ufunc is numpy.matmul:
             raise Break("operator_unknown", "a @= b of arrays")
         return into(tx, real, ufunc, (a, b), a)
-
-    @first_rule(name, Var, ArrayVar)
-    def reflected(tx: SymbolicFrame, a: Var, b: ArrayVar) -> Var:
-        if isinstance(a, ArrayVar):
-            return evaluate(tx, a, b)
-        return apply_ufunc(tx, real, ufunc, (a, b))
 
 
 for _ufunc in UFUNCS:
@@ -240,7 +239,8 @@ def refuse_reflected(tx: SymbolicFrame, *args: Var) -> Var:
 
 def dtype_of(var: Var) -> Any:
     """The dtype that a value names; None for none."""
-    value = var.cls if isinstance(var, ClassVar) else var.as_constant() if var.is_constant() else None
+    constant = var.as_constant() if var.is_constant() else None
+    value = var.cls if isinstance(var, ClassVar) else constant
     return None if value is None else ask(numpy.dtype, value)
 
 
@@ -250,7 +250,7 @@ def compare_dtypes(real: Any) -> None:
         @first_rule(real, *kinds)
         def evaluate(tx: SymbolicFrame, a: Var, b: Var) -> Var:
             pair = [dtype_of(a), dtype_of(b)]
-            if None in pair:
+            if any(dtype is None for dtype in pair):
                 raise Break("operator_unknown", f"{a!r} == {b!r}")
             return ConstVar(bool(real(*pair)))
 

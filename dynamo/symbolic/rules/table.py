@@ -62,7 +62,9 @@ def rule(
     return register
 
 
-def first_rule(function: Any, *kinds: type[Var] | tuple[type[Var], ...]) -> Callable[[Handler], Handler]:
+def first_rule(
+    function: Any, *kinds: type[Var] | tuple[type[Var], ...]
+) -> Callable[[Handler], Handler]:
     """The same, asked before the rows that are there already."""
 
     def register(handler: Handler) -> Handler:

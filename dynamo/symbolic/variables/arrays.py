@@ -1,8 +1,8 @@
 """Arrays of numpy: a tensor that lies in the same memory.
 
 An array from outside becomes a graph input (`torch.from_numpy`); one that is made in the trace is a
-result of the graph, of which the new bytecode makes an array again. Kinds of arrays that torch does not
-have, and those that are read-only or misaligned, are only passed on.
+result of the graph, of which the new bytecode makes an array again. Kinds of arrays that torch does
+not have, and those that are read-only or misaligned, are only passed on.
 """
 
 from __future__ import annotations
