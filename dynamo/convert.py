@@ -298,6 +298,7 @@ class Converter:
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
+        trace.made.check(reached)
         for suspended, generator in trace.suspended.items():
             if generator() not in reached:  # it must be closed when the program lets go of it
                 raise RestartTrace(

@@ -20,6 +20,7 @@ from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
 from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
+from dynamo.codegen import rebuild_classes as rebuild_classes  # registers rows
 from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect

@@ -146,6 +146,22 @@ class Rebuilder:
                 self.emitter.load_const(arg)
         self.emitter.call(len(args))
 
+    def call_keywords(
+        self, function: Any, args: Iterable[Var], kwargs: dict[str, Var]
+    ) -> None:
+        """`function(*args, **kwargs)`, for a real function or a Var."""
+        if isinstance(function, Var):
+            self.emitter.start_call(lambda: self.load(function))
+        else:
+            self.emitter.start_call_const(function)
+        self.build("BUILD_TUPLE", args)
+        self.emitter.emit("BUILD_MAP", 0)
+        for name, value in kwargs.items():
+            self.emitter.load_const(name)
+            self.load(value)
+            self.emitter.emit("MAP_ADD", 1)
+        self.emitter.emit("CALL_FUNCTION_EX", 1)
+
     def fill(self, var: Var, function: Any, items: list[Var]) -> None:
         """`function(object, [items])` for the object on the top of the stack, kept."""
         self.keep(var)
@@ -399,15 +415,7 @@ def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
 
 @rebuilds(functions.PartialVar)
 def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
-    emitter = rebuilder.emitter
-    emitter.start_call_const(var.python_type())
-    rebuilder.build("BUILD_TUPLE", [var.function, *var.args])
-    emitter.emit("BUILD_MAP", 0)
-    for name, value in var.keywords.items():
-        emitter.load_const(name)
-        rebuilder.load(value)
-        emitter.emit("MAP_ADD", 1)
-    emitter.emit("CALL_FUNCTION_EX", 1)
+    rebuilder.call_keywords(var.python_type(), [var.function, *var.args], var.keywords)
 
 
 @rebuilds(classes.ClassVar)
@@ -430,11 +438,17 @@ STATIC_NEW = (collections.OrderedDict, types.SimpleNamespace)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
     base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
+    if var.class_var is not None:
+        rebuilder.load(var.class_var)
+        rebuilder.emitter.emit("POP_TOP")
+        if var in rebuilder.places:  # the class refers to this instance
+            rebuilder.load(var)
+            return
     if base in OWN_NEW and content is not None:
-        rebuilder.call_const(base.__new__, cls, content)
+        rebuilder.call_const(base.__new__, var.class_var or cls, content)
         return
     new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
-    rebuilder.call_const(new, cls)
+    rebuilder.call_const(new, var.class_var or cls)
     rebuilder.keep(var)
     if isinstance(content, DictVar):
         store_items(rebuilder, var, content, cls)
@@ -449,7 +463,9 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
 @rebuilds(exceptions.ExceptionVar)
 def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
-    if plain_init:
+    if var.class_var is not None:
+        rebuilder.call_const(var.base().__new__, var.class_var, *var.args)
+    elif plain_init:
         rebuilder.call_const(var.cls, *var.args)
     else:
         rebuilder.call_const(var.cls.__new__, var.cls, *var.args)
@@ -571,16 +587,5 @@ def generator(rebuilder: Rebuilder, var: generators.GeneratorVar) -> None:
     frame = var.frame
     if var.started or frame.arguments is None or frame.function is None:
         raise Break("escaping_generator", repr(var))
-    args, kwargs = frame.arguments
-    emitter = rebuilder.emitter
-    if var.maker is not None:
-        emitter.start_call_const(var.maker)
-    else:
-        emitter.start_call(lambda: rebuilder.load(frame.function))
-    rebuilder.build("BUILD_TUPLE", args)
-    emitter.emit("BUILD_MAP", 0)
-    for name, value in kwargs.items():
-        emitter.load_const(name)
-        rebuilder.load(value)
-        emitter.emit("MAP_ADD", 1)
-    emitter.emit("CALL_FUNCTION_EX", 1)
+    rebuilder.call_keywords(
+        var.maker if var.maker is not None else frame.function, *frame.arguments)

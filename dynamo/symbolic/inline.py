@@ -61,6 +61,16 @@ def inline_function(
     return GeneratorVar(frame)
 
 
+def run_class_body(tx: SymbolicFrame, body: FunctionVar, namespace: Var) -> Var:
+    """Runs the body of a class in a child frame."""
+    closure = dict(zip(body.code.co_freevars, body.closure(tx), strict=True))
+    frame = machine.SymbolicFrame(
+        tx.trace, body.code, body.globals, {}, closure, parent=tx, function=body
+    )
+    frame.namespace = namespace
+    return frame.run()
+
+
 def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
     """Breaks for functions that must not be traced."""
     code = function.code

@@ -43,6 +43,7 @@ class SymbolicFrame:
 
     awaiting: the current instruction will push what the child frame returns, nothing else.
     exception: the exception that is being handled (`sys.exc_info()`).
+    namespace: the names of a class body.
     step_at_start, clock_at_start, mark_at_start, stack_at_start: the state before the current
         instruction.
     """
@@ -62,6 +63,7 @@ class SymbolicFrame:
         self.globals = globals
         self.locals = locals
         self.cells = cells
+        self.namespace: Var | None = None
         self.parent = parent
         self.function = function
         self.decoded = trace.context.codes.decode(code)
@@ -233,6 +235,14 @@ class SymbolicFrame:
     def inline(self, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Runs a Python function as part of this trace."""
         return inline.inline_function(self, function, args, kwargs)
+
+    def run_class_body(self, body: FunctionVar, namespace: Var) -> Var:
+        """Runs the body of a class on its namespace; it gives the cell of `__class__` or None."""
+        before, self.awaiting = self.awaiting, False
+        try:
+            return inline.run_class_body(self, body, namespace)
+        finally:
+            self.awaiting = before
 
     def resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
         """Continues a generator's frame to its next yield."""

@@ -10,6 +10,7 @@ from dynamo.symbolic.rules import (
     builtin_attributes,
     builtins,
     checkpointing,
+    class_bodies,
     conditional,
     container_methods,
     containers,
@@ -74,7 +75,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
-    checkpointing, classes, conditional, constant, container_methods, containers,
+    checkpointing, class_bodies, classes, conditional, constant, container_methods, containers,
     contexts, dates, dicts, dispatching, exception_rules,
     exceptions, folding, foreach, foreign, functions, generator_rules, generators, handles, hooks,
     identity,

@@ -41,6 +41,7 @@ from dynamo.symbolic.variables.iterators import (
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner
+from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -75,6 +76,7 @@ class ObjectProtocol:
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
+        self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
     # -- knowledge ----------------------------------------------------------------------------
@@ -177,6 +179,7 @@ class ObjectProtocol:
     def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
         """`list[int]` and the like."""
         parts = key.unpack(tx) if isinstance(key, TupleVar) else [key]
+        alias_part(tx, cls)
         values = tuple(alias_part(tx, part) for part in parts)
         index = values if isinstance(key, TupleVar) else values[0]
         return tx.trace.wrap(self.run_real(lambda: cls.cls[index]), None)  # type: ignore[index]
@@ -232,7 +235,7 @@ class ObjectProtocol:
         if init is not None and isinstance(init[1], types.FunctionType):
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
             tx.call(self.attributes.bind_raw(tx, raw), args, kwargs)
-        elif value_base(cls) is not None:
+        elif value_base(cls) is not None or issubclass(cls, type):
             pass  # `__new__` has taken the arguments
         elif isinstance(made, ObjectVar) and made.content is not None:
             made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
@@ -243,14 +246,24 @@ class ObjectProtocol:
     def _new_plain(
         self, tx: SymbolicFrame, cls: type, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
+        if issubclass(cls, type):
+            return self.call_real(tx, type.__new__, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined,no-any-return]
         base = value_base(cls)
         if base is None or issubclass(cls, torch.Size):
             return self.new_object(tx, cls, args)
         new = tuple.__new__ if base is tuple else base.__new__
-        return self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined,no-any-return]
+        made = self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined]
+        if cls in self.made.vars:
+            made.class_var = self.made.vars[cls]
+        return made  # type: ignore[no-any-return]
 
     def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
+        made = self._new_object(cls, args)
+        made.class_var = self.made.vars.get(cls)
+        return made
+
+    def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
             if issubclass(
                 cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError
@@ -448,6 +461,8 @@ class ObjectProtocol:
 
 def alias_part(tx: SymbolicFrame, var: Var) -> Any:
     """A parameter of a generic alias."""
+    if isinstance(var, MadeClassVar):
+        raise Break("class_definition", f"{var!r} stands in a generic alias")
     if isinstance(var, ClassVar):
         return var.cls
     if type(var) is ListVar:
@@ -500,6 +515,7 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
     if source is None or not isinstance(source.root(), ObjectSource):
         raise Break("value_unknown", "mappingproxy")
     copy = dict(value)
+    trace.made.note_copy(copy, source)
     return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)
 
 

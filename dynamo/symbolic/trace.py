@@ -38,7 +38,7 @@ from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
@@ -89,6 +89,7 @@ class Trace(ObjectProtocol):
         """Lets go of the program's values: the trace is part of cycles, and dies late."""
         self._known.clear()
         self.suspended.clear()
+        self.made.clear()
         self.tensor_inputs.clear()
         self.arrays.clear()
         self.mutated.clear()
@@ -111,7 +112,7 @@ class Trace(ObjectProtocol):
         """Assumes something about the real value at `source`."""
         if isinstance(source, ObjectSource) and kind in ("TYPE", "ID", "CODE"):
             return
-        if source is not None and is_in_constant_tuple(source):
+        if source is not None and (is_in_constant_tuple(source) or self.made.is_inside(source)):
             return
         self.guards.add(Guard(kind, source, payload, self.user_line()))
 
@@ -131,6 +132,10 @@ class Trace(ObjectProtocol):
             var = known[1]
             if source is not None and var.source is not None and var.source != source:
                 self.guard("SAME", source, var.source)
+            return var
+        if self.made.is_inside(source) and type(value) in COPIED_FROM_MODELS:
+            var = SetVar() if type(value) is set else self.constant(value)
+            self.remember(value, var)
             return var
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))
@@ -351,6 +356,9 @@ METHOD_DESCRIPTORS = (
 )
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
+# What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
+# dataclass keeps against recursion: nobody else sees it).
+COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
 
 
 def is_in_constant_tuple(source: Source) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dynamo.symbolic.opcodes import (
     calls,
+    class_bodies,
     containers,
     exceptions,
     generators,
@@ -14,6 +15,8 @@ from dynamo.symbolic.opcodes import (
 )
 from dynamo.symbolic.opcodes.table import HANDLERS
 
-FAMILIES = (calls, containers, exceptions, generators, jumps, matching, names, operators)
+FAMILIES = (
+    calls, class_bodies, containers, exceptions, generators, jumps, matching, names, operators
+)
 
 __all__ = ["FAMILIES", "HANDLERS"]

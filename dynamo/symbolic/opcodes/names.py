@@ -230,11 +230,6 @@ def RETURN_VALUE(frame: SymbolicFrame, arg: None, instruction: Instruction) -> N
 
 
 breaks_with(
-    "class_definition",
-    """LOAD_BUILD_CLASS LOAD_NAME STORE_NAME DELETE_NAME LOAD_CLASSDEREF LOAD_LOCALS
-    LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS SETUP_ANNOTATIONS""",
-)
-breaks_with(
     "opcode_unknown",
     "IMPORT_STAR PRINT_EXPR INSTRUMENTED CALL_INTRINSIC_1 CALL_INTRINSIC_2 RETURN_CONST",
 )

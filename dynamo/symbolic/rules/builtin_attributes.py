@@ -3,6 +3,7 @@ of `object` and `type`."""
 
 from __future__ import annotations
 
+import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 @rule([type])
-def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     if len(args) != 1:
-        raise Break("class_definition", "type() with three arguments")
+        return None
     return tx.trace.wrap(args[0].python_type(), None)
 
 
@@ -170,7 +171,16 @@ def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
     return found
 
 
-@rule([object.__init__, BaseException.__init__, Exception.__init__])
+# Built-in exceptions that keep their arguments and nothing else.
+PLAIN_EXCEPTIONS = tuple(
+    cls for cls in vars(builtins).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException) and not issubclass(
+        cls, (OSError, ImportError, SyntaxError, UnicodeError, StopIteration, SystemExit, NameError,
+              AttributeError, BaseExceptionGroup))
+)
+
+
+@rule([object.__init__, *{cls.__init__ for cls in PLAIN_EXCEPTIONS}])
 def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
     if isinstance(var, ExceptionVar):
         tx.trace.effects.tick()
@@ -178,15 +188,19 @@ def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
     return NONE
 
 
-@rule([object.__new__, BaseException.__new__, Exception.__new__, list.__new__, dict.__new__,
+@rule([object.__new__, *{cls.__new__ for cls in PLAIN_EXCEPTIONS}, list.__new__, dict.__new__,
        set.__new__])
 def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     assert isinstance(cls, ClassVar)
     return tx.trace.new_object(tx, cls.cls, list(args))
 
 
-@rule([object.__init_subclass__])
-def nothing(tx: SymbolicFrame, *args: Var) -> Var:
+@rule([object.__dict__["__init_subclass__"]])
+def init_subclass(tx: SymbolicFrame, cls: Var, **keywords: Var) -> Var:
+    if keywords:
+        assert isinstance(cls, ClassVar)
+        message = f"{cls.cls.__name__}.__init_subclass__() takes no keyword arguments"
+        tx.trace.raise_exception(TypeError, message)
     return NONE
 
 

@@ -53,6 +53,8 @@ class Var:
     source: Source | None
     # True where `call_method` knows the methods of a built-in type and no rule of the table does.
     methods_by_name = False
+    # The class, for an instance of a class that the trace itself has made.
+    class_var: Var | None = None
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

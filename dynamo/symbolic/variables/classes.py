@@ -129,6 +129,11 @@ class ClassVar(Var):
             return found
         if issubclass(self.cls, torch.Tensor):
             raise Break("generic_alias_of_tensor", repr(self))
+        maker = find_owner(self.cls, "__class_getitem__")
+        if maker is not None and isinstance(maker[1], classmethod) and (
+            isinstance(maker[1].__func__, types.FunctionType) and maker[0].__module__ != "typing"
+        ):
+            return tx.call(self.get_attr(tx, "__class_getitem__"), [key], {})
         return tx.trace.generic_alias(tx, self, key)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:

@@ -78,6 +78,8 @@ class ExceptionVar(Var):
         yield from (self.cause, self.context)
         yield from self.named.values()
         yield from (value for value in self.written.values() if value is not None)
+        if self.class_var is not None:
+            yield self.class_var
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return True

@@ -1,0 +1,37 @@
+"""How the new bytecode makes classes of the program; the other rows are in `rebuild.py`."""
+
+from __future__ import annotations
+
+from dynamo.codegen.rebuild import Rebuilder, rebuilds
+from dynamo.symbolic.variables import made_classes
+
+
+@rebuilds(made_classes.MadePartVar)
+def class_part(rebuilder: Rebuilder, var: made_classes.MadePartVar) -> None:
+    rebuilder.call_keywords(var.function, var.args, var.kwargs)
+
+
+@rebuilds(made_classes.MadeClassVar)
+def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
+    """An empty class, which is then filled: its parts may refer to it."""
+    emitter = rebuilder.emitter
+    emitter.start_call_const(made_classes.make_bare)
+    emitter.load_const(var.kind)
+    emitter.load_const(var.cls.__name__)
+    rebuilder.build("BUILD_TUPLE", var.bases)
+    emitter.load_const(tuple(var.names))
+    emitter.load_const(var.fixed)
+    emitter.call(5)
+    rebuilder.keep(var)
+    for name, value in var.entries.items():
+        if name not in var.fixed:
+            is_part = isinstance(value, made_classes.MadePartVar)
+            store = made_classes.store_part if is_part else made_classes.store_entry
+            rebuilder.call_const(store, var, name, value)
+            emitter.emit("POP_TOP")
+    for subclass in var.subclasses:
+        rebuilder.load(subclass)
+        emitter.emit("POP_TOP")
+    for function, args in ((made_classes.finish, ()), *var.decorators):
+        rebuilder.call_const(function, var, *args)
+        emitter.emit("POP_TOP")

@@ -1,0 +1,93 @@
+"""Names in the body of a class, which live in a mapping of their own (`frame.namespace`)."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+def namespace_of(frame: SymbolicFrame, op: str) -> Var:
+    """The mapping; frames that are traced from outside have none."""
+    if frame.namespace is None:
+        raise Break("class_definition", op)
+    return frame.namespace
+
+
+def look_up(frame: SymbolicFrame, namespace: Var, name: str) -> Var | None:
+    """`namespace[name]`, None where it is not there."""
+    key = ConstVar(name)
+    if type(namespace) is DictVar:
+        found = namespace.lookup(frame, key)
+        return None if found is None else namespace.get_item(frame, key)
+    try:
+        return namespace.get_item(frame, key)
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), KeyError):
+            return None
+        raise
+
+
+@opcode
+def LOAD_BUILD_CLASS(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.push(frame.trace.wrap(builtins.__build_class__, None))
+
+
+@opcode
+def LOAD_LOCALS(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    frame.push(namespace_of(frame, "LOAD_LOCALS"))
+
+
+@opcode
+def LOAD_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    found = look_up(frame, namespace_of(frame, "LOAD_NAME"), arg)
+    frame.push(found if found is not None else frame.trace.load_global(frame, arg))
+
+
+@opcode
+def LOAD_CLASSDEREF(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    frame.push(namespace_of(frame, "LOAD_CLASSDEREF"))
+    LOAD_FROM_DICT_OR_DEREF(frame, arg, instruction)
+
+
+@opcode
+def LOAD_FROM_DICT_OR_DEREF(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    found = look_up(frame, frame.pop(), arg)
+    if found is None:
+        found = frame.cells[arg].load(frame, arg, free=arg in frame.code.co_freevars)
+    frame.push(found)
+
+
+@opcode
+def LOAD_FROM_DICT_OR_GLOBALS(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    found = look_up(frame, frame.pop(), arg)
+    frame.push(found if found is not None else frame.trace.load_global(frame, arg))
+
+
+@opcode
+def STORE_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    namespace_of(frame, "STORE_NAME").set_item(frame, ConstVar(arg), frame.pop())
+
+
+@opcode
+def DELETE_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    namespace = namespace_of(frame, "DELETE_NAME")
+    if look_up(frame, namespace, arg) is None:
+        frame.trace.raise_exception(NameError, f"name '{arg}' is not defined")
+    namespace.del_item(frame, ConstVar(arg))
+
+
+@opcode
+def SETUP_ANNOTATIONS(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    namespace = namespace_of(frame, "SETUP_ANNOTATIONS")
+    if look_up(frame, namespace, "__annotations__") is None:
+        namespace.set_item(frame, ConstVar("__annotations__"), DictVar())

@@ -1,0 +1,200 @@
+"""`class` statements, `type(name, bases, namespace)`, and what the standard library puts into class
+bodies."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+from _abc import _abc_init  # type: ignore[import-not-found]
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.functions import FunctionVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.made_classes import (
+    MadeClassVar,
+    MadePartVar,
+    kind_of,
+    runs_program,
+)
+from dynamo.symbolic.variables.objects import SuperVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+NONE = ConstVar(None)
+# Metaclasses that do nothing beyond what `MadeClasses.make` does.
+PLAIN_METACLASSES = (type, ABCMeta)
+
+
+@rule([builtins.__build_class__])
+def build_class(
+    tx: SymbolicFrame, body: Var, name: Var, *bases: Var, **keywords: Var
+) -> Var:
+    """`class name(*bases, **keywords): body`."""
+    if not isinstance(body, FunctionVar):
+        raise Break("class_definition", repr(body))
+    classes = class_vars(bases)
+    metaclass = keywords.pop("metaclass", None)
+    if metaclass is not None and not isinstance(metaclass, ClassVar):
+        raise Break("class_definition", f"its metaclass is {metaclass!r}")
+    kind = winner(tx, type if metaclass is None else metaclass.cls, classes)
+    arguments = [name, TupleVar(list(classes))]
+    prepare = find_in_mro(kind, "__prepare__")
+    namespace: Var = DictVar()
+    if prepare is not type.__dict__["__prepare__"]:
+        maker = tx.trace.wrap(kind, None).get_attr(tx, "__prepare__")
+        namespace = tx.call(maker, arguments, keywords)
+    cell = tx.run_class_body(body, namespace)
+    if kind in PLAIN_METACLASSES:
+        made: Var = make_type(tx, kind, name, classes, namespace, keywords)
+    else:
+        made = tx.call(tx.trace.wrap(kind, None), [*arguments, namespace], keywords)
+    if isinstance(cell, CellVar) and cell.peek(tx.trace) is not made:
+        raise Break("class_definition", "its metaclass leaves __class__ empty")
+    return made
+
+
+def class_vars(bases: tuple[Var, ...] | list[Var]) -> list[ClassVar]:
+    classes = [base for base in bases if isinstance(base, ClassVar)]
+    if len(classes) < len(bases):
+        odd = next(base for base in bases if not isinstance(base, ClassVar))
+        raise Break("class_definition", f"a base is {odd!r}")
+    return classes
+
+
+def winner(tx: SymbolicFrame, kind: type, bases: list[ClassVar]) -> type:
+    """The most derived of the metaclasses."""
+    for base in bases:
+        other = type(base.cls)
+        if issubclass(other, kind):
+            kind = other
+        elif not issubclass(kind, other):
+            tx.trace.raise_exception(TypeError, (
+                "metaclass conflict: the metaclass of a derived class must be a (non-strict) "
+                "subclass of the metaclasses of all its bases"))
+    return kind
+
+
+def make_type(
+    tx: SymbolicFrame, kind: type, name: Var, bases: list[ClassVar], namespace: Var,
+    keywords: dict[str, Var],
+) -> MadeClassVar:
+    """`type.__new__(kind, name, bases, namespace, **keywords)`."""
+    made = tx.trace.made
+    content = getattr(namespace, "content", None) or namespace
+    if kind in made.vars or not isinstance(content, DictVar) or any(
+        issubclass(base.cls, torch.Tensor | torch.jit.ScriptModule) for base in bases
+    ):
+        raise Break("class_definition", repr(name))
+    entries = {key.as_constant(): value for key, value in content.entries.values()}
+    cell = entries.pop("__classcell__", None)
+    entries.setdefault("__module__", ConstVar(tx.globals.get("__name__")))
+    kind = winner(tx, kind, bases)
+    var = made.make(kind, name.as_constant(), bases, entries, tx.step_at_start)
+    if isinstance(cell, CellVar):
+        cell.store(tx, var)
+    for key, value in entries.items():
+        set_name(tx, var, key, value)
+    init_subclass(tx, var, keywords)
+    return var
+
+
+def set_name(tx: SymbolicFrame, cls: MadeClassVar, name: str, value: Var) -> None:
+    """Tells a descriptor where it is."""
+    kind = kind_of(value)
+    if kind is None or find_in_mro(kind, "__set_name__") is None:
+        return
+    if isinstance(value, MadePartVar):
+        value.real.__set_name__(cls.cls, name)
+    else:
+        value.call_method(tx, "__set_name__", [cls, ConstVar(name)], {})
+
+
+def init_subclass(tx: SymbolicFrame, cls: MadeClassVar, keywords: dict[str, Var]) -> None:
+    """`super(cls, cls).__init_subclass__(**keywords)`; typing's has run already."""
+    if runs_program(cls.cls.__bases__):
+        hook = SuperVar(cls.cls, cls, cls.cls).get_attr(tx, "__init_subclass__")
+        tx.call(hook, [], keywords)
+    elif keywords:
+        tx.trace.call(tx, object.__dict__["__init_subclass__"], cls, **keywords)
+
+
+@rule([type.__new__])
+def new_type(
+    tx: SymbolicFrame, kind: Var, name: Var, bases: Var, namespace: Var, **keywords: Var
+) -> Var | None:
+    assert isinstance(kind, ClassVar)
+    return make_type(tx, kind.cls, name, class_vars(bases.unpack(tx)), namespace, keywords)
+
+
+@rule([type])
+def call_type(tx: SymbolicFrame, name: Var, *parts: Var, **keywords: Var) -> Var | None:
+    """`type(name, bases, namespace)`."""
+    if len(parts) != 2:
+        return None
+    classes = class_vars(parts[0].unpack(tx))
+    kind = winner(tx, type, classes)
+    if kind in PLAIN_METACLASSES:
+        return make_type(tx, kind, name, classes, parts[1], keywords)
+    return tx.call(tx.trace.wrap(kind, None), [name, *parts], keywords)
+
+
+@rule([type.__init__, _abc_init])
+def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
+    return NONE
+
+
+def register_part(function: Any) -> None:
+    """Makes a call of a decorator of methods, or the like, a part of a class."""
+    def make(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        return tx.trace.made.make_part(function, list(args), kwargs)
+
+    rule(function)(make)
+
+
+for _function in (property, classmethod, staticmethod, functools.cached_property,
+                  dataclasses.field):
+    register_part(_function)
+
+
+@rule([dataclasses._process_class])  # type: ignore[attr-defined]
+def process_dataclass(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    """`@dataclass` of a class that the trace has made."""
+    if not isinstance(cls, MadeClassVar):
+        raise Break("class_definition", f"{cls!r} becomes a dataclass")
+    values = tuple(arg.as_constant() for arg in args)
+    keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
+    check_fields(tx, cls)
+    process = functools.partial(dataclasses._process_class, **keywords)  # type: ignore[attr-defined]
+    before = cls.cls
+    after = tx.trace.run_real(lambda: process(before, *values))
+    if after is not before:  # slots=True
+        raise Break("class_definition", "dataclass(slots=True)")
+    cls.decorators.append((process, values))
+    tx.trace.made.note_parts(cls)
+    return cls
+
+
+def check_fields(tx: SymbolicFrame, cls: MadeClassVar) -> None:
+    """The model's defaults are stand-ins: what dataclasses ask of them is asked of the Vars."""
+    for name in cls.cls.__dict__.get("__annotations__", ()):
+        value = cls.entries.get(name, NONE)
+        kind = kind_of(value)
+        if isinstance(value, MadePartVar):
+            default = value.kwargs.get("default")
+            kind = None if default is None else kind_of(default)
+        if kind is not None and kind.__hash__ is None:
+            raise Break("class_definition", f"the default of a field is {value!r}")
+
