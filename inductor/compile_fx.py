@@ -36,7 +36,7 @@ from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.extent import Sizes
-from inductor.ir.graph import ExternKernel, LoopGraph
+from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import LOWERINGS
@@ -271,7 +271,9 @@ def _compile_inference(
 ) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
-            prepared = fold_batch_norms(module, frozen) if frozen else ()
+            prepared: tuple[Prepared, ...] = ()
+            if frozen:
+                module, prepared = fold_batch_norms(module, frozen)
             module = channels_last(module)
         made = range(len(fakes), len(fakes) + len(prepared))
         module.meta.update(frozen=frozen.union(made), prepared=prepared)

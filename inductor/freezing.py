@@ -2,9 +2,10 @@
 
 In: a captured graph with its inputs (which of them are frozen), and for the compiled graph what it
 wants prepared (`ir/graph.py: Prepared`). Out: a callable that hands prepared tensors on. It looks
-at each call whether the frozen tensors are what they were (the same object, version and memory) and
-prepares again what is not, so that a load of other weights or an optimizer's step between calls is
-seen. Not seen: writes that do not count as a version (through `.data`, NumPy, other processes).
+at each call whether the frozen tensors are what they were (the same object, version and storage)
+and prepares again what is not, so that a load of other weights or an optimizer's step between calls
+is seen. Statistics of batch norms, whose training writes without counting a version, are compared.
+Not seen: writes that do not count as a version (through `.data`, NumPy, other processes).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from inductor.ir.graph import Prepared
 
 PLAIN = (Tensor, torch.nn.Parameter)
 VERSION = attrgetter("_version")
 POINTER = Tensor.data_ptr
+EXPIRED = torch.UntypedStorage._expired
 
 
 def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
@@ -47,14 +50,17 @@ class FrozenCall:
         self.prepared = prepared
         positions = {position for item in prepared for position in item.positions}
         self.positions = sorted(position for position in positions if position < count)
+        self.compared = sorted({position for item in prepared for position in item.compared})
         # Replaced as a whole: calls may come from several threads.
-        self.known: tuple[Identities, list[Tensor]] | None = None
+        self.known: tuple[Identities, list[Tensor], list[Tensor]] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         known = self.known
         values = [inputs[position] for position in self.positions]
         if known is not None and known[0].fit(values):
-            return self.compiled(*inputs, *known[1])
+            contents = [inputs[position] for position in self.compared]
+            if all(map(torch.equal, contents, known[1])):
+                return self.compiled(*inputs, *known[2])
         return self.compiled(*inputs, *self._prepare(inputs, values))
 
     def _prepare(self, inputs: Sequence[Any], values: list[Tensor]) -> list[Tensor]:
@@ -63,26 +69,34 @@ class FrozenCall:
         identities = Identities.of(values) if telling else None
         with torch.inference_mode(False), torch.no_grad():
             given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
+            contents = [given[position].clone() for position in self.compared]
             for item in self.prepared:
                 given.append(item.make(*(given[position] for position in item.positions)))
         made = given[len(inputs) :]
         if identities is not None:
-            self.known = identities, made
+            self.known = identities, contents, made
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Tensors as they were: the objects, their versions and where their data is."""
+    """Tensors as they were: the objects, their versions, where their data is, and its storages: an
+    address may be given to another one once these have died."""
 
     objects: tuple[Callable[[], Tensor | None], ...]
     versions: tuple[int, ...]
     pointers: tuple[int, ...]
+    storages: tuple[StorageWeakRef, ...]
+    storage_numbers: tuple[int, ...]
 
     @staticmethod
     def of(values: list[Tensor]) -> Identities:
         objects = tuple(map(weakref.ref, values))
-        return Identities(objects, tuple(map(VERSION, values)), tuple(map(POINTER, values)))
+        storages = tuple(StorageWeakRef(value.untyped_storage()) for value in values)
+        return Identities(
+            objects, tuple(map(VERSION, values)), tuple(map(POINTER, values)), storages,
+            tuple(storage.cdata for storage in storages),
+        )
 
     def fit(self, values: list[Tensor]) -> bool:
         """Whether these are the same tensors, unchanged. Runs at each call of a graph."""
@@ -90,4 +104,5 @@ class Identities:
             all(map(is_, map(call, self.objects), values))
             and tuple(map(VERSION, values)) == self.versions
             and tuple(map(POINTER, values)) == self.pointers
+            and not any(map(EXPIRED, self.storage_numbers))
         )

@@ -77,6 +77,7 @@ class ObjectProtocol:
         self.identified: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
         self.made = MadeClasses(self)  # type: ignore[arg-type]
+        self.hashed: set[str] = set()
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
     # -- knowledge ----------------------------------------------------------------------------
@@ -446,6 +447,13 @@ class ObjectProtocol:
             if other.python_type() is var.python_type():
                 self.guard("NOT_SAME", other.source, var.source)  # type: ignore[attr-defined]
         self.identified[var] = None
+
+    def note_key(self, kind: str) -> None:
+        """A key of a container is an "id", or a number that may be one ("address"); which are
+        equal is not known."""
+        self.hashed.add(kind)
+        if len(self.hashed) > 1:
+            raise Break("hash_unknown", "id() of an object beside numbers that may be one")
 
     def get_tensor_attr(self, tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         return tensors.get_attr(tx, var, name)

@@ -1,8 +1,8 @@
 """Batch norms of inference become part of the frozen convolution before them.
 
-In: a functional ATen graph with fakes, and the positions of its frozen inputs. Out: the graph
-(changed in place) where such a convolution reads two further inputs, a weight and a bias that hold
-the batch norm too, and what these hold. The values are those of eager up to rounding.
+In: a functional ATen graph with fakes, and the positions of its frozen inputs. Out: a graph where
+such a convolution reads two further inputs, a weight and a bias that hold the batch norm too, and
+what these hold. The values are those of eager up to rounding.
 """
 
 from __future__ import annotations
@@ -19,8 +19,20 @@ from inductor.ir.graph import Prepared
 aten = torch.ops.aten
 
 
-def fold_batch_norms(module: fx.GraphModule, frozen: Collection[int]) -> tuple[Prepared, ...]:
-    """See the top of the file."""
+def fold_batch_norms(
+    module: fx.GraphModule, frozen: Collection[int]
+) -> tuple[fx.GraphModule, tuple[Prepared, ...]]:
+    """See the top of the file; the module itself is left as it is."""
+    if not module.graph.find_nodes(op="call_function", target=aten.native_batch_norm.default):
+        return module, ()
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(module.graph, {}))
+    folded = fx.GraphModule(module, copy)
+    prepared = _fold_all(folded, frozen)
+    return (folded, prepared) if prepared else (module, ())
+
+
+def _fold_all(module: fx.GraphModule, frozen: Collection[int]) -> tuple[Prepared, ...]:
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     constants = {node: place for place, node in enumerate(places) if place in frozen}
     if any(_device(node) not in ("cpu", "") for node in places):
@@ -84,7 +96,8 @@ def _fold(graph: fx.Graph, norm: fx.Node, constants: dict[fx.Node, int]) -> list
         user.replace_all_uses_with(convolution)
         graph.erase_node(user)
     graph.erase_node(norm)
-    return [Prepared(positions, functools.partial(make, number)) for number in (0, 1)]
+    statistics = (constants[mean], constants[variance])
+    return [Prepared(positions, functools.partial(make, number), statistics) for number in (0, 1)]
 
 
 def _folded(present: tuple[bool, ...], epsilon: float, number: int, *given: Tensor) -> Tensor:

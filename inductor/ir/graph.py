@@ -194,10 +194,14 @@ class MultiOutput:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a further input holds: what `make` returns for the inputs at `positions`."""
+    """What a further input holds: what `make` returns for the inputs at `positions`.
+
+    compared: positions of inputs that eager writes without counting a version.
+    """
 
     positions: tuple[int, ...]
     make: Callable[..., torch.Tensor]
+    compared: tuple[int, ...] = ()
 
 
 Node = ComputedBuffer | ExternKernel | MultiOutput

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import textwrap
 import types
+from collections.abc import Callable, Container
 from typing import Any
 
+import pytest
 import torch
 
 import dynamo
@@ -84,20 +85,27 @@ def check(text: str, setup: str = "", graphs: int | None = 1, backward: bool = F
     eager, traced = build(text, setup), build(text, setup)
     compiled = dynamo.compile(traced["f"], backend=backend, fullgraph=graphs == 1)
     for call in range(3):
-        want, got = outcome(eager["f"], call), outcome(compiled, call)
+        want = outcome(eager["f"], call)
+        with dynamo.config.patch(suppress_errors=False):
+            got = outcome(compiled, call)
         assert same(want, got), f"call {call}\neager    {want}\ncompiled {got}"
         if call == 0 and graphs is not None:
             # A snippet without any tensor operation makes no graph at all.
             assert len(seen) <= graphs, f"{len(seen)} graphs, not {graphs}"
         if backward:
-            grads = []
-            for result in (want[0], got[0]):
-                result.sum().backward()
-            for scope in (eager, traced):
-                grads.append({k: v.grad for k, v in scope.items() if isinstance(v, torch.Tensor)})
-                grads[-1].update({n: p.grad for k, m in scope.items() if isinstance(m, torch.nn.Module)
-                                  for n, p in m.named_parameters()})
-            assert same(*copy.copy(grads)), grads
+            want[0].sum().backward()
+            got[0].sum().backward()
+            want_grads, got_grads = gradients(eager), gradients(traced)
+            assert same(want_grads, got_grads), (want_grads, got_grads)
+
+
+def gradients(scope: dict[str, Any]) -> dict[str, torch.Tensor | None]:
+    """The gradients of the tensors and modules of a scope."""
+    found = {key: value.grad for key, value in scope.items() if isinstance(value, torch.Tensor)}
+    for module in scope.values():
+        if isinstance(module, torch.nn.Module):
+            found.update({name: parameter.grad for name, parameter in module.named_parameters()})
+    return found
 
 
 def table(text: str) -> list[tuple[str, str]]:
@@ -107,3 +115,20 @@ def table(text: str) -> list[tuple[str, str]]:
         name, _, body = block.removeprefix("# ").partition("\n")
         rows.append((name.strip(), body))
     return rows
+
+
+def make_tests(
+    one_graph: list[tuple[str, str]], any_graphs: list[tuple[str, str]], setup: str,
+    broken: Container[str],
+) -> tuple[Callable[[str, str], None], Callable[[str, str], None]]:
+    """The tests of two tables: rows that are one graph (but those named in `broken`), rows of any number."""
+
+    @pytest.mark.parametrize("name,text", one_graph, ids=[name for name, _ in one_graph])
+    def test_one_graph(name: str, text: str) -> None:
+        check(text, setup, graphs=None if name in broken else 1)
+
+    @pytest.mark.parametrize("name,text", any_graphs, ids=[name for name, _ in any_graphs])
+    def test_any_graphs(name: str, text: str) -> None:
+        check(text, setup, graphs=None)
+
+    return test_one_graph, test_any_graphs

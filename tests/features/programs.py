@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -18,6 +20,45 @@ from dynamo.backends.registry import lookup_backend
 from tests.features.harness import build, facts_of, same, table
 
 CALLS = 2
+
+# What the programs of the tables have in their scope.
+COMMON = """
+import functools
+import numpy as np
+import torch.nn as nn, torch.nn.functional as F
+from torch.autograd import Function
+w = torch.rand(3, requires_grad=True)
+log = []
+table = np.arange(3, dtype=np.float32)
+lin = nn.Linear(3, 3)
+def scale(g): return g * 5
+def scale_by(g, k): return g * k
+hooked_leaf = torch.rand(3, requires_grad=True)
+hooked_leaf.register_hook(lambda g: g * 3)
+accumulated = torch.rand(3, requires_grad=True)
+accumulated.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
+with_backward_hook = nn.Linear(3, 3)
+with_backward_hook.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
+with_backward_pre_hook = nn.Linear(3, 3)
+with_backward_pre_hook.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+"""
+
+FUNCTIONS = """
+class Cube(Function):
+    generate_vmap_rule = False
+    @staticmethod
+    def forward(ctx, a): ctx.save_for_backward(a); return a ** 3
+    @staticmethod
+    def backward(ctx, g): a, = ctx.saved_tensors; return g * 3 * a * a
+class Vmappable(Function):
+    generate_vmap_rule = True
+    @staticmethod
+    def forward(a): return a ** 3
+    @staticmethod
+    def setup_context(ctx, inputs, output): ctx.save_for_backward(*inputs)
+    @staticmethod
+    def backward(ctx, g): a, = ctx.saved_tensors; return g * 3 * a * a
+"""
 
 
 def flat_state(scope: dict[str, Any]) -> dict[str, Any]:
@@ -156,3 +197,20 @@ def rows_of(text: str) -> dict[str, tuple[str, int]]:
         name, _, graphs = head.partition(" | ")
         rows[name] = (body, int(graphs))
     return rows
+
+
+def make_tests(
+    rows: dict[str, tuple[str, int]], setup: str, compiled: list[str]
+) -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """The tests of a table: every row captured, the rows named in `compiled` on the default backend too."""
+
+    @pytest.mark.parametrize("name", rows)
+    def test_captured(name: str) -> None:
+        text, graphs = rows[name]
+        check_program(text, setup, graphs)
+
+    @pytest.mark.parametrize("name", compiled)
+    def test_compiled(name: str) -> None:
+        check_program(rows[name][0], setup, backend="inductor")
+
+    return test_captured, test_compiled

@@ -12,43 +12,11 @@ import torch
 from torch.autograd import forward_ad
 
 import dynamo
-from tests.features.programs import check_program, rows_of
+from tests.features.programs import COMMON, FUNCTIONS, make_tests, rows_of
 
-SETUP = """
-import functools
-import numpy as np
-import torch.nn as nn, torch.nn.functional as F
-from torch.autograd import Function
-w = torch.rand(3, requires_grad=True)
-log = []
-table = np.arange(3, dtype=np.float32)
-lin = nn.Linear(3, 3)
-def scale(g): return g * 5
-def scale_by(g, k): return g * k
-hooked_leaf = torch.rand(3, requires_grad=True)
-hooked_leaf.register_hook(lambda g: g * 3)
-accumulated = torch.rand(3, requires_grad=True)
-accumulated.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
-with_backward_hook = nn.Linear(3, 3)
-with_backward_hook.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
-with_backward_pre_hook = nn.Linear(3, 3)
-with_backward_pre_hook.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+SETUP = COMMON + FUNCTIONS + """
 bn = nn.BatchNorm1d(3)
 from torch.utils.checkpoint import checkpoint
-class Cube(Function):
-    generate_vmap_rule = False
-    @staticmethod
-    def forward(ctx, a): ctx.save_for_backward(a); return a ** 3
-    @staticmethod
-    def backward(ctx, g): a, = ctx.saved_tensors; return g * 3 * a * a
-class Vmappable(Function):
-    generate_vmap_rule = True
-    @staticmethod
-    def forward(a): return a ** 3
-    @staticmethod
-    def setup_context(ctx, inputs, output): ctx.save_for_backward(*inputs)
-    @staticmethod
-    def backward(ctx, g): a, = ctx.saved_tensors; return g * 3 * a * a
 class Scaled(Function):
     @staticmethod
     def forward(ctx, a, k): ctx.k, ctx.shape, ctx.other = k, a.shape, {"z": 2}; return a * k
@@ -397,15 +365,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_captured(name: str) -> None:
-    text, graphs = ROWS[name]
-    check_program(text, SETUP, graphs)
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiled(name: str) -> None:
-    check_program(ROWS[name][0], SETUP, backend="inductor")
+test_captured, test_compiled = make_tests(ROWS, SETUP, COMPILED)
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import datetime
 
-import pytest
 import torch
 
 import dynamo
 from dynamo.testing import CompileCounter
-from tests.features.harness import check, table
+from tests.features.harness import make_tests, table
 
 SETUP = """
 import abc, collections, contextlib, copy, dataclasses, datetime, enum, functools, io, itertools, logging, math, operator, random, struct, types, typing, warnings, weakref
@@ -224,11 +223,4 @@ k = Kelvin(2.0); n = Name("n"); p = Pair(x, 1); v = x * k; dynamo.graph_break();
 ''')
 
 
-@pytest.mark.parametrize("name,text", ONE_GRAPH, ids=[n for n, _ in ONE_GRAPH])
-def test_one_graph(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None if name in BREAKS else 1)
-
-
-@pytest.mark.parametrize("name,text", ANY_GRAPHS, ids=[n for n, _ in ANY_GRAPHS])
-def test_any_graphs(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None)
+test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP, BREAKS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.features.harness import check, table
+from tests.features.harness import make_tests, table
 
 SETUP = """
 import array, bisect, collections, contextlib, copy, datetime, functools, heapq, io, itertools, logging, math, operator, os, random, re, statistics, string, struct, time, types, typing, warnings, weakref
@@ -315,11 +313,4 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("name,text", ONE_GRAPH, ids=[n for n, _ in ONE_GRAPH])
-def test_one_graph(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None if name in BREAKS else 1)
-
-
-@pytest.mark.parametrize("name,text", ANY_GRAPHS, ids=[n for n, _ in ANY_GRAPHS])
-def test_any_graphs(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None)
+test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP, BREAKS)

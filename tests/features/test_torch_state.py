@@ -5,29 +5,9 @@ A row is `# name | number of graphs of two calls and what they break into`.
 
 from __future__ import annotations
 
-import pytest
+from tests.features.programs import COMMON, make_tests, rows_of
 
-from tests.features.programs import check_program, rows_of
-
-SETUP = """
-import functools
-import numpy as np
-import torch.nn as nn, torch.nn.functional as F
-from torch.autograd import Function
-w = torch.rand(3, requires_grad=True)
-log = []
-table = np.arange(3, dtype=np.float32)
-lin = nn.Linear(3, 3)
-def scale(g): return g * 5
-def scale_by(g, k): return g * k
-hooked_leaf = torch.rand(3, requires_grad=True)
-hooked_leaf.register_hook(lambda g: g * 3)
-accumulated = torch.rand(3, requires_grad=True)
-accumulated.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.sum().item()))
-with_backward_hook = nn.Linear(3, 3)
-with_backward_hook.register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
-with_backward_pre_hook = nn.Linear(3, 3)
-with_backward_pre_hook.register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+SETUP = COMMON + """
 import torch.nn.utils.parametrize as P
 gen = torch.Generator().manual_seed(5)
 class Sym(nn.Module):
@@ -250,12 +230,4 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_captured(name: str) -> None:
-    text, graphs = ROWS[name]
-    check_program(text, SETUP, graphs)
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiled(name: str) -> None:
-    check_program(ROWS[name][0], SETUP, backend="inductor")
+test_captured, test_compiled = make_tests(ROWS, SETUP, COMPILED)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
+SINGLETONS = (type(None), bool)
+
+
 class IdVar(Var):
     """`id(target)`: its number is unknown until the program runs; equal only to the same id."""
 
@@ -36,6 +39,9 @@ class IdVar(Var):
         return True
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        tx.trace.note_key("id")
+        if isinstance(self.target, ConstVar) and type(self.target.value) in SINGLETONS:
+            return ("id", "constant", self.target.value)
         return ("id", self.target)
 
 
@@ -43,11 +49,8 @@ class IdVar(Var):
 def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
     """`id(target)`; constants have no identity of their own here."""
     if isinstance(target, ConstVar):
-        value = target.value
-        if value is not None and not isinstance(value, bool):
-            # Equal constants may or may not be one object: such a key must not be looked up.
-            return IdVar(ConstVar(value))
-        return ConstVar(id(value))
+        # But for singletons, equal constants may or may not be one object: each is another key.
+        return IdVar(ConstVar(target.value))
     if target.is_constant() and target.source is None:
         raise Break("identity_of_constant", repr(target))
     target.python_type()

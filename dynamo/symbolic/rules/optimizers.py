@@ -6,6 +6,7 @@ eager's Python floats are, so that the parameters come out with the same bits.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
+# Torch's optimizers, and what stands in for some of them (`optimizer_steps.py`).
+FOLDERS = (os.path.dirname(torch.optim.__file__), os.path.dirname(__file__))
+
+
 @rule(_get_value)
 def counter_value(tx: SymbolicFrame, value: Var) -> Var | None:
     """`value.item()` of a tensor, as a held number; a number as it is."""
+    if not tx.code.co_filename.startswith(FOLDERS):
+        return None  # what other programs do with the number is not known
     if not isinstance(value, TensorVar) or isinstance(value, HeldNumber):
         return value
     if not value.fake.dtype.is_floating_point or value.fake.dim():

@@ -50,6 +50,10 @@ class ClassVar(Var):
     def truth(self, tx: SymbolicFrame) -> bool:
         if issubclass(self.cls, enum.Enum) or type(self.cls) is type:
             return True
+        for name in ("__bool__", "__len__"):
+            found = self.by_metaclass(tx, name)
+            if found is not None:
+                return found.truth(tx)
         return bool(self.cls)
 
     def as_proxy(self) -> Any:

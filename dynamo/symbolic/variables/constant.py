@@ -105,6 +105,8 @@ class ConstVar(Var):
         return tx.trace.iterator([ConstVar(item) for item in self.value])
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        if may_be_address(self.value):
+            tx.trace.note_key("address")
         return ("constant", self.value)
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
@@ -123,6 +125,14 @@ class ConstVar(Var):
         return False
 
 
+def may_be_address(value: Any) -> bool:
+    """True for what may be, or hold, the `id` of an object."""
+    if type(value) is tuple:
+        return any(map(may_be_address, value))
+    return type(value) is int and value >= LEAST_ADDRESS
+
+
+LEAST_ADDRESS = 1 << 16
 IDENTITY_UNSURE = (int, float, complex, str, bytes)
 
 

@@ -24,7 +24,12 @@ from dynamo.guards.sources import (
 )
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.constant import (
+    TORCH_VALUE_TYPES,
+    VALUE_TYPES,
+    ConstVar,
+    may_be_address,
+)
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import told_name
@@ -104,6 +109,8 @@ class DictVar(Var):
         places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
         for key, value in list(self.kind.items(self._real)):  # type: ignore[attr-defined]
             if is_plain_key(key):
+                if may_be_address(key):
+                    trace.note_key("address")
                 key_var: Var = ConstVar(key)
                 value_source: Source = ItemSource(source, key)
                 hash_key: Hashable = ("constant", key)

@@ -74,6 +74,18 @@ def test_folded_and_again_after_a_change(name: str, folds: list[Any]) -> None:
         assert len(folds) == 1
 
 
+def test_training_in_between() -> None:
+    """It writes the statistics without counting a version."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    fast = dynamo.compile(model.forward, options=OPTIONS)
+    with torch.no_grad():
+        for _ in range(3):
+            check(model, fast, torch.randn(2, 3, 8, 8))
+            model.train()
+            model(torch.randn(2, 3, 8, 8) + 3)
+            model.eval()
+
+
 class TwoReaders(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -103,3 +115,21 @@ def test_not_folded(kind: str, folds: list[Any]) -> None:
             torch.testing.assert_close(fast(x), other(x), rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-4)
     assert not folds
+
+
+def test_folded_beside_inputs_that_are_written(folds: list[Any]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+
+    def step(x: Any, total: Any, k: float) -> Any:
+        y = model(x * k)
+        total.add_(y.sum())
+        return y, total.view(1, 1)
+
+    fast = dynamo.compile(step, options=OPTIONS)
+    with torch.no_grad():
+        stir(model)
+        for k in (1.0, 2.0, 3.0):
+            x, mine, other = torch.randn(2, 3, 8, 8), torch.zeros(1), torch.zeros(1)
+            torch.testing.assert_close(fast(x, mine, k), step(x, other, k), rtol=1e-4, atol=1e-3)
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-3)
+    assert folds

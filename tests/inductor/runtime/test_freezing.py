@@ -186,3 +186,18 @@ def test_options_are_checked() -> None:
         compile_fx(graph, [x], options={"freezing": "yes"})
     with pytest.raises(ValueError, match="no option 'freezin'"):
         compile_fx(graph, [x], options={"freezin": True})
+
+
+def test_other_memory_at_the_address_of_the_old(fastest: str) -> None:
+    """`weight.data = ...` counts as no version, and the allocator gives freed memory away again."""
+    model = nn.Linear(200, 200).eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(20):
+            x = torch.randn(30, 200)
+            torch.testing.assert_close(fast(x), model.forward(x), rtol=1e-4, atol=1e-3)
+            address = model.weight.data_ptr()
+            for _ in range(10):
+                model.weight.data = model.weight.data + 1
+                if model.weight.data_ptr() == address:
+                    break

@@ -1,0 +1,118 @@
+"""What programs do with `id`, with the truth of classes, and with numbers that only optimizers hold."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.optimizer import _get_value
+
+import dynamo
+
+
+class Kind(type):
+    truth, length = True, 1
+
+    def __bool__(cls) -> bool:
+        return Kind.truth
+
+
+class Sized(type):
+    length = 1
+
+    def __len__(cls) -> int:
+        return Sized.length
+
+
+class WithTruth(metaclass=Kind):
+    pass
+
+
+class WithLength(metaclass=Sized):
+    pass
+
+
+class Zone(datetime.tzinfo):
+    hours = 0
+
+    def utcoffset(self, when: Any) -> datetime.timedelta:
+        return datetime.timedelta(hours=Zone.hours)
+
+
+WHEN = datetime.datetime(2020, 1, 1, tzinfo=Zone())
+
+
+def seen_before(x: Any, seen: Any) -> Any:
+    return x + 1, id(x) in seen, id(seen) in seen
+
+
+def found_by_number(x: Any, table: Any) -> Any:
+    return x + 1, table.get(id(x)), {id(x): 1}.get(next(iter(table), 0))
+
+
+def in_tuples(x: Any, seen: Any) -> Any:
+    return x + 1, (id(x), "a") in {(number, "a") for number in seen}
+
+
+def copied(x: Any, table: Any) -> Any:
+    made = {"n": None, "t": [None, True], "table": copy.deepcopy(table)}
+    twin = copy.deepcopy(made)
+    return x + 1, twin, twin["t"] is made["t"]
+
+
+def same_class(x: Any, other: Any) -> Any:
+    return x + 1, {id(torch.Tensor): 1}.get(id(type(x))), id(None) in {id(x), id(other)}
+
+
+@pytest.mark.parametrize("program", [seen_before, found_by_number, in_tuples, copied, same_class])
+@pytest.mark.parametrize("kind", [set, dict.fromkeys])
+def test_ids_of_other_times(program: Callable[..., Any], kind: Any) -> None:
+    if kind is set and program is found_by_number:
+        pytest.skip("a table is a dict")
+    x, y = torch.rand(2), torch.rand(2)
+    compiled = dynamo.compile(program, backend="eager")
+    for seen in (kind([id(x)]), kind([id(y), id(x)]), kind([]), kind([id(None)])):
+        for value in (x, y):
+            want, got = program(value, seen), compiled(value, seen)
+            torch.testing.assert_close(got[0], want[0])
+            assert got[1:] == want[1:]
+
+
+def test_truth_of_classes() -> None:
+    def f(x: Any) -> Any:
+        return x + (1 if WithTruth else 2) + (10 if WithLength else 20)
+
+    compiled = dynamo.compile(f, backend="eager")
+    try:
+        for Kind.truth, Sized.length in ((True, 1), (False, 1), (True, 0)):
+            assert compiled(torch.zeros(1)).item() == f(torch.zeros(1)).item()
+    finally:
+        Kind.truth, Sized.length = True, 1
+
+
+def test_time_zones_written_in_python() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, WHEN.isoformat()
+
+    compiled = dynamo.compile(f, backend="eager")
+    try:
+        for Zone.hours in (0, 3):
+            assert compiled(torch.zeros(1))[1] == WHEN.isoformat()
+    finally:
+        Zone.hours = 0
+
+
+def test_numbers_of_optimizers_elsewhere() -> None:
+    def f(x: Any, count: Any) -> Any:
+        number = _get_value(count)
+        return x * number, number, isinstance(number, float), round(number), x.int() * number
+
+    compiled = dynamo.compile(f, backend="eager")
+    for count in (3.0, 4.0):
+        want, got = (g(torch.ones(2), torch.tensor(count)) for g in (f, compiled))
+        assert got[1:4] == want[1:4]
+        assert got[4].dtype == want[4].dtype
