@@ -46,7 +46,7 @@ from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
-from dynamo.symbolic.variables.values import value_base
+from dynamo.symbolic.variables.values import value_base, value_in
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -131,8 +131,11 @@ class ObjectProtocol:
     def as_index(self, tx: SymbolicFrame, key: Var) -> int | None:
         """`operator.index(key)`, None where it has none."""
         if key.is_constant():
-            value = key.as_constant()
-            return int(value) if isinstance(value, int) else None
+            number = key.as_constant()
+            return int(number) if isinstance(number, int) else None
+        value = value_in(key)
+        if value is not None and issubclass(value.python_type(), int):
+            return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
         if isinstance(key, ObjectVar) and find_in_mro(key.cls, "__index__") is not None:
             return int(key.call_special(tx, "__index__").as_constant())
         if isinstance(key, TensorVar):

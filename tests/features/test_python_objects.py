@@ -218,6 +218,10 @@ for c in (lambda: l.extend(g(2)), lambda: s.update(g(2)), lambda: d.update(g(2))
     try: c()
     except (ValueError, TypeError) as e: out.append(str(e))
 return x + 1, l, sorted(map(str, s)), d, q, out
+# index of a subclass of int
+class Odd(int):
+    def __index__(self): return 1
+return x + [5, 6, 7][Odd(2)], "abc"[Odd(0)], range(9)[Odd(3)], (1, 2, 3)[:Odd(2)], x[Odd(0)]
 # values through a break
 k = Kelvin(2.0); n = Name("n"); p = Pair(x, 1); v = x * k; dynamo.graph_break(); return v + k, k, k.unit, n, str(n), p.first, k.celsius()
 ''')

@@ -39,12 +39,26 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+class Scale(torch.nn.Module):
+    """A parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
 def train(
     kind: str, settings: dict[str, Any], scheduled: bool, make_step: Callable[[Any], Any]
 ) -> list[torch.Tensor]:
     """The parameters and the optimizer's tensors after a few steps."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    # Rprop writes by a mask, which breaks the graph for a tensor without dimensions.
+    scale = torch.nn.Identity() if kind == "Rprop" else Scale()
+    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), scale, torch.nn.Linear(4, 2)
+    model = torch.nn.Sequential(*layers)
     settings = {"lr": 0.1, **settings}
     if isinstance(settings["lr"], torch.Tensor):
         settings["lr"] = settings["lr"].clone()

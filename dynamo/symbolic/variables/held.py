@@ -74,7 +74,9 @@ def _lists_with_dtypes(tx: SymbolicFrame, args: list[Var]) -> list[Var]:
 
 def as_beside(tx: SymbolicFrame, var: Var, other: Var) -> Var:
     """A held number in the dtype of a tensor of no dimension; anything else as it is."""
-    if not isinstance(var, HeldNumber) or isinstance(other, HeldNumber):
+    if not isinstance(var, HeldNumber) or isinstance(other, HeldNumber) or (
+        var.fake.dtype is torch.bool
+    ):
         return var
     if not isinstance(other, TensorVar) or other.fake.dim():
         return var

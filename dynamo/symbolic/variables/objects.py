@@ -244,8 +244,8 @@ class ObjectVar(Var):
             return ("identity", self)
         if hasher is None:
             tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
-        if self.content is not None and find_in_mro(type(self), "__hash__") is not None:
-            if isinstance(hasher, types.WrapperDescriptorType) and hasher is not object.__hash__:
+        if self.content is not None and isinstance(hasher, types.WrapperDescriptorType):
+            if hasher is not object.__hash__:
                 return self.content.hash_key(tx)
         if is_frozen_dataclass(cls):
             fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
