@@ -152,7 +152,7 @@ def check(name: str, options: argparse.Namespace) -> str:
     wide = copy.deepcopy(function).double() if isinstance(function, nn.Module) else function
     exact = step_of(wide, wide, training)
     eager, ours = step(None), step(
-        dynamo.compile, backend="inductor", dynamic=True, options={"symbolic_on_gpu": True})
+        dynamo.compile, backend="inductor", dynamic=True)
     metrics.reset()
     errors = {"eager": 0.0, "ours": 0.0}
     news = []

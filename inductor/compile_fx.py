@@ -165,6 +165,8 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    if on_gpu and config.cudagraphs:
+        raise Unsupported("a CUDA graph holds for one set of sizes")
     if on_gpu and not config.symbolic_on_gpu:
         raise Unsupported("kernels for all sizes on a GPU are off (symbolic_on_gpu)")
     checks = []

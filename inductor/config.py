@@ -25,9 +25,9 @@ config = Config(
         ),
         Knob(
             "symbolic_on_gpu",
-            False,
-            "One set of Triton kernels for all sizes; else they are built for each of the first "
-            "eight. Off until a transformer has passed on a GPU.",
+            True,
+            "One set of Triton kernels for all sizes; else, and where CUDA graphs are asked for, "
+            "they are built for each of the first eight.",
             ("DYNAMO_SYMBOLIC_ON_GPU",),
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
 from inductor.codegen.triton.numbers import is_one
+from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile
@@ -132,9 +133,11 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
     if not persistent:
         kernel = recompute_locals(kernel)
     kernel, scratch = spill_locals(kernel, _unfit_locals(kernel, persistent))
-    stages = [_row_stage(kernel, stage) for stage in kernel.stages]
+    stages = tuple(_row_stage(kernel, stage) for stage in kernel.stages)
+    if not persistent:
+        stages = join_maxima(stages, {x.name for x in kernel.locals if is_one(x.elements)})
     rows = product(kernel.outer)
-    return Launch(kernel.name, rows, tuple(stages), kernel.locals, persistent=persistent), scratch
+    return Launch(kernel.name, rows, stages, kernel.locals, persistent=persistent), scratch
 
 
 def _substitute(ops: Sequence[Op], values: Mapping[str, IndexLike]) -> tuple[Op, ...]:

@@ -164,6 +164,15 @@ def k_argmin(a, at_a, b, at_b):
 
 
 @triton.jit
+def k_sum_of_exp(best, total, a):
+    """(maximum, sum of exp(value - maximum)) of the values so far, and of `a` as well."""
+    best_now = k_maximum(best, a)
+    lesser = libdevice.exp(tl.where(a > best, best, a) - best_now)
+    lesser = tl.where(a == best, 1.0, lesser).to(a.dtype)  # of infinities, too
+    return best_now, tl.where(a > best, total * lesser + 1.0, total + lesser)
+
+
+@triton.jit
 def k_sign(a):
     """-1, 0 or 1; 0 for NaN."""
     return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)

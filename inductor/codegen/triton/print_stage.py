@@ -20,6 +20,7 @@ from inductor.codegen.triton.spelling import (
     COMBINE,
     COMBINE_FUNCTIONS,
     LAST_POSITION,
+    SUM_OF_EXP,
     neutral,
     print_constant,
     print_conversion,
@@ -363,7 +364,7 @@ class StagePrinter:
         return self.writer.define(f"tl.where({self.columns.mask}, {tile}, {filler})")
 
     def _operands(self, op: Op) -> tuple[str, ...]:
-        kind = str(op.imm)
+        kind = "max" if op.imm == SUM_OF_EXP else str(op.imm)
         value = self._masked_operand(self.values[op.args[0]], kind, self._reduced_dtype(op))
         if len(op.args) == 1:
             return (value,)
@@ -379,6 +380,11 @@ class StagePrinter:
 
     def _finish(self, op: Op, operands: tuple[str, ...]) -> Text:
         kind = str(op.imm)
+        if kind == SUM_OF_EXP:
+            best, total = operands
+            most = self.writer.define(f"tl.reduce({best}, 1, k_maximum, keep_dims=True)")
+            scaled = f"{total} * libdevice.exp({best} - {most})"
+            return Text(self.writer.define(f"tl.sum({scaled}, 1, keep_dims=True)"), ROWS)
         function = COMBINE_FUNCTIONS[kind]
         if len(operands) == 1:
             text = f"tl.reduce({operands[0]}, 1, {function}, keep_dims=True)"
@@ -406,6 +412,9 @@ class StagePrinter:
     def _begin_reduction(self, position: int, op: Op) -> None:
         kind, dtype = str(op.imm), self._reduced_dtype(op)
         shape = self.shape(frozenset("xr"))
+        if kind == SUM_OF_EXP:
+            self._begin_sum_of_exp(position, shape, print_dtype(dtype))
+            return
         first = self.writer.fresh("acc")
         start = print_number(neutral(kind, dtype))
         self.writer.line(f"{first} = tl.full({shape}, {start}, {print_dtype(dtype)})")
@@ -415,9 +424,19 @@ class StagePrinter:
             self.writer.line(f"{place} = tl.full({shape}, {LAST_POSITION}, tl.int64)")
             self.partial[position] = (first, place)
 
+    def _begin_sum_of_exp(self, position: int, shape: str, dtype: str) -> None:
+        best, total = self.writer.fresh("acc"), self.writer.fresh("acc")
+        self.writer.line(f'{best} = tl.full({shape}, float("-inf"), {dtype})')
+        self.writer.line(f"{total} = tl.full({shape}, 0.0, {dtype})")
+        self.partial[position] = (best, total)
+
     def _step_reduction(self, position: int, op: Op) -> None:
         kind = str(op.imm)
         totals, operands = self.partial[position], self._operands(op)
+        if kind == SUM_OF_EXP:
+            best, total = totals
+            self.writer.line(f"{best}, {total} = k_sum_of_exp({best}, {total}, {operands[0]})")
+            return
         if len(totals) == 2:
             both = f"{totals[0]}, {totals[1]}, {operands[0]}, {operands[1]}"
             self.writer.line(f"{totals[0]}, {totals[1]} = {COMBINE_FUNCTIONS[kind]}({both})")

@@ -12,6 +12,7 @@ import torch
 
 from inductor.codegen.triton.launch import Launch, Phases, Scratch, Stage
 from inductor.codegen.triton.numbers import reaches
+from inductor.codegen.triton.spelling import SUM_OF_EXP
 from inductor.ir.body import Op
 from inductor.ir.extent import Extent, hint_of, up_to_multiple
 from inductor.ir.index import Index, variable
@@ -52,6 +53,8 @@ def _chunk_of(launch: Launch) -> int:
         return 0
     (stage,) = launch.stages
     by_rows = reads_along_rows(stage)
+    if any(op.imm == SUM_OF_EXP for op in stage.ops):  # its parts are no sums
+        return 0
     if not stage.reduction or stage.serial != 1 or launch.locals:
         return 0
     rows, columns = hint_of(launch.rows), hint_of(stage.columns)

@@ -13,6 +13,7 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda
+from inductor.codegen.triton import plan
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
@@ -142,6 +143,38 @@ def test_refused_kernels_run_as_aten(program, monkeypatch) -> None:
     monkeypatch.setattr(cuda, "print_kernel", print_some)
     test_program(program, monkeypatch)
     assert any("slow0(" in text for text in texts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_rows_are_read_once_for_maximum_and_sum(dtype, monkeypatch) -> None:
+    repair(monkeypatch)
+    monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
+    texts.clear()
+    inf, nan = float("inf"), float("nan")
+    x = (torch.randn(6, 300) * 20).to(dtype)
+    for row, (place, value) in enumerate([(299, inf), (17, nan), (slice(0, None, 2), -inf), (slice(None), -inf)]):
+        x[row, place] = value
+    for program in (F.log_softmax, F.softmax):
+        found = dynamo.compile(lambda x, program=program: program(x, -1), backend=interpreted)(x)
+        torch.testing.assert_close(found, program(x, -1), equal_nan=True)
+        assert "k_sum_of_exp(" in texts[-1]
+
+
+def test_what_else_is_done_with_the_maximum_keeps_two_loops(monkeypatch) -> None:
+    repair(monkeypatch)
+    monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
+    texts.clear()
+
+    def program(x, y):
+        shifted = x - x.amax(-1, keepdim=True)
+        return shifted.exp().sum(-1) + shifted.abs().sum(-1), (y - x.amax(-1, keepdim=True)).exp().sum(-1)
+
+    x, y = torch.randn(6, 300), torch.randn(6, 300)
+    found = dynamo.compile(program, backend=interpreted)(x, y)
+    torch.testing.assert_close(found, program(x, y))
+    assert "k_sum_of_exp(" not in texts[-1]
 
 
 def test_batch_statistics(monkeypatch) -> None:
