@@ -35,7 +35,11 @@ def join_maxima(stages: Sequence[Stage], row_locals: Collection[str]) -> tuple[S
 def _joined(first: Stage, second: Stage, row_locals: Collection[str]) -> Stage | None:
     if not _can_share_a_loop(first, second, row_locals):
         return None
-    kept = {op.buffer: op.args[0] for op in first.ops if op.name == "store" and op.buffer in row_locals}
+    kept = {
+        op.buffer: op.args[0]
+        for op in first.ops
+        if op.name == "store" and op.buffer in row_locals
+    }
     ops, at, online = list(first.ops), list[int](), False
     for op in second.ops:
         if op.name == "load" and op.buffer in kept:
@@ -56,7 +60,9 @@ def _can_share_a_loop(first: Stage, second: Stage, row_locals: Collection[str]) 
     if not (first.reduction and second.reduction and first.columns == second.columns):
         return False
     both = (*first.ops, *second.ops)
-    if (first.serial, second.serial) != (1, 1) or any(isinstance(op.imm, IndirectVar) for op in both):
+    if (first.serial, second.serial) != (1, 1):
+        return False
+    if any(isinstance(op.imm, IndirectVar) for op in both):
         return False
     stores = {op.buffer for op in both if op.name == "store"}
     if any(op.imm != "set" for op in both if op.name == "store"):
@@ -93,4 +99,5 @@ def _reduces_once(stage: Stage) -> bool:
         phases = Phases(stage)
     except NotPrintable:
         return False
-    return not any(op.name == "reduction" and any(phases.after[arg] for arg in op.args) for op in stage.ops)
+    reductions = [op for op in stage.ops if op.name == "reduction"]
+    return not any(phases.after[arg] for op in reductions for arg in op.args)

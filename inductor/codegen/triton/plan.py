@@ -125,8 +125,8 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
         if tile is not None:
             return _tiled_launch(kernel, *tile), []
         extents = (*kernel.outer, *kernel.stages[0].ranges)
-        stages = [_flat_stage(kernel, stage) for stage in kernel.stages]
-        return Launch(kernel.name, product(extents), tuple(stages), kernel.locals), []
+        flat = tuple(_flat_stage(kernel, stage) for stage in kernel.stages)
+        return Launch(kernel.name, product(extents), flat, kernel.locals), []
     if len(kernel.stages) == 1:
         kernel = _promote_loops(kernel)
     persistent = _is_persistent(kernel)
