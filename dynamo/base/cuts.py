@@ -1,4 +1,4 @@
-"""Operations of a captured graph that only make sense on the program's own tensors.
+"""Operations of a captured graph that only make sense on the program's own tensors and state.
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
@@ -24,6 +24,8 @@ def watch_gradient(tensor: torch.Tensor) -> None:
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # Methods that change what autograd knows of a tensor.
 METHODS = frozenset({"requires_grad_"})
+# Functions that ATen's own depend on: these take the default dtype when they run.
+FUNCTIONS = frozenset({watch_gradient, torch._C._set_default_dtype})  # type: ignore[attr-defined]
 
 
 def runs_alone(function: Any) -> Any:
@@ -40,7 +42,7 @@ def is_cut(node: fx.Node) -> bool:
     """True for a node that is run as it is."""
     if node.op == "call_method":
         return node.target in METHODS
-    return node.target is watch_gradient or bool(getattr(node.target, "runs_alone", False))
+    return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
 
 
 def has_cuts(gm: fx.GraphModule) -> bool:

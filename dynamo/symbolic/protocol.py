@@ -71,6 +71,7 @@ class ObjectProtocol:
         self.attributes = Attributes(self)  # type: ignore[arg-type]
         self.contexts: list[Any] = []
         self.inference_mode = self.saw_inference_mode = False
+        self.default_devices: list[torch.device] = []  # of the `with` blocks that are open
         self.tensor_inputs: list[TensorVar] = []
         self.arrays: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}

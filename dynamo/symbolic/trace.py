@@ -33,7 +33,7 @@ from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
 from dynamo.symbolic.protocol import ObjectProtocol
-from dynamo.symbolic.rules import decided, table, torch_functions
+from dynamo.symbolic.rules import decided, devices, table, torch_functions
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -308,6 +308,10 @@ class Trace(ObjectProtocol):
         raise ObservedException(ExceptionVar(cls, values))
 
     # -- with and import -------------------------------------------------------------------
+
+    def as_context(self, manager: Var) -> Var:
+        """What a `with` block enters in the place of this value."""
+        return devices.as_context(manager)
 
     def enter_context(self, tx: SymbolicFrame, manager: Var) -> Var:
         """`type(manager).__enter__(manager)`."""

@@ -57,7 +57,7 @@ return x * np.pi + np.float32(2) + np.sqrt(2.0) + np.prod((2, 3)) + np.log(4)
 return np.max(y.numpy()), x + 1, np.asarray([1, 2, 3]).tolist()
 # numpy: tensor to array to float | 3
 return x * np.array([1.0, 2.0, 3.0]).max() + np.arange(3)[1].item()
-# state: fork_rng | 2
+# state: fork_rng | 1
 with torch.random.fork_rng(): a = torch.rand(3)
 return a * x, torch.rand(3)
 # state: fork_rng with seed | 2
@@ -70,22 +70,22 @@ g = torch.Generator(); g.manual_seed(3); return x * torch.rand(3, generator=g), 
 return x * torch.rand(3, generator=gen) + torch.randint(0, 5, (3,), generator=gen), gen.initial_seed()
 # state: bernoulli with generator random | 2
 return x * torch.bernoulli(torch.full((2, 3), 0.5), generator=gen), torch.empty(3).normal_(generator=gen)
-# state: get_rng_state random | 2
+# state: get_rng_state random | 1
 s = torch.get_rng_state(); a = torch.rand(3); torch.set_rng_state(s); return x * a, torch.rand(3)
-# state: default dtype | 2
+# state: default dtype | 1
 torch.set_default_dtype(torch.float64)
 try: a = torch.ones(3) * 2
 finally: torch.set_default_dtype(torch.float32)
 return a * x, a.dtype
-# state: default dtype left changed | 2
+# state: default dtype left changed | 1
 def f(x, y):
     old = torch.get_default_dtype(); torch.set_default_dtype(torch.float64); a = torch.rand(2).dtype; torch.set_default_dtype(old); return x * 2, a
 # state: default device | 3
 torch.set_default_device("meta"); a = torch.ones(3); torch.set_default_device(None); return x * 2, a.device, torch.ones(1).device
-# state: device context | 3
+# state: device context | 1
 with torch.device("meta"): a = torch.ones(3)
 return x * 2, a.device, torch.ones(1) * x
-# state: device context cpu | 3
+# state: device context cpu | 1
 with torch.device("cpu"): a = torch.arange(3)
 return a * x
 # state: get_default_device | 1

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 CALLS: dict[str, list[Any]] = {
     "backward": [torch.Tensor.backward, torch.autograd.backward],
     "random_state": [
-        torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state,
-        torch.set_rng_state, torch.random.fork_rng,
+        torch.seed, torch.initial_seed,
     ],
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ SETTERS: tuple[Callable[..., Any], ...] = (
     torch.set_autocast_enabled,
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
+    torch._C._set_default_dtype,
 )
 # What leaves the innermost level of torch.func, by its kind.
 LEAVE_LEVEL: dict[Any, Callable[[], Any]] = {
@@ -113,6 +114,7 @@ def keep_modes() -> Callable[[], None]:
     levels = _functorch.get_dynamic_layer_stack_depth()
     in_place = _functorch.get_inplace_requires_grad_allowed()
     forward = torch._C._is_fwd_grad_enabled()
+    default = torch.get_default_dtype()
     hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     casts = [
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
@@ -128,6 +130,7 @@ def keep_modes() -> Callable[[], None]:
         else:
             torch._C._autograd._saved_tensors_hooks_disable(hooks)
         torch._C._set_grad_enabled(grad)
+        torch._C._set_default_dtype(default)
         for _ in range(_nesting() - depth):
             torch.autocast_decrement_nesting()
         for _ in range(depth - _nesting()):

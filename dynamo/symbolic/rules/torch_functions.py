@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils._device import _device_constructors
 
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, DynamoError, Signal
@@ -20,7 +21,7 @@ from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecid
 from dynamo.symbolic.rules.failing import break_where_caught
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
+from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.held import HeldNumber, gives_number, held_numbers, with_dtypes
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
@@ -152,12 +153,26 @@ def call_in_graph(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var:
     """Runs a torch function on the fakes and puts it into the graph."""
+    if tx.trace.default_devices:
+        kwargs = on_default_device(tx, function, kwargs)
     if held_numbers(args, kwargs):
         if gives_number(function, args):
             number = put_in_graph(tx, function, args, kwargs)
             return HeldNumber.of(number) if isinstance(number, TensorVar) else number
         args = with_dtypes(tx, args)
     return put_in_graph(tx, function, args, kwargs)
+
+
+def on_default_device(
+    tx: SymbolicFrame, function: Any, kwargs: dict[str, Var]
+) -> dict[str, Var]:
+    """The arguments of a call inside of `with torch.device(...)`."""
+    if isinstance(function, types.FunctionType) and function.__module__ not in PYTHON_NAMESPACES:
+        raise Break("call_of_unknown_function", f"{function.__qualname__} with a default device")
+    given = kwargs.get("device", ConstVar(None))
+    if function in _device_constructors() and given.is_constant() and given.as_constant() is None:
+        return {**kwargs, "device": ConstVar(tx.trace.default_devices[-1])}
+    return kwargs
 
 
 def put_in_graph(

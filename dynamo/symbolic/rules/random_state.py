@@ -1,0 +1,85 @@
+"""The state of the CPU's random number generator: set, read and put back by nodes of the graph.
+
+They stand between the nodes that draw, in the program's order, and every backend runs them as they
+are. Generators of other devices, and what reads a seed into Python, break the graph.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.random
+
+from dynamo.base.cuts import runs_alone
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.table import foldable, rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Without wrappers that import torch's own compiler.
+SEED: Any = inspect.unwrap(torch.manual_seed)
+READ: Any = inspect.unwrap(torch.get_rng_state)
+WRITE: Any = inspect.unwrap(torch.set_rng_state)
+
+
+@runs_alone
+def seed(number: int) -> None:
+    """In a graph: `torch.manual_seed`."""
+    SEED(number)
+
+
+@runs_alone
+def read_state() -> torch.Tensor:
+    """In a graph: `torch.get_rng_state`."""
+    return READ()  # type: ignore[no-any-return]
+
+
+@runs_alone
+def write_state(state: torch.Tensor) -> None:
+    """In a graph: `torch.set_rng_state`."""
+    WRITE(state)
+
+
+def check_plain(function: Any) -> None:
+    if torch_functions.in_transform():
+        raise Break("random_state", f"{function.__name__} in a transform")
+
+
+@rule(torch.manual_seed)
+def manual_seed(tx: SymbolicFrame, number: Var) -> Var:
+    check_plain(torch.manual_seed)
+    if number.python_type() is not int:
+        raise Break("random_state", f"manual_seed of {number!r}")
+    tx.trace.graph.operation("call_function", seed, (number.as_proxy(),), {}, None)
+    tx.trace.effects.tick()
+    return tx.trace.wrap(torch.default_generator, None)
+
+
+@rule(torch.get_rng_state)
+def get_rng_state(tx: SymbolicFrame) -> Var:
+    check_plain(torch.get_rng_state)
+    fake = torch_functions.run_on_fakes(tx, torch.empty, [list(READ().shape)],
+                                        {"dtype": torch.uint8, "device": "cpu"})  # fmt: skip
+    node = tx.trace.graph.operation("call_function", read_state, (), {}, fake)
+    return TensorVar(node, fake)
+
+
+@rule(torch.set_rng_state)
+def set_rng_state(tx: SymbolicFrame, state: Var) -> Var:
+    check_plain(torch.set_rng_state)
+    if not isinstance(state, TensorVar) or state.fake.dtype != torch.uint8:
+        raise Break("random_state", f"set_rng_state of {state!r}")
+    tx.trace.graph.operation("call_function", write_state, (state.node,), {}, None)
+    tx.trace.effects.tick()
+    return ConstVar(None)
+
+
+# What `fork_rng` asks.
+foldable([torch.accelerator.current_accelerator, torch.get_device_module, torch.cuda.device_count])
