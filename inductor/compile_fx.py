@@ -207,6 +207,14 @@ def _report_defect(defect: Exception) -> None:
     """One warning, or the error itself where `suppress_errors` is off."""
     if not base_config.suppress_errors:
         raise defect
+    if isinstance(defect, OSError):
+        warnings.warn(
+            f"dynamo: a graph runs without the inductor backend, as a file in the cache folder "
+            f"{base_config.cache_dir} can't be written or read ({defect}). DYNAMO_CACHE_DIR names "
+            f"another folder.",
+            stacklevel=3,
+        )
+        return
     warnings.warn(
         f"dynamo: the inductor backend failed on a graph, which runs without it "
         f"({type(defect).__name__}: {defect}). This is a defect of dynamo; "
@@ -297,7 +305,7 @@ def compile_aten(
         call = _for_gpu(lowered, schedule, pairing, module.meta.get("values"))
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
-    call = _tensors_only(cpu.load(units, spec, cpu.open_store()), lowered)
+    call = _tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
     prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
     return FrozenCall(call, prepared, len(fakes)) if prepared else call
 
@@ -312,7 +320,7 @@ def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) 
             holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes)
         else:
             units, spec = _generate(lowered, schedule)
-            path = cpu.build(units, cpu.open_store())
+            path = cpu.build(units, cpu.cache_store())
             binder = Binder(spec, symbols.sizes)
             holds, bind = binder.holds, lambda key: cpu.launch(path, binder.bind(key))
     tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
@@ -340,7 +348,7 @@ def _lower_and_schedule(
     if config.library_kernels == "measure":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
-            chosen = choose_library_kernels(lowered.graph, cpu.open_store(), threads, frozen)
+            chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)

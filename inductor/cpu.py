@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dynamo.base import logs
@@ -17,7 +16,7 @@ from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library
-from inductor.runtime.store import Store
+from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.memory import plan_memory
 from inductor.scheduler.schedule import Schedule
@@ -27,9 +26,9 @@ class NoCompiler(RuntimeError):
     """There is no working C++ compiler on this machine."""
 
 
-def open_store() -> Store:
+def cache_store() -> Store:
     """The cache folder of this process."""
-    return Store(Path(config.cache_dir))
+    return open_store(config.cache_dir)
 
 
 def need_toolchain(store: Store) -> Toolchain:

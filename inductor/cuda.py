@@ -24,7 +24,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
-from inductor.runtime.store import Store, make_key
+from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
 
@@ -99,7 +99,7 @@ def load(
 
     graphed: makes it a callable that is recorded as a CUDA graph.
     """
-    store = Store(Path(config.cache_dir))
+    store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})
     path = store.find(key, ".py")
     metrics.count("libraries_reused" if path else "libraries_built")

@@ -8,10 +8,14 @@ nearest entry of the same kind names the part that differs.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +72,11 @@ class Store:
         """Puts `content` there; the last of several writers wins."""
         path = self.path(key, suffix)
         temporary = self.temporary(path)
-        temporary.write_bytes(content)
-        self.publish(temporary, path)
+        try:
+            temporary.write_bytes(content)
+            self.publish(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
 
     def temporary(self, path: Path) -> Path:
@@ -107,6 +114,34 @@ class Store:
         if not best:
             return f"the {key.kind} was removed from the cache"
         return f"the nearest {key.kind} differs in: {', '.join(best)}"
+
+
+def open_store(folder: str) -> Store:
+    """The store in this folder; where that can't be written, one that dies with the process."""
+    return Store(_writable(folder))
+
+
+@functools.cache
+def _writable(folder: str) -> Path:
+    try:
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        return Path(folder)
+    except OSError as error:
+        other = tempfile.mkdtemp(prefix="dynamo-jit-")
+        atexit.register(_remove, other, os.getpid())
+        warnings.warn(
+            f"dynamo: the cache folder {folder} can't be written ({error}); what this process "
+            "compiles is not kept. DYNAMO_CACHE_DIR names another folder.",
+            stacklevel=2,
+        )
+        return Path(other)
+
+
+def _remove(folder: str, process: int) -> None:
+    """At the end of the process that made the folder, not of one that it has forked."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _modified(path: Path) -> float:

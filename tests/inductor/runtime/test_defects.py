@@ -28,6 +28,18 @@ def test_a_defect_is_a_warning_and_eagers_result(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(compiled(x), x.exp() + 3)
 
 
+def test_a_full_disk_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "schedule_graph", full)
+    x = torch.randn(5)
+    compiled = dynamo.compile(lambda x: x.exp() + 6)
+    with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="No space left") as seen:
+        torch.testing.assert_close(compiled(x), x.exp() + 6)
+    assert not any("defect" in str(warning.message) for warning in seen)
+
+
 def test_the_error_is_raised_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "schedule_graph", broken)
     graph = torch.fx.symbolic_trace(lambda x: (x.exp() + 4,))

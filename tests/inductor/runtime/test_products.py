@@ -11,13 +11,13 @@ import torch
 import dynamo
 from inductor import compile_fx, library_kernels
 from inductor.config import config
-from inductor.cpu import need_toolchain, open_store
+from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.products import Product, load_product
 
 
 @pytest.fixture(scope="module")
 def product() -> Product:
-    store = open_store()
+    store = cache_store()
     return load_product(store, need_toolchain(store))
 
 

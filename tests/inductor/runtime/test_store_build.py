@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inductor.runtime.build import BuildError, build_library
-from inductor.runtime.store import Store, make_key
+from inductor.runtime.store import Store, make_key, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 
 ONE = 'extern "C" __attribute__((visibility("default"))) int one() { return 1; }'
@@ -81,3 +81,25 @@ def test_refused_source_leaves_no_library(store: Store, toolchain: Toolchain) ->
     with pytest.raises(BuildError, match="nonsense"):
         build_library(["nonsense;"], toolchain, store)
     assert not list(store.root.glob("library/*/*.so"))
+
+
+def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    with pytest.warns(UserWarning, match="DYNAMO_CACHE_DIR"):
+        store = open_store(str(taken))
+    key = make_key("text", {"a": "b"})
+    store.write(key, ".txt", b"kept")
+    assert store.read(key, ".txt") == b"kept"
+    assert open_store(str(taken)).root == store.root  # one warning, one folder
+    assert open_store(str(tmp_path)).root == tmp_path
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space"):
+        Store(tmp_path).write(make_key("text", {"a": "b"}), ".txt", b"content")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
