@@ -140,8 +140,10 @@ class Converter:
             logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
             counters.counters["skips"][str(reason)] += 1
             return hook.SKIP
-        except DynamoError:
-            raise
+        except DynamoError as error:
+            if config.verbose:
+                raise
+            raise error.with_traceback(None) from error.__cause__  # the user's frames are enough
         except Exception as error:
             return self.internal_error(frame, error)
 

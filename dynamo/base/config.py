@@ -181,11 +181,5 @@ config = Config(
             "Where compiled code is kept.",
             ("DYNAMO_CACHE_DIR",),
         ),
-        Knob(
-            "debug_dir",
-            "",
-            "Folder for records of each compile; empty for none.",
-            ("DYNAMO_DEBUG_DIR",),
-        ),
     ],
 )

@@ -87,3 +87,17 @@ def test_the_limit_names_a_few_reasons() -> None:
     *_, warning = reasons_of(scaled, *((X, "a" * n) for n in range(7)))
     assert warning.count("text was") == 3
     assert "and 2 more (DYNAMO_LOGS=recompiles shows all). What to do: " in warning
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_errors_show_the_programs_frames(verbose: bool) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.shape[0] == 4 else x
+
+    x = torch.ones(4)
+    dynamo.mark_dynamic(x, 0)
+    compiled = dynamo.compile(f, backend="eager")
+    with dynamo.config.patch(verbose=verbose), pytest.raises(dynamo.exc.ConstraintViolation) as seen:
+        compiled(x)
+    internal = [row.path.name for row in seen.traceback if "symbolic" in str(row.path.parent)]
+    assert bool(internal) is verbose, internal
