@@ -74,6 +74,7 @@ class Symbols:
     sizes: Sizes = field(default_factory=Sizes)
     sources: list[Source] = field(default_factory=list)
     _extents: dict[Any, Extent] = field(default_factory=dict)
+    _ones: set[Any] = field(default_factory=set)  # expressions of sizes that are assumed to be 1
 
     def enter_inputs(self, module: torch.fx.GraphModule, hints: Sequence[int] | None) -> None:
         """Make a symbol for each that an input carries; hints: their values, in order."""
@@ -110,6 +111,8 @@ class Symbols:
     def _translate(self, expression: Any) -> int:
         if expression.is_Integer:
             return int(expression)
+        if expression in self._ones:
+            return 1
         if expression.is_Symbol:
             if expression not in self._extents:
                 raise Unsupported(f"no input has the size {expression}")
@@ -147,7 +150,7 @@ class Symbols:
         return f"({sign.join(parts)})" if len(parts) > 1 else f"{sign}({parts[0]})"
 
     def _shaped(self, fake: torch.Tensor) -> Shaped:
-        size = tuple(map(self.extent, fake.shape))
+        size = tuple(map(self._size, fake.shape))
         for extent in size:
             if type(extent) is Extent and not surely_positive(extent):
                 self._need_positive(extent)
@@ -155,6 +158,15 @@ class Symbols:
             size, tuple(map(self.extent, fake.stride())), self.extent(fake.storage_offset()),
             fake.dtype, fake.device,
         )
+
+    def _size(self, value: Any) -> int:
+        """The extent of a size; the constant 1 where it is 1 now, since that is broadcast."""
+        extent = self.extent(value)
+        if type(extent) is not Extent or extent.hint != 1:
+            return extent
+        self.sizes.assume(f"{extent} == 1")
+        self._ones.add(value.node.expr)
+        return 1
 
     def _need_positive(self, extent: Extent) -> None:
         """Everything behind takes sizes that are not the constant 0 for positive."""

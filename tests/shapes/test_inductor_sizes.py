@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 import torch
 
 import dynamo
@@ -120,3 +121,41 @@ def test_numbers_of_which_one_stays() -> None:
         x = torch.randn(4, 2)
         found, wanted = compiled(x, n, n * 3, n / 7), program(x, n, n * 3, n / 7)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+# Sizes that are 1 for the first tensor only, and are broadcast then.
+BROADCAST = {
+    "product": lambda x: x.sqrt()[: len(x) // 2] * torch.ones(2),
+    "where": lambda x: torch.where(x > 0, x[: len(x) // 2], 0.0),
+    "expand": lambda x: torch.cat([x.sqrt()[: len(x) // 2].expand(2), x]),
+    "copy": lambda x: torch.zeros(len(x)).copy_(x[: len(x) // 2].sqrt()),
+    "squeeze": lambda x: x.sqrt()[: len(x) // 2].squeeze(0) * x[:, None],
+    "uneven parts": lambda x: torch.mul(*x.sqrt().tensor_split(2, 0)),
+    "sum to size": lambda x: (x[: len(x) // 2] * x).sum_to_size(len(x) // 2),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_a_size_that_happens_to_be_1(name: str) -> None:
+    program = BROADCAST[name]
+    compiled = dynamo.compile(program, dynamic=True)
+    for size in (3, 2, 5, 3, 4, 7):
+        x = torch.rand(size)
+        try:
+            wanted = program(x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                compiled(x)
+            continue
+        torch.testing.assert_close(compiled(x), wanted)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_number_that_is_1_as_a_size(count: int) -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.sqrt()[:n] * torch.ones(4)
+
+    compiled = dynamo.compile(program, dynamic=True)
+    for n in (count, 1, 4):
+        x = torch.rand(5)
+        torch.testing.assert_close(compiled(x, n), program(x, n))
