@@ -61,8 +61,8 @@ class _Planner:
         for fake, real in reference.constants:
             self.objects[id(fake)] = ConstantOutput(real)
             self.bases[storage_key(fake)] = (ConstantOutput(real), fake)
-        different = {id(out): out for out in reference.outputs if is_fake(out)}
-        self.sharing = Counter(storage_key(fake) for fake in different.values())
+        self.different = {id(out): out for out in reference.outputs if is_fake(out)}
+        self.sharing = Counter(storage_key(fake) for fake in self.different.values())
 
     def plan(self, position: int, out: Any) -> Output:
         if not is_fake(out):
@@ -79,6 +79,8 @@ class _Planner:
             raise Unsupported("an output is conjugated or negated lazily")
         record: Output
         if base is not None:
+            if out._base is not base[1] and id(out._base) in self.different:
+                raise Unsupported("an output is a view of another, which is a detached one")
             record = _view(out, *base)
         elif self.sharing[storage_key(out)] == 1 or _owns_storage(out):
             record = self._fresh(position, False)

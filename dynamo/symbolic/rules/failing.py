@@ -1,18 +1,21 @@
-"""Operations that may fail by the values in a tensor, where the program would catch the error.
+"""Operations that break the graph for what they do at run time.
 
-A graph runs as a whole, behind the program's own handlers: such an operation breaks the graph
-there.
+Those that may fail by the values in a tensor, where the program would catch the error: a graph runs
+as a whole, behind the program's own handlers. Those that torch's fakes get wrong.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynamo.base.errors import Break
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
+aten = torch.ops.aten
 # By the function's own name; those of torch.linalg are called linalg_*.
 FAILING = frozenset(
     """linalg_inv linalg_cholesky linalg_solve linalg_eigh linalg_eig linalg_eigvals linalg_eigvalsh
@@ -30,6 +33,13 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
     """Breaks the graph for a call whose error a `try` of the traced frames sees."""
     if getattr(function, "__name__", None) in FAILING and any(map(catches, tx.trace.frames)):
         raise Break("caught_error", function.__name__)
+
+
+def break_where_fakes_are_wrong(function: Any, inputs: list[Any]) -> None:
+    """Breaks the graph for the dropout of nothing: it gives its argument, and a mask of floats."""
+    if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
+        if inputs and 0 in inputs[0].shape:
+            raise Break("operation_without_fake_kernel", "native_dropout of an empty tensor")
 
 
 def catches(frame: SymbolicFrame) -> bool:

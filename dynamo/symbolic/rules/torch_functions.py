@@ -18,7 +18,7 @@ from torch.utils._device import _device_constructors
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
-from dynamo.symbolic.rules.failing import break_where_caught
+from dynamo.symbolic.rules.failing import break_where_caught, break_where_fakes_are_wrong
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -184,6 +184,7 @@ def put_in_graph(
     tx.trace.symbols.prepare(function, args, kwargs)
     fake_args = [arg.as_fake() for arg in args]
     fake_kwargs = {name: arg.as_fake() for name, arg in kwargs.items()}
+    break_where_fakes_are_wrong(function, [*fake_args, *fake_kwargs.values()])
     tensors: list[TensorVar] = []
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
