@@ -24,7 +24,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import AGAIN, Unsupported
 from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
@@ -113,7 +113,7 @@ class _Rewriter:
             env[inner] = self.env[given]
             tokens[inner.meta["val"].token] = env[inner].meta["val"].token
         for inner in template.nodes:
-            env[inner] = self._copy(inner, env, tokens, node.meta.get("stack_trace"))
+            env[inner] = self._copy(inner, env, tokens, _passed_on(node))
         self.env[node] = _map_nodes(template.result, env)
         _carry_marks(node, self.env[node])
         return True
@@ -123,14 +123,12 @@ class _Rewriter:
         inner: fx.Node,
         env: dict[fx.Node, fx.Node],
         tokens: dict[StorageToken, StorageToken],
-        stack: str | None,
+        marks: dict[str, Any],
     ) -> fx.Node:
         if inner.op == "get_attr":
             return self._constant(inner.meta["constant"], inner.meta["val"])
         copy = self.graph.node_copy(inner, env.__getitem__)
-        copy.meta["val"] = _remake(inner.meta["val"], tokens)
-        if stack is not None:
-            copy.meta["stack_trace"] = stack
+        copy.meta.update(marks, val=_remake(inner.meta["val"], tokens))
         return copy
 
     def _inline_symbolic(self, node: fx.Node) -> bool:
@@ -145,12 +143,14 @@ class _Rewriter:
             return False
         env: dict[fx.Node, Any] = dict(zip(template.inputs, given, strict=True))
         for inner in template.nodes:
-            env[inner] = self._copy_symbolic(inner, env, node.meta.get("stack_trace"))
+            env[inner] = self._copy_symbolic(inner, env, _passed_on(node))
         self.env[node] = _map_nodes(template.result, env)
         _carry_marks(node, self.env[node])
         return True
 
-    def _copy_symbolic(self, inner: fx.Node, env: dict[fx.Node, Any], stack: str | None) -> Any:
+    def _copy_symbolic(
+        self, inner: fx.Node, env: dict[fx.Node, Any], marks: dict[str, Any]
+    ) -> Any:
         value = inner.meta["val"]
         if inner.op == "get_attr":
             return self._constant(inner.meta["constant"], value)
@@ -159,8 +159,7 @@ class _Rewriter:
                 self._numbers = NumberNodes(self.graph, self.world.places)
             return self._numbers.node(value)
         copy = self.graph.node_copy(inner, env.__getitem__)
-        if stack is not None:
-            copy.meta["stack_trace"] = stack
+        copy.meta.update(marks)
         return copy
 
     def _constant(self, tensor: torch.Tensor, value: Fake) -> fx.Node:
@@ -232,6 +231,11 @@ class TemplateRecorder(Recorder):
         if _agree(result, self.world.dispatch(func, args, kwargs)):
             return result
         return super().call(func, args, kwargs)
+
+
+def _passed_on(node: fx.Node) -> dict[str, Any]:
+    """What is known of an operation and holds for all parts of it."""
+    return {name: node.meta[name] for name in ("stack_trace", AGAIN) if name in node.meta}
 
 
 def _carry_marks(node: fx.Node, result: Any) -> None:

@@ -10,6 +10,7 @@ In: a joint graph (decomposed or not) and a function that chooses what is saved 
   into them before backward, and eager's error about that must be raised where eager raises it, and
   nowhere else. They cost no memory.
 - A view is computed again from what it views.
+- What a checkpoint computes again belongs to backward.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dynamo.aot.fakes import is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, remove_dead_code
 from dynamo.aot.joint import JointGraph
 from dynamo.aot.numbers import NumberNodes
-from dynamo.aot.records import Place, SymbolTable, Unsupported
+from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def partition_joint(
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     count = len(joint.reference.inputs)
-    backward: set[fx.Node] = set(placeholders[count:])
+    backward: set[fx.Node] = {*placeholders[count:], *_computed_again(module)}
     available = []
     results: Any = ()
     for node in module.graph.nodes:
@@ -117,6 +118,15 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
         backward=backward,
         available=available,
     )
+
+
+def _computed_again(module: fx.GraphModule) -> list[fx.Node]:
+    """What a checkpoint leaves to backward; none where that would draw other numbers."""
+    found = [
+        node for node in module.graph.nodes
+        if AGAIN in node.meta and not is_symbolic_number(node.meta["val"])
+    ]  # fmt: skip
+    return [] if any(map(is_effect, found)) else found
 
 
 def _extract(

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import AGAIN, Unsupported
+from dynamo.base.again import is_again
 from dynamo.shapes.fake import Fake
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -87,6 +88,8 @@ class Recorder(TorchDispatchMode):
         node.meta["val"] = None
         if self.stack_trace is not None:
             node.meta["stack_trace"] = self.stack_trace
+        if is_again():
+            node.meta[AGAIN] = True
         return node
 
     def _argument(self, arg: Any) -> Any:
@@ -127,6 +130,8 @@ class Recorder(TorchDispatchMode):
         item = self.graph.create_node("call_function", operator.getitem, (node, index))
         if "stack_trace" in node.meta:
             item.meta["stack_trace"] = node.meta["stack_trace"]
+        if AGAIN in node.meta:
+            item.meta[AGAIN] = True
         return item
 
     # -- leaves ----------------------------------------------------------------------------------

@@ -62,6 +62,10 @@ class Unsupported(Signal):
         self.reason = reason
 
 
+# In the meta of nodes that a checkpoint computes again: backward does so, nothing of it is saved.
+AGAIN = "again"
+
+
 @dataclass(frozen=True, slots=True)
 class FreshOutput:
     """The index-th output of the graph."""

@@ -142,8 +142,8 @@ class SymbolicFrame:
         """Closes the generators that the program has let go of, as CPython does at once."""
         suspended = self.trace.suspended
         for frame in [frame for frame, var in suspended.items() if var() is None]:
-            del suspended[frame]
-            GeneratorVar(frame).close_dropped(self)
+            if suspended.pop(frame, None) is not None:  # closing one may close another
+                GeneratorVar(frame).close_dropped(self)
 
     def has_cleanup(self) -> bool:
         """True for a suspended generator frame that must still run when it is closed."""

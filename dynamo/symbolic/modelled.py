@@ -78,12 +78,12 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
     checkpointing, class_bodies, classes, conditional, constant, container_methods, containers,
-    contexts, dates, devices, dicts, dispatching, exception_rules,
-    exceptions, folding, foreach, foreign, functions, generator_rules, generators, handles, hooks,
-    identity, inference, iterators, lists, methods, modes, modules, objects, operators,
-    optimizer_steps, optimizers, python_modules, python_sources, random_state, standard_library, standin_iterators,
-    standins, table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers,
-    value_vars, values, warning_filters, weakrefs,
+    contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
+    foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
+    lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers, python_modules,
+    python_sources, random_state, standard_library, standin_iterators, standins, table, tensor,
+    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -269,13 +269,13 @@ return torch.autograd.grad(x * x, x, torch.ones_like(x))[0] + y
 g = torch.autograd.grad((x * 2).sum(), [x, w], allow_unused=True); return g[0], g[1] is None
 # checkpoint: not reentrant | 1
 return checkpoint(lambda a: lin(a).sin(), x, use_reentrant=False)
-# checkpoint: reentrant | 0
+# checkpoint: reentrant | 1
 return checkpoint(lambda a: lin(a).sin(), x, use_reentrant=True)
 # checkpoint: nested | 1
 return checkpoint(lambda a: checkpoint(lambda b: b.sin() * b, a, use_reentrant=False).cos(), x, use_reentrant=False)
 # checkpoint: dropout random | 1
 return checkpoint(lambda a: F.dropout(lin(a), 0.5) * a, x, use_reentrant=False)
-# checkpoint: dropout reentrant random | 0
+# checkpoint: dropout reentrant random | 1
 return checkpoint(lambda a: F.dropout(lin(a), 0.5) * a, x, use_reentrant=True)
 # checkpoint: dropout without rng state random | 1
 return checkpoint(lambda a: F.dropout(lin(a), 0.5).detach() * a, x, use_reentrant=False, preserve_rng_state=False)
@@ -290,7 +290,7 @@ return checkpoint(bn, x, use_reentrant=False), bn.running_mean.clone()
 # checkpoint: under autocast | 1
 with torch.autocast("cpu", dtype=torch.bfloat16): a = checkpoint(lin, x, use_reentrant=False)
 return a.float()
-# checkpoint: selective | 0
+# checkpoint: selective | 1
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 ctx = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
 return checkpoint(lambda a: (a @ y.T).sin(), x, use_reentrant=False, context_fn=ctx)
@@ -360,6 +360,8 @@ COMPILED = [
     "function: ctx attributes",
     "function: not materialized",
     "checkpoint: nested",
+    "checkpoint: reentrant",
+    "checkpoint: selective",
     "checkpoint: dropout random",
     "checkpoint: batch norm",
 ]

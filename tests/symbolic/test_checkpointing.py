@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import dynamo
 from dynamo.testing import CompileCounter
@@ -52,6 +58,55 @@ def reentrant(x: torch.Tensor) -> Any:
     return checkpoint(BLOCK, x, use_reentrant=True) * 2
 
 
+def reentrant_with_more(x: torch.Tensor) -> Any:
+    scale = x.sum()
+
+    def f(a: torch.Tensor, k: int, b: torch.Tensor) -> Any:
+        y = BLOCK(a) * k
+        y.add_(1)
+        return y * b, a.argmax(), y.sin() * scale.detach()
+
+    a, index, b = checkpoint(f, x * 2, 3, x.exp(), use_reentrant=True)
+    return checkpoint(BLOCK, a + b, use_reentrant=True, preserve_rng_state=False) + index
+
+
+def reentrant_in_no_grad(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        y = checkpoint(BLOCK, x, use_reentrant=True)
+    return x * y
+
+
+def keep_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    keep = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def make_contexts() -> Any:
+    return create_selective_checkpoint_contexts(keep_products)
+
+
+def selective(x: torch.Tensor) -> Any:
+    y = checkpoint(BLOCK, x, use_reentrant=False, context_fn=make_contexts)
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    z = checkpoint(BLOCK, y.tanh(), use_reentrant=False, context_fn=contexts)
+    return checkpoint(lambda a: (a @ a.t()).exp() @ a, z, use_reentrant=False,
+                      context_fn=lambda: create_selective_checkpoint_contexts(keep_products))
+
+
+def no_argument_requires_grad(x: torch.Tensor) -> Any:
+    y = checkpoint(BLOCK, x.detach(), use_reentrant=True)
+    return x * y
+
+
+def reentrant_writes(x: torch.Tensor) -> Any:
+    return checkpoint(NORM, x, use_reentrant=True) + x, NORM.running_mean.clone()
+
+
+def reentrant_gives_argument_back(x: torch.Tensor) -> Any:
+    a, b = checkpoint(lambda a: (a, BLOCK(a)), x * 1, use_reentrant=True)
+    return a * b
+
+
 def counts(x: torch.Tensor) -> Any:
     def f(a: torch.Tensor) -> torch.Tensor:
         COUNTED["calls"] += 1
@@ -91,7 +146,8 @@ def check(f: Callable[[torch.Tensor], Any], graphs: int | None) -> None:
             NORM.reset_running_stats()
             COUNTED["calls"] = 0
             x = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
-            found = run(x)
+            with warnings.catch_warnings(action="ignore"):
+                found = run(x)
             flat = list(found) if isinstance(found, tuple) else [found]
             flat[0].square().sum().backward()
             results.append([*flat, x.grad, *(p.grad for p in BLOCK.parameters()),
@@ -102,12 +158,18 @@ def check(f: Callable[[torch.Tensor], Any], graphs: int | None) -> None:
     assert graphs is None or counter.frame_count == graphs
 
 
-@pytest.mark.parametrize("f", [module, stacked, nest_of_results, writes_buffers, in_no_grad])
+@pytest.mark.parametrize("f", [
+    module, stacked, nest_of_results, writes_buffers, in_no_grad, reentrant, reentrant_with_more,
+    reentrant_in_no_grad, selective,
+])
 def test_one_graph(f: Callable[[torch.Tensor], Any]) -> None:
     check(f, 1)
 
 
-@pytest.mark.parametrize("f", [reentrant, counts, appends, breaks_inside])
+@pytest.mark.parametrize("f", [
+    counts, appends, breaks_inside, no_argument_requires_grad, reentrant_writes,
+    reentrant_gives_argument_back,
+])
 def test_any_graphs(f: Callable[[torch.Tensor], Any]) -> None:
     check(f, None)
 
@@ -126,3 +188,30 @@ def test_nothing_is_kept_for_backward() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run(x)
         assert (32 in sizes) is (run is BLOCK)  # the hidden layer
+
+
+WIDE = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 3)).double()
+
+
+def kept(reentrant: bool, context_fn: Any) -> Any:
+    options = {} if context_fn is None else {"context_fn": context_fn}
+    return lambda x: checkpoint(WIDE, x, use_reentrant=reentrant, **options) * 2
+
+
+@pytest.mark.parametrize("f,times", [
+    (lambda x: WIDE(x) * 2, 1), (kept(False, None), 0), (kept(True, None), 0), (kept(False, make_contexts), 1),
+], ids=["plain", "checkpointed", "reentrant", "selective"])
+def test_what_the_default_backend_keeps(f: Callable[[torch.Tensor], Any], times: int) -> None:
+    """The hidden layer: its product where the policy says so, else only where nothing is said."""
+    compiled = dynamo.compile(f, backend="inductor", fullgraph=True)
+    results = []
+    x = torch.rand(5, 3, dtype=torch.float64)
+    for run in (f, compiled):
+        WIDE.zero_grad()
+        given = x.clone().requires_grad_()
+        out = run(given)
+        if run is compiled:
+            assert sum(saved.numel() == 5 * 40 for saved in out.grad_fn.saved_tensors) == times
+        out.square().sum().backward()
+        results.append([out.detach(), given.grad, *(p.grad for p in WIDE.parameters())])
+    torch.testing.assert_close(*results)

@@ -7,9 +7,13 @@ may look into.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import itertools
 import operator
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +21,15 @@ import torch.utils.checkpoint
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dynamo.base.again import running_again
 from dynamo.base.errors import Break
+from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import torch_functions
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.cached import real_value
 from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.functions import FunctionVar, PartialVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 
 # Without the wrapper that imports torch's own compiler.
 RUN = inspect.unwrap(torch.utils.checkpoint.checkpoint)
+ContextFunction = Callable[[], tuple[Any, Any]]
 OPTIONS = frozenset({"use_reentrant", "preserve_rng_state"})
 
 
@@ -39,28 +48,63 @@ class Checkpointed:
 
     module: takes tensors, returns a tuple of tensors. arguments: the first inputs, so many, were
     arguments of the checkpointed function; it read the others from elsewhere, and may write them.
+    context_fn: what the program gave as that, or None.
     """
 
     def __init__(
-        self, module: fx.GraphModule, arguments: int, preserve_rng_state: bool, number: int
+        self, module: fx.GraphModule, arguments: int, preserve_rng_state: bool, reentrant: bool,
+        context_fn: ContextFunction | None, number: int,
     ) -> None:
         self.module, self.arguments = module, arguments
-        self.preserve_rng_state = preserve_rng_state
+        self.preserve_rng_state, self.reentrant = preserve_rng_state, reentrant
+        self.context_fn = context_fn
         self.__name__ = self.__qualname__ = f"checkpointed_{number}"
         self.__module__ = __name__
 
     def __call__(self, *inputs: Any) -> Any:
         others = inputs[self.arguments :]
+        recorded = bool(torch._C._len_torch_dispatch_stack())
         options: dict[str, Any] = {}
-        if self.preserve_rng_state and torch._C._len_torch_dispatch_stack():
-            options["context_fn"] = draws_once
+        contexts = self.context_fn
+        if self.preserve_rng_state and recorded:
+            contexts = functools.partial(both, self.context_fn, draws_once)
+        if contexts is not None:
+            options["context_fn"] = contexts
+        runs = itertools.count()
+
+        def run(*arguments: Any) -> Any:
+            with running_again() if next(runs) else contextlib.nullcontext():
+                return self.module(*arguments, *others)
+
+        # Backward inside of backward can't be recorded; the other form has the same gradients.
         return RUN(
-            lambda *arguments: self.module(*arguments, *others),
+            run,
             *inputs[: self.arguments],
-            use_reentrant=False,
+            use_reentrant=self.reentrant and not recorded,
             preserve_rng_state=self.preserve_rng_state,
             **options,
         )
+
+
+def both(first: ContextFunction | None, second: ContextFunction) -> tuple[Any, Any]:
+    """Contexts of forward and of backward, each inside of another."""
+    if first is None:
+        return second()
+    pairs = zip(first(), second(), strict=True)
+    return tuple(_Nested(*pair) for pair in pairs)  # type: ignore[return-value]
+
+
+class _Nested(contextlib.ExitStack):
+    """One context inside of another, which may be entered more than once."""
+
+    def __init__(self, *contexts: Any) -> None:
+        super().__init__()
+        self.contexts = contexts
+
+    def __enter__(self) -> _Nested:
+        for context in self.contexts:
+            self.enter_context(context)
+        return super().__enter__()
 
 
 def draws_once() -> tuple[TorchDispatchMode, TorchDispatchMode]:
@@ -99,11 +143,17 @@ class _Draws(TorchDispatchMode):
 
 @rule(torch.utils.checkpoint.checkpoint)
 def checkpoint(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var:
-    """`checkpoint(function, *args, use_reentrant=False, **kwargs)`; other forms run as they are."""
+    """`checkpoint(function, *args, use_reentrant=..., **kwargs)`; with other options, and without
+    that one, it runs as it is."""
     trace = tx.trace
     options = {name: kwargs.pop(name).as_constant() for name in OPTIONS & kwargs.keys()}
-    special = kwargs.keys() & {"context_fn", "determinism_check", "debug", "early_stop"}
-    if options.get("use_reentrant", True) is not False or special or torch_functions.in_transform():
+    given = kwargs.pop("context_fn", None)
+    context_fn = None if given is None else made_before(trace, given)
+    special = kwargs.keys() & {"determinism_check", "debug", "early_stop"}
+    reentrant = options.get("use_reentrant")
+    if type(reentrant) is not bool or special or torch_functions.in_transform():
+        raise Break("call_disabled", "torch.utils.checkpoint")
+    if reentrant and (kwargs or context_fn is not None):
         raise Break("call_disabled", "torch.utils.checkpoint")
     mark, before = trace.graph.mark(), trace.effects.places()
     result = tx.call(function, list(args), kwargs)
@@ -111,24 +161,61 @@ def checkpoint(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> V
     collect(result, results)
     check_unseen(trace, result, before)
     body = trace.graph.operations_after(mark)
+    if reentrant and torch.is_grad_enabled():
+        check_reentrant(args, result, body)
     made = [var for var in results if var.node in body]
     if not made:
         return result
-    given: list[TensorVar] = []
-    torch_functions.collect_tensors(TupleVar([*args, *kwargs.values()]), given)
+    tensors: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar([*args, *kwargs.values()]), tensors)
     inputs, module = trace.graph.cut_out(
-        body, [var.node for var in made], first=[var.node for var in given]
+        body, [var.node for var in made], first=[var.node for var in tensors]
     )
     number = sum(isinstance(node.target, Checkpointed) for node in trace.graph.graph.nodes)
-    arguments = len({var.node for var in given} & set(inputs))
+    arguments = len({var.node for var in tensors} & set(inputs))
     keeps_rng = bool(options.get("preserve_rng_state", True))
-    target = Checkpointed(module, arguments, keeps_rng, number)
+    target = Checkpointed(module, arguments, keeps_rng, reentrant, context_fn, number)
     fakes = tuple(var.fake for var in made)
     node = trace.graph.operation("call_function", target, tuple(inputs), {}, fakes)
     for index, var in enumerate(made):
         place = (node, index)
         var.move_to(trace.graph.operation("call_function", operator.getitem, place, {}, var.fake))
     return result
+
+
+def made_before(trace: Trace, var: Var) -> Any:
+    """The real object of a value that the trace has not made, or has made of such values alone."""
+    if trace.effects.has_outside():  # it might read what was changed
+        raise Break("call_disabled", "torch.utils.checkpoint with contexts, after changes")
+    if isinstance(var, PartialVar):
+        function: Any = made_before(trace, var.function)
+        parts = [made_before(trace, part) for part in var.args]
+        names = {name: made_before(trace, part) for name, part in var.keywords.items()}
+        return functools.partial(function, *parts, **names)
+    if isinstance(var, ListVar):
+        return [made_before(trace, item) for item in var.items]
+    if isinstance(var, FunctionVar) and var.real is None and not tuple(var.children()):
+        return types.FunctionType(var.code, var.globals, var.name)
+    return real_value(trace, var)
+
+
+def check_reentrant(args: tuple[Var, ...], result: Var, body: dict[fx.Node, None]) -> None:
+    """Break where the form that runs backward inside of backward has other gradients, or warns."""
+    tensors = [arg for arg in args if isinstance(arg, TensorVar)]
+    results = result.items if type(result) is TupleVar else [result]
+    plain = all(isinstance(arg, TensorVar) or arg.is_constant() for arg in args)
+    made = all(
+        isinstance(var, TensorVar) and var.node in body
+        and (var.fake.requires_grad or not var.fake.is_floating_point()) for var in results
+    )
+    outside = {
+        storage_of(fake) for node in body for given in node.all_input_nodes
+        if given not in body and isinstance(fake := given.meta["example_value"], torch.Tensor)
+    }
+    written = {storage_of(fake) for node in body for fake in node.meta.get("changed", ())}
+    needed = any(arg.fake.requires_grad for arg in tensors)
+    if not (plain and made and needed and outside.isdisjoint(written)):
+        raise Break("call_disabled", "torch.utils.checkpoint with use_reentrant=True")
 
 
 def collect(var: Var, found: list[TensorVar]) -> None:
