@@ -38,13 +38,14 @@ from inductor.codegen.cpp.shares import (
 from inductor.codegen.cpp.types import memory_type
 from inductor.codegen.cpp.work import count_threads, stage_work
 from inductor.ir.body import IndirectVar, LoopBody
-from inductor.ir.extent import Extent, surely_less
+from inductor.ir.extent import Extent, hint_of, surely_less
 from inductor.ir.graph import Layout
 from inductor.ir.index import Index, print_cpp
 from inductor.scheduler.schedule import Kernel
 
 STACK_BYTES = 1 << 16
 SHORT_ROW_BYTES = 1 << 13
+SHORT_ROW = 64  # elements of a row whose loop is worth a version of constant length
 SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "i16": 2, "u16": 2, "f16": 2}
 
 
@@ -103,11 +104,38 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     for part in printer.parts:
         arguments = [f"{kind} {name}" for name, kind in known.items() if name in part.words]
         head = ", ".join(["Runtime* rt", *arguments, "i64 begin", "i64 end"])
-        lines += [f"static __attribute__((noipa)) void {part.name}({head}) {{", *part.lines, "}"]
+        guess = {name: hint for name, hint in printer.guess.items() if name in part.words}
+        lines += _print_part(part, head, [name for name in known if name in part.words], guess)
     declared |= dict.fromkeys(symbols, "i64")
     head = ", ".join(["Runtime* rt", *(f"{kind} {name}" for name, kind in declared.items())])
     lines += [f"static int {kernel.name}({head}) {{", *printer.caller(list(known)), "}"]
     return KernelSource(kernel.name, "\n".join(lines) + "\n", parameters, types, symbols)
+
+
+def _print_part(part: Part, head: str, names: list[str], guess: Mapping[str, int]) -> list[str]:
+    """The function of a part; one for the sizes of the compile is a branch of it."""
+    start = f"static __attribute__((noipa)) void {part.name}({head}) {{"
+    if not guess:
+        return [start, *part.lines, "}"]
+    constant = [str(guess.get(name, name)) for name in names]
+    condition = " && ".join(f"{name} == {hint}" for name, hint in guess.items())
+    return [
+        f"K_INLINE void {part.name}_body({head}) {{", *part.lines, "}", start,
+        f"  if ({condition}) {part.name}_body({', '.join(['rt', *constant, 'begin', 'end'])});",
+        f"  else {part.name}_body({', '.join(['rt', *names, 'begin', 'end'])});", "}",
+    ]
+
+
+def _short_rows(kernel: Kernel) -> dict[str, int]:
+    """Symbols of innermost loops that are short at the sizes of the compile, and these sizes."""
+    found: dict[str, int] = {}
+    for stage in kernel.stages:
+        last = (*stage.ranges, *stage.reduction_ranges)[-1:]
+        for size in last:
+            if type(size) is Extent and hint_of(size) <= SHORT_ROW:
+                hints = size.sizes.hints
+                found |= {name: hints[name] for name in SYMBOL.findall(str(size))}
+    return dict(sorted(found.items()))
 
 
 def _pointer(dtype: torch.dtype, written: bool) -> str:
@@ -135,6 +163,7 @@ class KernelPrinter:
         few = surely_less(rows, threads) and count_threads(self._row_work(), threads) > 1
         self.by_row = not self.folded and rows > 1 and not few
         self.parts: list[Part] = []
+        self.guess = _short_rows(kernel)
         if self.by_row:
             self._add_row_part()
         elif rows != 0:

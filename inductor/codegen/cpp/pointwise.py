@@ -7,7 +7,7 @@ another loop is the contiguous one of some load (a transposition), both are walk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from inductor.codegen.cpp.collisions import apart_loops, is_apart, may_collide
@@ -22,7 +22,10 @@ TILED_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """`for (name = begin; name < end; name += step)`; loop: the loop variable that it is, or ""."""
+    """`for (name = begin; name < end; name += step)`; loop: the loop variable that it is, or "".
+
+    whole: the end of a tile that does not reach over `limit`, "" where none does.
+    """
 
     name: str
     begin: str
@@ -30,6 +33,8 @@ class Level:
     extent: int
     step: int = 1
     loop: str = ""
+    whole: str = ""
+    limit: str = ""
 
 
 def plan_levels(nest: Nest) -> tuple[Level, ...]:
@@ -61,8 +66,10 @@ def _tile_level(loop: Loop, name: str) -> Level:
 
 
 def _within_level(loop: Loop, name: str) -> Level:
-    end = _limit(f"{name} + {TILE}", loop.extent, TILE)
-    return Level(loop.name, name, end, TILE, 1, loop.name)
+    whole = f"{name} + {TILE}"
+    end = _limit(whole, loop.extent, TILE)
+    level = Level(loop.name, name, end, TILE, 1, loop.name)
+    return level if end == whole else replace(level, whole=whole, limit=str(loop.extent))
 
 
 def _limit(end: str, extent: int, step: int) -> str:
@@ -129,6 +136,9 @@ def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
     scope.print_ready(range(len(nest.ops)), stores=not levels)
     if not levels:
         return
+    if any(level.whole for level in levels) and not any(level.step > 1 for level in levels):
+        print_tile(scope, levels)
+        return
     level, *rest = levels
     if not rest and is_apart(nest, level.loop):
         writer.line(simd_pragma(nest))
@@ -137,6 +147,18 @@ def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
     with writer.block(f"for (i64 {name} = {level.begin}; {name} < {level.end}; {step}) {{"):
         with scope.nested(level.loop):
             print_pointwise(scope, rest)
+
+
+def print_tile(scope: Scope, levels: Sequence[Level]) -> None:
+    """The loops of a tile: of constant length, but for tiles at the edge."""
+    inside = " && ".join(f"{level.whole} <= {level.limit}" for level in levels if level.whole)
+    for head, ends in ((f"if ({inside}) {{", True), ("else {", False)):
+        with scope.writer.block(head):
+            loops = [
+                replace(level, end=level.whole if ends and level.whole else level.end, whole="")
+                for level in levels
+            ]
+            print_pointwise(scope, loops)
 
 
 def simd_pragma(nest: Nest, extra: str = "") -> str:

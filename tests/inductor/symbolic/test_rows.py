@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import dynamo
 from inductor.compile_fx import compile_aten
 from tests.inductor.symbolic.for_all_sizes import capture
 
-LENGTHS = (2, 15, 16, 17, 31, 33, 48, 1023, 1025, 4096, 4097, 9000)
+LENGTHS = (2, 15, 16, 17, 31, 33, 40, 48, 1023, 1025, 4096, 4097, 9000)
 SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
 
 
@@ -31,10 +32,11 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.parametrize("first", [40, 200])  # short rows have code of their own
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_rows(name: str) -> None:
+def test_rows(name: str, first: int) -> None:
     program = PROGRAMS[name]
-    compiled = compile_aten(capture(program, [torch.randn(5, 40)]), [])
+    compiled = compile_aten(capture(program, [torch.randn(5, first)]), [])
     for length in LENGTHS:
         x = torch.randn(3, length)
         found, wanted = compiled(x), program(x.double())
@@ -53,3 +55,29 @@ def test_special_values() -> None:
                 x[:, at] = value
                 torch.testing.assert_close(
                     compiled(x)[:2], program(x)[:2], rtol=0, atol=0, equal_nan=True)
+
+
+TURNED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "turned": lambda x: (x.t() * 2).contiguous(),
+    "turned and straight": lambda x: x.reshape(-1)[: x.size(1) ** 2].view(x.size(1), -1).t() + 1,
+    "batches": lambda x: (torch.stack([x, -x]).transpose(1, 2) + 1).contiguous(),
+}
+EDGES = (15, 16, 17, 63, 64, 65, 81)
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_tiles_at_the_edge(name: str) -> None:
+    """A transposition walks square tiles, whole ones and those that are cut off."""
+    program = TURNED[name]
+    compiled = compile_aten(capture(program, [torch.randn(82, 70)]), [])
+    for rows in EDGES:
+        for columns in EDGES:
+            x = torch.randn(max(rows, columns) if "straight" in name else rows, columns)
+            torch.testing.assert_close(compiled(x)[0], program(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rows", [80, 65])
+def test_tiles_of_known_sizes(rows: int) -> None:
+    x = torch.randn(rows, 81)
+    compiled = dynamo.compile(TURNED["turned"], dynamic=False)
+    torch.testing.assert_close(compiled(x), TURNED["turned"](x), rtol=0, atol=0)
