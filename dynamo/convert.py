@@ -50,7 +50,7 @@ from dynamo.guards.build import build_program
 from dynamo.guards.listing import lines, verbose_lines
 from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import CellSource, LocalSource, Scope
+from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
 from dynamo.shapes.marks import Mark
@@ -71,7 +71,14 @@ from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
-from dynamo.symbolic.trace_result import BreakExit, Effect, GraphRecord, ReturnExit, TraceResult
+from dynamo.symbolic.trace_result import (
+    BreakExit,
+    DrawEffect,
+    Effect,
+    GraphRecord,
+    ReturnExit,
+    TraceResult,
+)
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -214,14 +221,16 @@ class Converter:
             graph = close_graph(result.graph, outputs)
         function, runs_again = None, False
         if graph is not None:
-            if result.handles or result.effects:
+            if result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
                 runs_again = can_run_again(graph.module.graph)
             with timed("backend"):
                 function = self.compile_graph(graph, frame, options, compile_id)
+        sources = [item.source for item in graph.inputs] if graph is not None else []
+        collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
-            has_inputs=graph is not None and bool(graph.inputs),
-            runs_again=runs_again, open_axes=result.open_axes,
+            has_inputs=bool(collect), runs_again=runs_again, open_axes=result.open_axes,
+            draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
         )
         with timed("codegen"):
             code = generate(plan, self.codes, self.continuations)
@@ -230,7 +239,6 @@ class Converter:
             compile_id,
         )
         with timed("guards"):
-            collect = [item.source for item in graph.inputs] if graph is not None else []
             program = build_program(result.guards, collect, frame.code)
         logs.log("guards").emit(lambda: "\n".join(lines(result.guards)), compile_id)
         logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(result.guards)), compile_id)
@@ -448,9 +456,10 @@ recursion_room = RecursionRoom(20_000)
 def choose_outputs(exit: ReturnExit | BreakExit, effects: tuple[Effect, ...]) -> tuple[Var, ...]:
     """Tensors (and unknown numbers) made in the trace that the exit or an effect needs."""
     counts: Counter[Var] = needed(exit_roots(exit), effects)
+    drawn = {effect.result for effect in effects if isinstance(effect, DrawEffect)}
     return tuple(
         var for var in counts
-        if isinstance(var, TensorVar | UnknownNumber) and not is_fetched(var)
+        if isinstance(var, TensorVar | UnknownNumber) and not is_fetched(var) and var not in drawn
     )
 
 

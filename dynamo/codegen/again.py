@@ -85,18 +85,22 @@ def blocks(decoded: Decoded, instruction: int) -> list[int]:
 
 
 def emit_handler(
-    emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, exits: tuple[str, ...], again: bool
+    emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, exits: tuple[str, ...], again: bool,
+    restore: Callable[[], None],
 ) -> None:
     """The handler of the graph's call, where the program could tell it from eager's.
 
     call: its first and last instruction; code: what the frame starts with; exits: locals with the
-    exits of the blocks around its start; again: True where the graph may run again.
+    exits of the blocks around its start; again: True where the graph may run again;
+    restore: emits what undoes the draws of Python's random numbers.
     """
     if not exits and not again:
         return
     handler = emitter.emit("PUSH_EXC_INFO")
     error = emitter.store_fresh("exception")
     emitter.emit("POP_EXCEPT")
+    if again:
+        restore()
     emitter.start_call_const(run_again if again else leave_blocks)
     emitter.load_fast(error)
     emitter.delete_fast(error)

@@ -232,4 +232,5 @@ ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.ConsumeEffect: consume,
     tr.CallEffect: call,
     tr.RegisterEffect: register,
+    tr.DrawEffect: lambda rebuilder, effect: None,  # made before the graph's call
 }

@@ -22,6 +22,7 @@ from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
 from dynamo.codegen import rebuild_classes as rebuild_classes  # registers rows
 from dynamo.codegen.continuation import STACK, Continuations, Layout
+from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect
 from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
@@ -63,6 +64,7 @@ class Plan:
     builtins: the builtins dict of the frame.
     runs_again: True where the frame goes on in eager, from its start, when the graph raises.
     open_axes: see `TraceResult`.
+    draws: which of the random numbers are the graph's last inputs.
     """
 
     code: CodeType
@@ -75,6 +77,7 @@ class Plan:
     has_inputs: bool = True
     runs_again: bool = False
     open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
+    draws: tuple[int, ...] = ()
 
 
 def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
@@ -157,6 +160,7 @@ class Generator:
         counts = needed(exit_roots(plan.exit), plan.effects)
         self.rebuilder = Rebuilder(self.emitter, fetcher, counts)
         self.depth = 0
+        self.draws = Draws(self.rebuilder, plan.effects)
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
 
     def run(self) -> CodeType:
@@ -164,6 +168,7 @@ class Generator:
         if self.raw.freevars:
             emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
         emitter.emit("RESUME", 0)
+        self.draws.make(self.plan.runs_again)
         if self.plan.effects:
             for var in self.rebuilder.counts:
                 if is_fetched(var):
@@ -184,7 +189,8 @@ class Generator:
             self._break(self.plan.exit)
         if self.call is not None:
             exits = self.continuations.open_blocks(self.plan.code)
-            again.emit_handler(emitter, self.call, self.plan.code, exits, self.plan.runs_again)
+            again.emit_handler(emitter, self.call, self.plan.code, exits,
+                               self.plan.runs_again, self.draws.undo)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw)
 
@@ -198,6 +204,7 @@ class Generator:
             emitter.delete_fast(GRAPH_INPUTS)
         else:
             emitter.emit("BUILD_TUPLE", 0)
+        self.draws.join(self.plan.draws)
         self.call = self.raw.instructions[first], emitter.emit("CALL_FUNCTION_EX", 0)
         outputs = self.plan.outputs
         if not outputs:

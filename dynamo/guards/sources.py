@@ -182,6 +182,20 @@ class ObjectSource(Source):
         return hash((ObjectSource, self.identity))
 
 
+@dataclass(frozen=True, slots=True)
+class DrawSource(Source):
+    """A random number that the new code has drawn by the time it calls the graph, as a tensor."""
+
+    number: int
+    dtype: torch.dtype
+
+    def text(self) -> str:
+        return f"random_{self.number}"
+
+    def fetch(self, scope: Scope) -> Any:
+        return torch.zeros((), dtype=self.dtype)
+
+
 # -- steps ---------------------------------------------------------------------------------
 
 

@@ -144,6 +144,13 @@ class SymbolicWorld:
         self.new_checks()
         return value
 
+    def unknown(self, kind: type) -> Any:
+        """An int or float of which nothing is known."""
+        with self.env.ignore_fresh_unbacked_symbols():
+            if kind is int:
+                return self.env.create_unbacked_symint()
+            return self.env.create_unbacked_symfloat()
+
     def unknowns(self, value: Any) -> list[Any]:
         """The symbols in a number or tensor whose values only the running program knows."""
         if not isinstance(value, SYMBOLIC):

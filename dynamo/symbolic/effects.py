@@ -16,6 +16,7 @@ from dynamo.symbolic.trace_result import (
     CallEffect,
     ConsumeEffect,
     ContentsEffect,
+    DrawEffect,
     Effect,
     RegisterEffect,
     StoreAttrEffect,
@@ -75,6 +76,13 @@ class Effects:
         """A call with constant arguments that is replayed."""
         self._calls += 1
         self._write(("call", self._calls), CallEffect(function, args))
+
+    def draw(
+        self, function: Callable[..., Any], target: Var, args: tuple[Any, ...], result: Var
+    ) -> None:
+        """A random number."""
+        self._calls += 1
+        self._write(("draw", self._calls), DrawEffect(function, target, args, result))
 
     def output(self, function: Callable[..., Any], *args: Any) -> None:
         """A call that prints or the like, which may look at all that was written before it: no
@@ -192,6 +200,8 @@ def _in_words(effect: Effect) -> str:
         return f"a hook on {effect.target!r}"
     if isinstance(effect, CallEffect):
         return f"a call of {effect.function!r}"
+    if isinstance(effect, DrawEffect):
+        return f"the state of {effect.target!r}"
     if isinstance(effect, StoreGlobalEffect):
         return f"the global name {name}"
     part = f"attribute {name}" if name else "contents"

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from dynamo.guards.records import UserLine
-from dynamo.guards.sources import ItemSource, Source
+from dynamo.guards.sources import DrawSource, ItemSource, Source
 from dynamo.shapes.fake import Fake
 from dynamo.symbolic.trace_result import GraphInput, GraphRecord
 
@@ -152,6 +152,10 @@ class GraphBuilder:
         if operations == 0:
             return None
         inputs = []
+        nodes = [node for node in self.graph.nodes if node.op == "placeholder"]
+        for node in [node for node in nodes if isinstance(self.inputs[node].source, DrawSource)]:
+            nodes[-1].append(node)  # last: the new code adds them to what the guards have collected
+            nodes = [*(other for other in nodes if other is not node), node]
         for node in list(self.graph.nodes):
             if node.op == "placeholder":
                 if node.users:

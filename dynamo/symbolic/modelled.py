@@ -29,6 +29,7 @@ from dynamo.symbolic.rules import (
     operators,
     optimizer_steps,
     optimizers,
+    python_random,
     python_sources,
     random_state,
     standard_library,
@@ -81,8 +82,8 @@ PARTS = (
     contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
     foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
     lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers, python_modules,
-    python_sources, random_state, standard_library, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    python_random, python_sources, random_state, standard_library, standin_iterators, standins, table,
+    tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
     warning_filters, weakrefs,
 )
 # torch does not need numpy either.

@@ -381,13 +381,19 @@ class Symbols:
 
     def prepare(self, function: Any, args: list[Var], kwargs: dict[str, Var]) -> None:
         """Before `as_fake` of the arguments of a graph operation: which numbers may stay open."""
+        name = getattr(function, "__name__", "").strip("_")
         if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
             raise NotSymbolic("a transform of torch.func")
         self._hints_wanted = bool(self.facts) and is_value_free(function)
-        name = getattr(function, "__name__", "").strip("_")
         if name in OFFSET_READERS:
             self._guard_offsets([*args, *kwargs.values()])
         self._float_hints_wanted = bool(self.facts) and name in FLOAT_FREE
+        if torch._C._functorch.get_dynamic_layer_stack_depth():
+            self.want_values()  # what runs below the levels is recorded with its numbers
+
+    def want_values(self) -> None:
+        """From here on `as_fake` fixes numbers."""
+        self._hints_wanted = self._float_hints_wanted = False
 
     def _guard_offsets(self, args: list[Var]) -> None:
         """The result depends on where in their storages the inputs begin."""

@@ -119,6 +119,19 @@ class RegisterEffect(Effect):
     result: Var | None
 
 
+@dataclass(frozen=True, slots=True)
+class DrawEffect(Effect):
+    """`function(target, *args)`, which draws `result` from a generator of Python's `random`.
+
+    Draws come first in the new code, in their order: the graph gets the number as an input.
+    """
+
+    function: Any
+    target: Var
+    args: tuple[Any, ...]
+    result: Var
+
+
 # -- exits -----------------------------------------------------------------------------------
 
 

@@ -51,9 +51,13 @@ class Unknowns:
     # -- making ---------------------------------------------------------------------------------
 
     def wanted(self) -> bool:
-        """True where `item()` gives a number; a static trace begins again in the symbolic world."""
+        """True where `item()` gives a number."""
+        return config.capture_scalar_outputs and self.possible()
+
+    def possible(self) -> bool:
+        """True where a graph can hold such numbers; a static trace begins again for them."""
         context = self.trace.context
-        if not config.capture_scalar_outputs or context is None or context.static_sizes:
+        if context is None or context.static_sizes:
             return False
         if torch._C._functorch.get_dynamic_layer_stack_depth():
             return False

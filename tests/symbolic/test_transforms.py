@@ -143,3 +143,13 @@ def test_nothing_of_transforms_is_left_in_the_graph() -> None:
     dynamo.compile(per_sample, backend=counter)(torch.rand(2, 3, dtype=torch.float64))
     targets = [node.target for node in counter.graphs[0].graph.nodes if node.op == "call_function"]
     assert not [t for t in targets if "functorch" in str(t) or "pybind" in str(t)]
+
+
+@pytest.mark.parametrize("transform", [torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())])
+def test_numbers_that_change(transform: Any) -> None:
+    def f(x: torch.Tensor, scale: float) -> Any:
+        return transform(lambda v: v * scale)(x)
+
+    compiled, x = dynamo.compile(f, backend="eager"), torch.rand(3)
+    for scale in (0.25, 0.5, 0.75, 2.0, 0.5):
+        assert torch.equal(compiled(x, scale), f(x, scale))

@@ -249,6 +249,7 @@ def on_tensors(
     tensors: list[TensorVar] = []
     for arg in (*args, *kwargs.values()):
         torch_functions.collect_tensors(arg, tensors)
+    tx.trace.symbols.want_values()
     fakes = [arg.as_fake() for arg in args]
     keywords = {name: arg.as_fake() for name, arg in kwargs.items()}
     result = call_below(tx, function, fakes, keywords, tensors)
