@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,14 +25,18 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
+from benchmarks.gpu import (  # noqa: E402
+    DEVICE,
+    data,
+    greatest_distance,
+    in_turns,
+    options_of,
+    per_call,
+    print_table,
+)
 from inductor import metrics  # noqa: E402
 
-DEVICE = "cuda"
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
-
-
-def data(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*size, device=DEVICE, dtype=dtype)
 
 
 def chain() -> Program:
@@ -145,23 +147,6 @@ def in_float64(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.Ten
             module.load_state_dict(state)
 
 
-def distance(found: torch.Tensor, exact: torch.Tensor) -> float:
-    scale = max(exact.abs().max().item(), 1e-30)
-    return (found.double() - exact).abs().max().item() / scale
-
-
-def per_call(function: Callable[..., Any], args: tuple[Any, ...], calls: int) -> float:
-    """Microseconds of one call in a row of calls."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(calls):
-        function(*args)
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / calls * 1000
-
-
 def check(name: str, options: argparse.Namespace) -> str:
     """One row of the table."""
     torch.manual_seed(0)
@@ -175,20 +160,17 @@ def check(name: str, options: argparse.Namespace) -> str:
         kinds["peer"] = torch.compile(function, mode=options.mode)
     with torch.no_grad():
         exact = in_float64(function, args)
-        errors, seconds, times = {}, {}, {key: [] for key in kinds}
+        errors, seconds = {}, {}
         for key, call in kinds.items():
             torch.cuda.synchronize()
             start = time.perf_counter()
             result = call(*args)
             torch.cuda.synchronize()
             seconds[key] = time.perf_counter() - start
-            errors[key] = distance(call(*args), exact)
+            errors[key] = greatest_distance([call(*args)], [exact])
             del result
         calls = max(3, min(200, int(20000 / per_call(function, args, 3))))
-        for _ in range(options.rounds):
-            for key, call in kinds.items():
-                times[key].append(per_call(call, args, calls))
-    middle = {key: statistics.median(values) for key, values in times.items()}
+        middle = in_turns(kinds, args, calls, options.rounds)
     rounding = torch.finfo(args[0].dtype).eps if args[0].is_floating_point() else 0
     good = errors["ours"] <= 3 * errors["eager"] + rounding
     counts = metrics.snapshot()
@@ -210,23 +192,13 @@ HEAD = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS))
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = options_of(__doc__, PROGRAMS, rounds=7)
     parser.add_argument("--mode", default=None)
     options = parser.parse_args()
-    rows = []
-    for name in options.only or PROGRAMS:
-        try:
-            rows.append(check(name, options))
-        except Exception as error:
-            rows.append(f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}")
-            traceback.print_exc()
-        print(rows[-1], flush=True)
-    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    print(f"\n{where}; microseconds of a call, seconds to compile\n{HEAD}")
-    print("\n".join(rows))
+    print_table(
+        options.only or PROGRAMS, lambda name: [check(name, options)],
+        "microseconds of a call, seconds to compile", HEAD,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import copy
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,19 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
+from benchmarks.gpu import (  # noqa: E402
+    DEVICE,
+    data,
+    greatest_distance,
+    in_turns,
+    options_of,
+    print_table,
+    training,
+)
 from inductor import metrics  # noqa: E402
 
-DEVICE = "cuda"
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
 Program = tuple[Callable[..., Any], Inputs, tuple[int, ...], bool]
-
-
-def data(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*size, device=DEVICE, dtype=dtype)
 
 
 def chain() -> Program:
@@ -105,7 +108,7 @@ PROGRAMS = {f.__name__: f for f in (
 )}  # fmt: skip
 
 
-def step_of(call: Callable[..., Any], owner: Any, training: bool) -> Callable[..., list[Any]]:
+def step_of(call: Callable[..., Any], owner: Any, trains: bool) -> Callable[..., list[Any]]:
     """What is run: inference, or forward and backward with the gradients as results."""
 
     def infer(*args: torch.Tensor) -> list[Any]:
@@ -113,44 +116,20 @@ def step_of(call: Callable[..., Any], owner: Any, training: bool) -> Callable[..
             found = call(*args)
         return list(found) if isinstance(found, tuple) else [found]
 
-    def train(*args: torch.Tensor) -> list[Any]:
-        owner.zero_grad(set_to_none=True)
-        call(*args).square().mean().backward()
-        return [p.grad for p in owner.parameters() if p.grad is not None]
-
-    return train if training else infer
-
-
-def distance(found: list[Any], exact: list[Any]) -> float:
-    worst = 0.0
-    for one, other in zip(found, exact, strict=True):
-        assert one.shape == other.shape, f"{one.shape} is not {other.shape}"
-        scale = max(other.abs().max().item(), 1e-30)
-        worst = max(worst, (one.double() - other).abs().max().item() / scale)
-    return worst
-
-
-def per_call(step: Callable[..., Any], args: tuple[Any, ...], calls: int = 20) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(calls):
-        step(*args)
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / calls * 1000
+    return training(call, owner) if trains else infer
 
 
 def check(name: str, options: argparse.Namespace) -> str:
+    dynamo.reset()
     torch.manual_seed(0)
-    function, inputs, sizes, training = PROGRAMS[name]()
+    function, inputs, sizes, trains = PROGRAMS[name]()
 
     def step(compiler: Callable[..., Any] | None, **settings: Any) -> Callable[..., list[Any]]:
         own = copy.deepcopy(function) if isinstance(function, nn.Module) else function
-        return step_of(compiler(own, **settings) if compiler else own, own, training)
+        return step_of(compiler(own, **settings) if compiler else own, own, trains)
 
     wide = copy.deepcopy(function).double() if isinstance(function, nn.Module) else function
-    exact = step_of(wide, wide, training)
+    exact = step_of(wide, wide, trains)
     eager, ours = step(None), step(
         dynamo.compile, backend="inductor", dynamic=True)
     metrics.reset()
@@ -164,8 +143,8 @@ def check(name: str, options: argparse.Namespace) -> str:
         torch.cuda.synchronize()
         news.append(time.perf_counter() - start)
         goal = exact(*(a.double() for a in args))
-        errors["ours"] = max(errors["ours"], distance(found, goal))
-        errors["eager"] = max(errors["eager"], distance(eager(*args), goal))
+        errors["ours"] = max(errors["ours"], greatest_distance(found, goal))
+        errors["eager"] = max(errors["eager"], greatest_distance(eager(*args), goal))
     counts = metrics.snapshot()
     steps = {"eager": eager, "static": step(dynamo.compile, backend="inductor", dynamic=False)}
     steps["ours"] = ours
@@ -173,11 +152,7 @@ def check(name: str, options: argparse.Namespace) -> str:
         steps["peer"] = step(torch.compile, dynamic=True)
     for other in steps.values():
         other(*args)
-    times: dict[str, list[float]] = {kind: [] for kind in steps}
-    for _ in range(options.rounds):
-        for kind, other in steps.items():
-            times[kind].append(per_call(other, args))
-    us = {kind: statistics.median(values) for kind, values in times.items()}
+    us = in_turns(steps, args, 20, options.rounds)
     good = errors["ours"] <= 3 * errors["eager"] + 1e-6
     timed = " ".join(f"{us.get(k, float('nan')):9.1f}" for k in ("eager", "static", "ours", "peer"))
     return (
@@ -188,27 +163,16 @@ def check(name: str, options: argparse.Namespace) -> str:
     )
 
 
+HEAD = (
+    f"{'program':14s} {'':6s} {'err eager':>9s} {'err ours':>9s} per size bound   first "
+    f" new ms {'eager':>9s} {'static':>9s} {'ours':>9s} {'peer':>9s} /static  /peer"
+)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS))
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    rows = []
-    for name in options.only or PROGRAMS:
-        dynamo.reset()
-        try:
-            rows.append(check(name, options))
-        except Exception as error:
-            rows.append(f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}")
-            traceback.print_exc()
-        print(rows[-1], flush=True)
-    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds of a call")
-    print(
-        f"{'program':14s} {'':6s} {'err eager':>9s} {'err ours':>9s} per size bound   first "
-        f" new ms {'eager':>9s} {'static':>9s} {'ours':>9s} {'peer':>9s} /static  /peer"
-    )
-    print("\n".join(rows))
+    options = options_of(__doc__, PROGRAMS, rounds=5).parse_args()
+    names = options.only or PROGRAMS
+    print_table(names, lambda name: [check(name, options)], "microseconds of a call", HEAD)
 
 
 if __name__ == "__main__":

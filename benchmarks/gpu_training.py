@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,16 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
+from benchmarks.gpu import (  # noqa: E402
+    DEVICE,
+    in_turns,
+    norm_distance,
+    options_of,
+    print_table,
+    training,
+)
 from inductor import metrics  # noqa: E402
 
-DEVICE = "cuda"
 CHECKED = 6  # calls: two as they are, one that records, the others replayed
 Step = Callable[[torch.Tensor], list[torch.Tensor]]
 
@@ -74,33 +79,6 @@ def convolutions() -> tuple[nn.Module, tuple[int, ...]]:
 PROGRAMS = {f.__name__: f for f in (mlp, block, wide_block, convolutions)}
 
 
-def training(call: Callable[..., torch.Tensor], model: nn.Module) -> Step:
-    def step(x: torch.Tensor) -> list[torch.Tensor]:
-        model.zero_grad(set_to_none=True)
-        call(x).square().mean().backward()
-        return [p.grad for p in model.parameters() if p.grad is not None]
-
-    return step
-
-
-def distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    pairs = list(zip(found, exact, strict=True))
-    above = sum((a.double() - b).square().sum().item() for a, b in pairs)
-    return (above / max(sum(b.square().sum().item() for _, b in pairs), 1e-60)) ** 0.5
-
-
-def per_call(step: Step, x: torch.Tensor, calls: int) -> float:
-    """Microseconds of one call in a row of calls."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(calls):
-        step(x)
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / calls * 1000
-
-
 def prepare(name: str, with_peer: bool) -> tuple[dict[str, Step], Step, tuple[int, ...]]:
     """The steps to time, and the exact one."""
     torch.manual_seed(0)
@@ -125,6 +103,7 @@ def prepare(name: str, with_peer: bool) -> tuple[dict[str, Step], Step, tuple[in
 
 def check(name: str, options: argparse.Namespace) -> list[str]:
     """The rows of a program, one for each way to run it."""
+    dynamo.reset()
     metrics.reset()
     steps, exact, size = prepare(name, not options.no_peer)
     errors: dict[str, float] = dict.fromkeys(steps, 0.0)
@@ -132,13 +111,9 @@ def check(name: str, options: argparse.Namespace) -> list[str]:
         x = torch.randn(size, device=DEVICE)
         goal = exact(x.double())
         for kind, step in steps.items():
-            errors[kind] = max(errors[kind], distance(step(x), goal))
+            errors[kind] = max(errors[kind], norm_distance(step(x), goal))
     x = torch.randn(size, device=DEVICE)
-    times: dict[str, list[float]] = {kind: [] for kind in steps}
-    for _ in range(options.rounds):
-        for kind, step in steps.items():
-            times[kind].append(per_call(step, x, 20))
-    middle = {kind: statistics.median(values) for kind, values in times.items()}
+    middle = in_turns(steps, (x,), 20, options.rounds)
     graphs = metrics.snapshot()["cuda_graphs_recorded"]
     rows = []
     for kind in steps:
@@ -151,26 +126,13 @@ def check(name: str, options: argparse.Namespace) -> list[str]:
     return rows
 
 
+HEAD = f"{'program':14s} {'way':14s} {'':6s} {'error':>9s} graphs {'us':>10s} {'/eager':>7s}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS))
-    parser.add_argument("--no-peer", action="store_true")
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    rows = []
-    for name in options.only or PROGRAMS:
-        dynamo.reset()
-        try:
-            made = check(name, options)
-        except Exception as error:
-            made = [f"{name:14s} FAILED {type(error).__name__}: {str(error)[:200]}"]
-            traceback.print_exc()
-        print(*made, sep="\n", flush=True)
-        rows += made
-    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    print(f"\n{where}; microseconds of a step")
-    print(f"{'program':14s} {'way':14s} {'':6s} {'error':>9s} graphs {'us':>10s} {'/eager':>7s}")
-    print("\n".join(rows))
+    options = options_of(__doc__, PROGRAMS, rounds=7).parse_args()
+    names = options.only or PROGRAMS
+    print_table(names, lambda name: check(name, options), "microseconds of a step", HEAD)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
+from benchmarks.gpu import norm_distance, per_call, training  # noqa: E402
 
 MODELS = {
     "resnet50": "resnet50", "vit_base": "vit_base_patch16_224", "convnext_tiny": "convnext_tiny",
@@ -68,21 +69,6 @@ def inference(call: Step) -> Step:
             return [call(x)]
 
     return step
-
-
-def training(call: Step, model: nn.Module) -> Step:
-    def step(x: torch.Tensor) -> list[torch.Tensor]:
-        model.zero_grad(set_to_none=True)
-        call(x).float().square().mean().backward()
-        return [p.grad for p in model.parameters() if p.grad is not None]
-
-    return step
-
-
-def distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    pairs = list(zip(found, exact, strict=True))
-    above = sum((a.double() - b).square().sum().item() for a, b in pairs)
-    return (above / max(sum(b.square().sum().item() for _, b in pairs), 1e-60)) ** 0.5
 
 
 def graphs_of(compile_with: Callable[..., Step], model: nn.Module, x: torch.Tensor) -> int:
@@ -140,7 +126,7 @@ def check_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
         result = step(x)
         torch.cuda.synchronize()
         found[f"{kind}_seconds"] = time.perf_counter() - start
-        found[f"{kind}_error"] = distance(result, exact)
+        found[f"{kind}_error"] = norm_distance(result, exact)
         del result
     return found
 
@@ -149,15 +135,9 @@ def time_steps(steps: dict[str, Step], x: torch.Tensor) -> dict[str, float]:
     times: dict[str, list[float]] = {kind: [] for kind in steps}
     for round_ in range(ROUNDS + 1):
         for kind, step in steps.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            begin.record()
-            for _ in range(CALLS):
-                step(x)
-            end.record()
-            torch.cuda.synchronize()
+            took = per_call(step, (x,), CALLS) / 1000
             if round_:
-                times[kind].append(begin.elapsed_time(end) / CALLS)
+                times[kind].append(took)
     return {f"{kind}_ms": statistics.median(values) for kind, values in times.items()}
 
 
