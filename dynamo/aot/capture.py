@@ -50,15 +50,23 @@ def capture_forward(
     """
     world = ReferenceWorld() if world is None else world
     with refusals(world.is_symbolic), outside_inference_mode(gm):
-        reference = run_reference(world, gm, list(example_inputs))
-        plan = plan_outputs(reference)
-        check_views(reference, plan)
-        session = Session(world, gm, reference)
-        with session.recording():
-            outputs = session.run()
-        mutated = session.mutated()
-        check_mutations(reference, [index for index, _ in mutated])
+        session, plan, outputs, mutated = record_program(world, gm, example_inputs)
         return _finish(session, plan, outputs, mutated, epilogue_in_graph)
+
+
+def record_program(
+    world: Any, gm: fx.GraphModule, example_inputs: list[Any]
+) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
+    """The recorded program: what its outputs are, their values, and the inputs that it writes."""
+    reference = run_reference(world, gm, list(example_inputs))
+    plan = plan_outputs(reference)
+    check_views(reference, plan)
+    session = Session(world, gm, reference)
+    with session.recording():
+        outputs = session.run()
+    mutated = session.mutated()
+    check_mutations(reference, [index for index, _ in mutated])
+    return session, plan, outputs, mutated
 
 
 @contextlib.contextmanager

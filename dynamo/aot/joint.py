@@ -16,12 +16,19 @@ import torch
 from torch import fx
 from torch.autograd.graph import _engine_run_backward
 
-from dynamo.aot.aliasing import OutputPlan, check_mutations, check_views, plan_outputs
-from dynamo.aot.capture import Leaving, Session, leave, outside_inference_mode, refusals
+from dynamo.aot.aliasing import OutputPlan
+from dynamo.aot.capture import (
+    Leaving,
+    Session,
+    leave,
+    outside_inference_mode,
+    record_program,
+    refusals,
+)
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.records import Mutation, Unsupported
-from dynamo.aot.reference import Reference, ReferenceWorld, run_reference
+from dynamo.aot.reference import Reference, ReferenceWorld
 from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
@@ -74,14 +81,7 @@ def capture_joint(
     """The joint graph; None where no output needs a gradient. Errors: as `capture_forward`."""
     world = ReferenceWorld() if world is None else world
     with refusals(world.is_symbolic), outside_inference_mode(gm):
-        reference = run_reference(world, gm, list(example_inputs))
-        plan = plan_outputs(reference)
-        check_views(reference, plan)
-        session = Session(world, gm, reference)
-        with session.recording():
-            outputs = session.run()
-        mutated = session.mutated()
-        check_mutations(reference, [index for index, _ in mutated])
+        session, plan, outputs, mutated = record_program(world, gm, example_inputs)
         _check_mutated(list(example_inputs), session, [index for index, _ in mutated])
         with session.recording():
             leaving = leave(session, plan, outputs, mutated, False)
@@ -91,7 +91,7 @@ def capture_joint(
                     sources[mutation.output] = session.inputs[mutation.input]
             if not sources:
                 return None
-            if any(real.requires_grad for _, real in reference.constants):
+            if any(real.requires_grad for _, real in session.reference.constants):
                 raise Unsupported("a tensor attribute of the graph requires grad")
             joint = _differentiate(session, plan, leaving, sources)
         if dict(session.mutated()) != dict(mutated):

@@ -8,40 +8,16 @@ assumed of these expressions at the first call, and never forgets it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from dynamo.aot.fakes import expression_of, facts_of, is_symbolic_number, storage_key
-from dynamo.shapes.facts import Facts
+from dynamo.shapes.facts import Facts, Fresh, Outcome, Same, Several, View
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format, complex)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A result tensor; source: the argument whose storage it shares, None for one of its own."""
-
-    facts: Facts
-    source: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """A result that is an argument itself."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Items:
-    """A result of several."""
-
-    kind: type
-    items: tuple[Any, ...]
 
 
 class _Uncacheable(Exception):
@@ -54,7 +30,7 @@ class RememberedOps:
     def __init__(self, mode: FakeTensorMode, run: Callable[..., Any]) -> None:
         self.mode = mode
         self.run = run
-        self._outcomes: dict[Any, Any] = {}
+        self._outcomes: dict[Any, Outcome] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fakes: list[FakeTensor] = []
@@ -90,19 +66,20 @@ class RememberedOps:
             return (kind, repr(value) if kind is float else value)  # 0.0 is not -0.0
         raise _Uncacheable
 
-    def _repeat(self, outcome: Any, fakes: list[FakeTensor]) -> Any:
-        if type(outcome) is Argument:
-            return fakes[outcome.index]
-        if type(outcome) is Items:
+    def _repeat(self, outcome: Outcome, fakes: list[FakeTensor]) -> Any:
+        if isinstance(outcome, Same):
+            return fakes[outcome.argument]
+        if isinstance(outcome, Several):
             return outcome.kind([self._repeat(item, fakes) for item in outcome.items])
+        assert isinstance(outcome, Fresh | View)
         facts = outcome.facts
         with in_kernel_invocation_manager(self.mode), torch.no_grad():
-            if outcome.source is None:
+            if isinstance(outcome, View):
+                meta = torch.as_strided(
+                    fakes[outcome.argument], facts.size, facts.stride, facts.offset)
+            else:
                 meta = torch.empty_strided(
                     facts.size, facts.stride, dtype=facts.dtype, device="meta")
-            else:
-                meta = torch.as_strided(
-                    fakes[outcome.source], facts.size, facts.stride, facts.offset)
         return FakeTensor(self.mode, meta, facts.device)
 
 
@@ -111,25 +88,25 @@ def _facts_key(facts: Facts) -> Any:
     return (size, stride, expression_of(facts.offset), facts.dtype, facts.device, facts.bits)
 
 
-def _outcome_of(result: Any, fakes: list[FakeTensor]) -> Any:
+def _outcome_of(result: Any, fakes: list[FakeTensor]) -> Outcome:
     if isinstance(result, (list, tuple)):
         items = tuple([_outcome_of(item, fakes) for item in result])
         fresh = [storage_key(item) for item, made in zip(result, items, strict=True)
-                 if type(made) is Made and made.source is None]  # fmt: skip
+                 if type(made) is Fresh]  # fmt: skip
         if len(set(fresh)) != len(fresh) or not items:
             raise _Uncacheable
-        return Items(type(result), items)
+        return Several(type(result), items)
     if type(result) is not FakeTensor or result.constant is not None:
         raise _Uncacheable
     for index, fake in enumerate(fakes):
         if fake is result:
-            return Argument(index)
+            return Same(index)
     facts = facts_of(result)
     for index, fake in enumerate(fakes):
         if storage_key(fake) == storage_key(result):
             if facts.bits or facts_of(fake).bits or fake.dtype != result.dtype:
                 raise _Uncacheable
-            return Made(facts, index)
+            return View(facts, index)
     if facts.bits or type(facts.offset) is not int or facts.offset:
         raise _Uncacheable
-    return Made(facts, None)
+    return Fresh(facts)

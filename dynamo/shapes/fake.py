@@ -150,6 +150,10 @@ class FakeWorld:
 
     # -- making fakes --------------------------------------------------------------------------
 
+    def forget_reals(self) -> None:
+        """Lets go of the real tensors: fakes keep their world alive."""
+        self._from_real.clear()
+
     def from_real(self, tensor: torch.Tensor) -> Fake:
         """The fake of a real tensor: always the same one for the same object.
 

@@ -228,6 +228,10 @@ class SymbolicWorld:
         self._from_real[id(real)] = (real, fake)
         return fake
 
+    def forget_reals(self) -> None:
+        """Lets go of the real tensors: fakes keep their world alive."""
+        self._from_real.clear()
+
     def from_real(self, tensor: torch.Tensor) -> Any:
         """The fake of a real tensor that has no symbolic size."""
         if isinstance(tensor, FakeTensor):

@@ -96,6 +96,7 @@ class Trace(ObjectProtocol):
         self.watched.clear()
         self.identified.clear()
         self.effects = Effects()
+        self.world.forget_reals()
 
     # -- places -----------------------------------------------------------------------------
 
