@@ -57,6 +57,7 @@ def compile_inference(
     module = simplify(graph.module, decompositions, world)
     graph = with_symbols(replace(graph, module=module), world)
     compiled = compiler(graph.module, graph.fakes)
+    world.forget_reals()
     if torch.is_grad_enabled() and any(_requires_grad(example) for example in example_inputs):
         compiled = without_grad(compiled)
     return wrap_compiled(graph, compiled, gm.forward)
@@ -111,5 +112,6 @@ def compile_training(
     graph = with_symbols(graph, world)
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
+    world.forget_reals()
     function = make_function(gm, joint, halves, forward, LazyBackward(halves, backward_compiler))
     return wrap_compiled(graph, function, gm.forward)

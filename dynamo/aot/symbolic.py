@@ -190,6 +190,9 @@ class SymbolicReferenceWorld:
 
     # -- fakes ----------------------------------------------------------------------------------
 
+    def forget_reals(self) -> None:
+        self._world.forget_reals()
+
     def from_real(self, tensor: torch.Tensor) -> Any:
         """The fake of an input or of a tensor attribute."""
         return self._world.from_real(tensor)

@@ -1,0 +1,51 @@
+"""Compiled code holds none of the program's tensors: arguments, results, weights."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynamo
+
+
+class Parts(nn.Module):
+    """Two graphs, a buffer, and a layer that both use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("shift", torch.rand(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x) * 2 + self.shift
+        dynamo.graph_break()
+        return self.layer(y).relu()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dynamic", [False, None, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_tensors_die_as_in_eager(backend: str, dynamic: bool | None, training: bool) -> None:
+    dynamo.reset()
+    model = Parts()
+    compiled = dynamo.compile(model, backend=backend, dynamic=dynamic)
+    seen: list[weakref.ref[Any]] = []
+    with torch.set_grad_enabled(training):
+        for count in (2, 2, 3, 4):
+            x = torch.rand(count, 3)
+            result = compiled(x)
+            if training:
+                result.sum().backward()
+            seen += [weakref.ref(x), weakref.ref(result)]
+            del x, result
+    gc.collect()
+    assert [reference() for reference in seen] == [None] * len(seen)
+    weights = [weakref.ref(tensor) for tensor in (*model.parameters(), *model.buffers())]
+    del model, compiled
+    gc.collect()
+    assert [reference() for reference in weights] == [None] * len(weights)
