@@ -302,7 +302,7 @@ def f(x, y):
 return Scaled.apply(x, 3.0)
 # function: non tensor arguments | 1
 return Many.apply(x, "mul", [1, 2], {"k": 2}, None)
-# function: mark dirty | 3
+# function: mark dirty | 1
 t = x * 1; r = Dirty.apply(t); return r * 2, t
 # function: once differentiable | 1
 return Once.apply(x)

@@ -34,12 +34,16 @@ class TracedContext:
 
     saved_tensors: tuple[Any, ...] = ()
     materialize_grads = True
+    dirty: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
         pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         pass
@@ -103,7 +107,11 @@ def look_through(tx: SymbolicFrame, cls: type, args: list[Var]) -> None:
     torch._C._set_grad_enabled(False)
     try:
         result = forward(tx, cls, context, args)
-        if [var.fake._version for var in tensors] != versions:
+        dirty = context.get_attr(tx, "dirty").unpack(tx)
+        written = [
+            var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
+        ]
+        if not set(written).issubset(dirty):
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
         if enabled and any(needs):
             backward(tx, cls, context, result)
