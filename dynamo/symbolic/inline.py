@@ -28,11 +28,12 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", "rules", name)
     for name in ("standins.py", "standin_iterators.py", "container_methods.py", "python_sources.py",
-                 "autograd_functions.py", "optimizer_steps.py")
+                 "autograd_functions.py", "optimizer_steps.py", "loops.py")
 )
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
 DISABLED = "__dynamo_disabled__"
 RESUME_OF_YIELD_FROM = 2
 
@@ -82,7 +83,7 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
         raise Break("call_disabled", function.qualname)
     if decisions.has("skipped", code):
         raise Break("call_disabled", function.qualname)
-    if code.co_filename.endswith(CHECKPOINT_FILE):
+    if code.co_filename.endswith(CHECKPOINT_FILE) and not code.co_qualname.startswith(SEQUENTIAL):
         raise Break("call_disabled", function.qualname)
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("async_code", function.qualname)

@@ -24,6 +24,7 @@ from dynamo.symbolic.rules import (
     hooks,
     identity,
     inference,
+    loops,
     methods,
     modes,
     operators,
@@ -81,10 +82,10 @@ PARTS = (
     checkpointing, class_bodies, classes, conditional, constant, container_methods, containers,
     contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
     foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
-    lists, methods, modes, modules, objects, operators, optimizer_steps, optimizers, python_modules,
-    python_random, python_sources, random_state, standard_library, standin_iterators, standins, table,
-    tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
-    warning_filters, weakrefs,
+    lists, loops, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
+    python_modules, python_random, python_sources, random_state, standard_library,
+    standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
+    unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

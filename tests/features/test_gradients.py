@@ -279,7 +279,7 @@ return checkpoint(lambda a: F.dropout(lin(a), 0.5) * a, x, use_reentrant=False)
 return checkpoint(lambda a: F.dropout(lin(a), 0.5) * a, x, use_reentrant=True)
 # checkpoint: dropout without rng state random | 1
 return checkpoint(lambda a: F.dropout(lin(a), 0.5).detach() * a, x, use_reentrant=False, preserve_rng_state=False)
-# checkpoint: sequential | 0
+# checkpoint: sequential | 1
 return torch.utils.checkpoint.checkpoint_sequential([lin, torch.sin, lin], 2, x, use_reentrant=False)
 # checkpoint: keyword arguments | 1
 return checkpoint(lambda a, k=1: (a * k).sin(), x, k=3, use_reentrant=False)
