@@ -213,6 +213,8 @@ class Converter:
             result = self.trace(frame, context)
         exit = result.exit
         events.record(frame_event(frame, result, context, compile_id))
+        if result.effects:
+            logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
         if isinstance(exit, BreakExit):
             self.report_break(exit, result, options, compile_id)
         self.check_worth(frame, result)
@@ -372,6 +374,7 @@ class Converter:
     ) -> Callable[..., Any]:
         """The backend's function for the graph, callable without the hook."""
         module = graph.module
+        logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         inputs = [item.source.fetch(scope) for item in graph.inputs]

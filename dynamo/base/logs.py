@@ -16,21 +16,17 @@ from collections.abc import Callable
 
 ARTIFACTS = {
     "dynamo": "each step of tracing a frame",
-    "aot": "functional graphs and their specifications",
     "inductor": "each step of the default backend",
     "dynamic": "symbolic sizes: where they come from, what fixes them",
     "bytecode": "the original and the new bytecode of each frame",
-    "graph": "the captured graph as a table",
+    "graph": "the captured graph, node by node",
     "graph_code": "the captured graph as Python",
     "graph_breaks": "each graph break: the user's line, the reason, what to do",
     "guards": "what each compiled entry assumes",
     "verbose_guards": "guards with the line that caused each",
     "recompiles": "why a frame is compiled again",
-    "trace_source": "each line of the program as it is traced",
-    "trace_bytecode": "each instruction as it is evaluated",
     "effects": "changes to objects that are replayed after the graph",
-    "aot_graphs": "functional ATen graphs",
-    "post_grad_graphs": "ATen graphs after the graph passes",
+    "aot_graphs": "functional ATen graphs, as they are lowered",
     "ir_pre_fusion": "loop IR before fusion",
     "ir_post_fusion": "loop IR after fusion",
     "schedule": "order of kernels and lifetimes of buffers",
@@ -40,7 +36,6 @@ ARTIFACTS = {
     "cudagraphs": "which graphs became CUDA graphs, and why others did not",
     "perf_hints": "what keeps a graph from being faster",
     "cache": "hits and misses of the caches, with the reason",
-    "compile_times": "seconds by stage",
 }
 
 

@@ -39,7 +39,7 @@ from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
@@ -241,10 +241,6 @@ class Trace(ObjectProtocol):
             self.raise_exception(NameError, f"name '{name}' is not defined")
         self.effects.store_global(tx.globals, name, None)
 
-    def load_builtin(self, tx: SymbolicFrame, name: str) -> Var:
-        """A name of the builtins, whatever the globals hold."""
-        return self.wrap(builtins_of(tx.globals)[name], BuiltinSource(name))
-
     # -- calls ------------------------------------------------------------------------------
 
     def call(self, tx: SymbolicFrame, function: Any, *args: Var, **kwargs: Var) -> Var:
@@ -317,14 +313,6 @@ class Trace(ObjectProtocol):
     def enter_context(self, tx: SymbolicFrame, manager: Var) -> Var:
         """`type(manager).__enter__(manager)`."""
         return manager.call_method(tx, "__enter__", [], {})
-
-    def exit_context(self, tx: SymbolicFrame, manager: Var, exception: Var | None) -> Var:
-        """`type(manager).__exit__(manager, type, value, traceback)`."""
-        none = ConstVar(None)
-        if exception is None:
-            return manager.call_method(tx, "__exit__", [none, none, none], {})
-        kind = self.wrap(exception.python_type(), None)
-        return manager.call_method(tx, "__exit__", [kind, exception, TracebackVar(exception)], {})
 
     def import_module(
         self, tx: SymbolicFrame, name: str, fromlist: tuple[str, ...] | None, level: int

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dynamo.base import logs
 from dynamo.base.logs import ARTIFACTS, log, set_logs
 
 
@@ -74,3 +75,9 @@ def test_output_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     log("guards").emit("one")
     log("guards").emit("two")
     assert (tmp_path / "log").read_text() == "[guards] one\n[guards] two\n"
+
+
+def test_every_word_is_written_somewhere() -> None:
+    root = Path(logs.__file__).parents[2]
+    text = "".join(path.read_text() for part in ("dynamo", "inductor") for path in (root / part).rglob("*.py"))
+    assert [name for name in ARTIFACTS if f'log("{name}")' not in text] == []

@@ -17,7 +17,6 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import (
     AttrSource,
-    DictSource,
     GlobalSource,
     ItemSource,
     ModuleSource,
@@ -450,9 +449,3 @@ def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
         {k: trace.wrap(v, ItemSource(keywords, k)) for k, v in value.keywords.items()},
         source,
     )
-
-
-def function_dict_source(function: FunctionVar) -> Source:
-    """The place of a real function's own attributes."""
-    assert function.source is not None
-    return DictSource(function.source)

@@ -13,7 +13,7 @@ from torch import fx
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import AttrSource, Source
+from dynamo.guards.sources import Source
 from dynamo.shapes.fake import NoFakeKernel
 from dynamo.symbolic.draws import known_outcome
 from dynamo.symbolic.variables.base import Var
@@ -205,9 +205,3 @@ class OpaqueVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("identity", self)
-
-
-def grad_source(var: TensorVar) -> Source:
-    """The place of `.grad` of a tensor from outside."""
-    assert var.source is not None
-    return AttrSource(var.source, "grad")

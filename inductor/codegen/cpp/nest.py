@@ -159,8 +159,3 @@ def indirect_variables(nest: Nest) -> dict[str, frozenset[str]]:
         for op, depends in zip(nest.ops, nest.depends, strict=True)
         if isinstance(op.imm, IndirectVar)
     }
-
-
-def indirect_atoms(index: Index, indirect: dict[str, frozenset[str]]) -> list[Var]:
-    """The indirect variables in an index."""
-    return [var for var in index.variables() if var.name in indirect]
