@@ -45,7 +45,9 @@ def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """In training it writes the running statistics, which its schema does not tell."""
     running_mean, running_var, training = args[3], args[4], args[5]
-    if not training or running_mean is None:
+    if training and running_mean is None:
+        return _batch_norm_of_batch(recorder, func, args)
+    if not training:
         return NotImplemented
     functional = aten._native_batch_norm_legit_functional.default
     *results, mean, var = recorder.call(functional, args[:8], {})
@@ -57,6 +59,22 @@ def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
     options = {"dtype": torch.uint8, "device": mean.device}
     empty = recorder.call(aten.empty.memory_format, ([0],), options)
     return (*results, empty)
+
+
+def _batch_norm_of_batch(recorder: Any, func: Any, args: tuple[Any, ...]) -> Any:
+    """Half precision on a CPU, in float32: the kernel's statistics have not the fakes' dtype."""
+    source, *vectors = args[:3]
+    if source.device.type != "cpu" or source.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    if any(vector is not None and vector.dtype != source.dtype for vector in vectors):
+        return NotImplemented
+    convert, wide = aten._to_copy.default, {"dtype": torch.float32}
+    widened = [
+        None if each is None else recorder.call(convert, (each,), wide)
+        for each in (source, *vectors)
+    ]
+    result, *statistics = recorder.call(func, (*widened, *args[3:]), {})
+    return (recorder.call(convert, (result,), {"dtype": source.dtype}), *statistics)
 
 
 def _cudnn_backward(

@@ -187,6 +187,8 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
     draws = tuple(world.bernoulli)
     if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):
         raise Unsupported("the metadata of an input changes")
+    if any(was and not item.requires_grad for was, item in zip(grads, inputs, strict=True)):
+        raise Unsupported("an input is detached in place")
     if any(fake._version for fake, _ in constants.values()):
         raise Unsupported("a tensor attribute of the graph is mutated")
     outputs, form = _flatten(result)

@@ -14,6 +14,10 @@ from tests.fuzz_tensors.program import Input, Program, Statement
 # What once differed, as it was shrunk: (inputs, statements, outputs).
 FOUND: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
     "view of a detached output": ((("v0", "float32", ""),), "v1 = v0.data\nv2 = v1.t()", "v1 v2"),
+    "loss of mixed dtypes": (
+        (("v0", "float32", ""), ("v1", "float64", "")), "v2 = F.huber_loss(v0,v1,reduction='none')", "v2",
+    ),
+    "detached in place": ((("v0", "float32", "leaf"),), "v1 = v0.detach_()", ""),
     "inference mode": ((("v0", "float32", ""),), "v1 = torch.neg(v0)", "v1"),
     "complex in place": ((("v0", "complex64", ""),), "v1 = v0.sqrt_()", ""),
     "data in place": ((("v0", "float32", "leaf"),), "v1 = v0.data.mul_(2)", ""),
@@ -45,8 +49,8 @@ def test_found_program_equals_eager(name: str) -> None:
     assert check(program) == ""
 
 
-# Parts of odd sizes, a dropout of nothing, a view of a detached output.
-@pytest.mark.parametrize("seed", [*range(8), 4480, 2204, 4448])
+# Parts of odd sizes, a dropout of nothing, a view of a detached output, a half precision batch norm.
+@pytest.mark.parametrize("seed", [*range(8), 4480, 2204, 4448, 51467])
 def test_program_equals_eager(seed: int) -> None:
     assert check(generate(seed)) == ""
 

@@ -36,10 +36,15 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
 
 
 def break_where_fakes_are_wrong(function: Any, inputs: list[Any]) -> None:
-    """Breaks the graph for the dropout of nothing: it gives its argument, and a mask of floats."""
+    """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
+    and for a Huber loss of two dtypes, whose result has the first."""
     if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
         if inputs and 0 in inputs[0].shape:
             raise Break("operation_without_fake_kernel", "native_dropout of an empty tensor")
+    if getattr(function, "__name__", "") == "huber_loss":
+        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        if len({tensor.dtype for tensor in tensors}) > 1:
+            raise Break("operation_without_fake_kernel", "huber_loss of two dtypes")
 
 
 def catches(frame: SymbolicFrame) -> bool:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dynamo
 from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config
 from inductor import metrics
@@ -202,3 +203,18 @@ def test_fallbacks_are_counted_by_operator() -> None:
     compile_fx(module_of(lambda x: x.cumsum(1).exp(), [x]), [x])
     assert metrics.fallbacks() == {"aten.cumsum.default": 1}
     assert metrics.snapshot()["fallbacks"] == 1
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batch_norm_of_the_batch_in_half_precision(dtype: torch.dtype, affine: bool) -> None:
+    norm = torch.nn.BatchNorm1d(3, affine=affine, track_running_stats=False).to(dtype)
+    x, factor = torch.randn(4, 3, 5).to(dtype), torch.randn(4, 3, 5)
+    found = []
+    for program in (dynamo.compile(norm), norm):
+        value = x.clone().requires_grad_()
+        result = program(value)
+        grads = torch.autograd.grad((result.float() * factor).sum(), [value, *norm.parameters()])
+        found.append((result, *grads))
+    for ours, eagers in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eagers, rtol=2e-2, atol=4e-2)
