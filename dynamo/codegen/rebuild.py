@@ -463,8 +463,11 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
 @rebuilds(exceptions.ExceptionVar)
 def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
-    if var.class_var is not None:
-        rebuilder.call_const(var.base().__new__, var.class_var, *var.args)
+    if isinstance(var, exceptions.GroupVar):
+        parts = var.message, var.sequence
+        rebuilder.call_const(BaseExceptionGroup.__new__, var.class_var or var.cls, *parts)
+    elif var.class_var is not None or isinstance(var.cls.__new__, types.FunctionType):
+        rebuilder.call_const(var.base().__new__, var.class_var or var.cls, *var.args)
     elif plain_init:
         rebuilder.call_const(var.cls, *var.args)
     else:
@@ -479,7 +482,16 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__suppress_context__")
-    if isinstance(var.traceback, exceptions.TracebackVar):
+    if isinstance(var, exceptions.GroupVar) and var.args != [var.message, var.sequence]:
+        rebuilder.build("BUILD_TUPLE", var.args)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("args")
+    if var.shares_traceback():
+        assert var.traceback is not None
+        rebuilder.load(var.traceback)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("__traceback__")
+    elif isinstance(var.traceback, exceptions.TracebackVar):
         rebuilder.call_const(as_raised, var)
         rebuilder.emitter.emit("POP_TOP")
 
@@ -491,7 +503,11 @@ def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
 
 @rebuilds(exceptions.TracebackVar)
 def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
-    rebuilder.call_const(as_raised, var.exception)
+    owner = var.exception
+    if isinstance(owner, exceptions.ExceptionVar) and owner.traceback is not var:
+        rebuilder.call_const(as_raised, exceptions.ExceptionVar(Exception, []))
+    else:
+        rebuilder.call_const(as_raised, owner)
     rebuilder.emitter.load_attr("__traceback__")
 
 

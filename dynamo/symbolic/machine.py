@@ -162,7 +162,9 @@ class SymbolicFrame:
         handler = self.decoded.handlers[self.current.index]
         if handler is None:
             raise error
-        if isinstance(value, ExceptionVar):
+        if isinstance(value, ExceptionVar) and (
+            error.kept_in is not self or value.traceback is None
+        ):
             value.traceback = TracebackVar(value)
         del self.stack[handler.depth :]
         if handler.lasti:

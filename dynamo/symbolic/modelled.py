@@ -34,6 +34,7 @@ from dynamo.symbolic.rules import (
     python_sources,
     random_state,
     standard_library,
+    standin_groups,
     standin_iterators,
     standins,
     table,
@@ -83,7 +84,7 @@ PARTS = (
     contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
     foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
     lists, loops, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
-    python_modules, python_random, python_sources, random_state, standard_library,
+    python_modules, python_random, python_sources, random_state, standard_library, standin_groups,
     standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
     unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )

@@ -32,7 +32,7 @@ from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.iterators import (
     IndexIteratorVar,
@@ -244,7 +244,11 @@ class ObjectProtocol:
             pass  # `__new__` has taken the arguments
         elif isinstance(made, ObjectVar) and made.content is not None:
             made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
-        elif kwargs or (args and not isinstance(made, ExceptionVar) and new is object.__new__):
+        elif kwargs and isinstance(made, ExceptionVar):
+            raise Break("argument_mismatch", f"{cls.__name__}() takes no keyword arguments")
+        elif isinstance(made, ExceptionVar):
+            made.args = list(args)
+        elif kwargs or (args and new is object.__new__):
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
 
@@ -264,15 +268,16 @@ class ObjectProtocol:
 
     def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
-        made = self._new_object(cls, args)
+        if issubclass(cls, BaseExceptionGroup):
+            made: Var = make_group(tx, cls, args)
+        else:
+            made = self._new_object(cls, args)
         made.class_var = self.made.vars.get(cls)
         return made
 
     def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
-            if issubclass(
-                cls, BaseExceptionGroup | OSError | SyntaxError | ImportError | UnicodeError
-            ):
+            if issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError):
                 raise Break("call_of_unknown_function", cls.__qualname__)
             return ExceptionVar(cls, list(args))
         if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, SkipFrame
 from dynamo.bytecode.decode import Instruction
-from dynamo.symbolic.opcodes.table import breaks_with, opcode
+from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.rules import standin_groups
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.exceptions import TracebackVar, stopped
+from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar, stopped
+from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import TupleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
+
+
+NO_EXCEPTION = "catching classes that do not inherit from BaseException is not allowed"
+GROUP_IN_STAR = "catching ExceptionGroup with except* is not allowed. Use except instead."
 
 
 @opcode
@@ -38,8 +44,7 @@ def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -
     wanted = frame.pop()
     for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
         if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
-            message = "catching classes that do not inherit from BaseException is not allowed"
-            frame.trace.raise_exception(TypeError, message)
+            frame.trace.raise_exception(TypeError, NO_EXCEPTION)
     frame.push(frame.trace.call(frame, isinstance, frame.stack[-1], wanted))
 
 
@@ -47,6 +52,7 @@ def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -
 def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     exception = frame.pop()
     again = ObservedException(exception)
+    again.kept_in = frame
     step = frame.trace.context.raised_at.get(exception)
     # A real exception that came in can only be raised again here.
     if step is not None and exception.source is None:
@@ -59,7 +65,9 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
     if arg == 0:
         if frame.exception is None:
             frame.trace.raise_exception(RuntimeError, "No active exception to reraise")
-        raise ObservedException(frame.exception)
+        again = ObservedException(frame.exception)
+        again.kept_in = frame
+        raise again
     parts = frame.pop_many(arg)
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
     if exception.source is not None and frame.exception not in (None, exception):
@@ -108,4 +116,41 @@ def STOPITERATION_ERROR(frame: SymbolicFrame, arg: int, instruction: Instruction
         frame.push(stopped(frame.pop()))
 
 
-breaks_with("opcode_unknown", "CHECK_EG_MATCH PREP_RERAISE_STAR")
+# -- except* -----------------------------------------------------------------------------------
+
+
+def is_known(var: Var) -> bool:
+    """True where everything of the exception is known: it was made in the trace."""
+    return isinstance(var, ExceptionVar) or (var.is_constant() and var.as_constant() is None)
+
+
+@opcode
+def CHECK_EG_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    exception, wanted = frame.stack[-2:]
+    for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
+        if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
+            frame.trace.raise_exception(TypeError, NO_EXCEPTION)
+        if issubclass(item.cls, BaseExceptionGroup):
+            frame.trace.raise_exception(TypeError, GROUP_IN_STAR)
+    if not is_known(exception):
+        # Neither a break: the next part would not know which part of the group is being handled.
+        raise SkipFrame(f"except* of {exception!r}")
+    found = inline_stand_in(frame, standin_groups.match_star, [exception, wanted], {})
+    frame.pop_many(2)
+    rest, match = found.unpack(frame)
+    frame.push(rest)
+    frame.push(match)
+    if isinstance(match, ExceptionVar):
+        slots = [var for var in frame.stack if isinstance(var, SavedExceptionVar) and var.active]
+        slots[-1].current = frame.exception = match
+
+
+@opcode
+def PREP_RERAISE_STAR(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
+    caught, raised = frame.stack[-2:]
+    if not is_known(caught):
+        raise SkipFrame(f"except* of {caught!r}")
+    result = inline_stand_in(frame, standin_groups.join_raised, [caught, raised], {})
+    frame.pop_many(2)
+    frame.push(result)
+    frame.trace.context.raised_at[result] = frame.trace.steps

@@ -176,7 +176,7 @@ PLAIN_EXCEPTIONS = tuple(
     cls for cls in vars(builtins).values()
     if isinstance(cls, type) and issubclass(cls, BaseException) and not issubclass(
         cls, (OSError, ImportError, SyntaxError, UnicodeError, StopIteration, SystemExit, NameError,
-              AttributeError, BaseExceptionGroup))
+              AttributeError)) and cls.__name__ != "ExceptionGroup"
 )
 
 

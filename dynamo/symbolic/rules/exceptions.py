@@ -9,7 +9,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar, GroupVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 
@@ -72,6 +72,11 @@ def str_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
         return exception.call_method(tx, "__str__", [], {})
     if custom is KeyError.__str__ and len(args) == 1:
         return tx.trace.call(tx, repr, args[0])
+    if isinstance(exception, GroupVar) and custom is BaseExceptionGroup.__str__:
+        count = len(exception.exceptions.items)
+        plural = "" if count == 1 else "s"
+        text = tx.trace.call(tx, str, exception.message).as_constant()
+        return ConstVar(f"{text} ({count} sub-exception{plural})")
     if custom not in TEXT_OF_ARGUMENTS:
         return None
     if not args:

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
 class ObservedException(Signal):
     """A Python exception of the traced program, travelling through symbolic frames.
 
-    value: Var of the exception instance.
+    value: Var of the exception instance; kept_in: the frame in which it was raised again as it
+    was, which adds nothing to its traceback.
     """
 
     def __init__(self, value: Var) -> None:
         super().__init__(value)
         self.value = value
+        self.kept_in: SymbolicFrame | None = None
 
 
 class Var:
