@@ -12,7 +12,9 @@ import torch
 from dynamo import hook
 from dynamo.api import compile
 from dynamo.base import counters, events
+from dynamo.base.breaks import summarize
 from dynamo.base.events import Event
+from dynamo.base.words import counted
 from dynamo.guards.listing import verbose_lines
 from dynamo.testing import CompileCounter
 
@@ -34,8 +36,9 @@ class BreakCost:
     seconds_lost: float
 
     def __str__(self) -> str:
-        return (f"{self.text}\n  Cost: separates {self.operations_before} operations from "
-                f"{self.operations_after}; {self.seconds_lost:.3f} s of compile time lost.")
+        before = counted(self.operations_before, "operation")
+        return (f"{self.text}\n  Cost: separates {before} from {self.operations_after}; "
+                f"{self.seconds_lost:.3f} s of compile time lost.")
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,14 @@ class Explanation:
         return sum(node.op.startswith("call_") for node in nodes)
 
     def __str__(self) -> str:
-        lines = [f"{self.graph_count} graphs with {self.op_count} operations, "
-                 f"{sum(self.breaks.values())} graph breaks, "
-                 f"{self.seconds.get('convert', 0.0):.2f} s"]
-        lines += [f"  break ({count} times): {reason}" for reason, count in self.breaks.items()]
+        operations = counted(self.op_count, "operation")
+        lines = [f"{counted(self.graph_count, 'graph')} with {operations}, "
+                 f"{counted(sum(self.breaks.values()), 'graph break')}, "
+                 f"compiled in {self.seconds.get('convert', 0.0):.2f} s"]
+        lines += [f"  {counted(count, 'time')}: {summarize(reason)}"
+                  for reason, count in self.breaks.items() if count > 1]
         lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
-        lines += [f"  {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
+        lines += [f"  stage {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
         for name, guards in self.guards.items():
             lines += [f"  guards of {name}:", *(f"    {line}" for line in guards)]
         return "\n".join(lines)
@@ -75,7 +80,7 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
     """Compiles a function or module for capture only, and calls it once with the arguments given.
 
     >>> print(str(explain(lambda x: x + 1)(torch.ones(2))).splitlines()[0].rsplit(",", 1)[0])
-    1 graphs with 1 operations, 0 graph breaks
+    1 graph with 1 operation, 0 graph breaks
     """
     if not callable(f):
         raise TypeError(f"explain takes a function, a method or an nn.Module, not {f!r}")

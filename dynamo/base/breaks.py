@@ -33,16 +33,18 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Keep it a tensor, or set config.capture_scalar_outputs."),
     ("dynamic_output_shape", "the size of the result depends on the values in a tensor",
      "Use a masked operation of fixed size, or set config.capture_dynamic_output_shape_ops."),
-    ("call_of_unknown_function", "a function that is not modelled is called", EAGER),
-    ("call_of_unknown_value", "a value that is not known to be a function is called", EAGER),
-    ("call_disabled", "a function is called that was excluded from compiling", EAGER),
-    ("attribute_unknown", "an attribute is read in a way that is not modelled", REPORT),
-    ("attribute_store_unknown", "an attribute is written in a way that is not modelled", REPORT),
-    ("descriptor_unknown", "an attribute is computed by a descriptor that is not modelled", REPORT),
-    ("value_unknown", "a value of a kind that is not modelled is used", EAGER),
+    ("call_of_unknown_function", "a function is called that the compiler does not know", EAGER),
+    ("call_of_unknown_value", "a value is called that is not known to be a function", EAGER),
+    ("call_disabled", "a function is called that is excluded from compiling", EAGER),
+    ("attribute_unknown", "an attribute is read in a way that the compiler does not know", REPORT),
+    ("attribute_store_unknown",
+     "an attribute is written in a way that the compiler does not know", REPORT),
+    ("descriptor_unknown",
+     "an attribute is computed by a descriptor that the compiler does not know", REPORT),
+    ("value_unknown", "a value of a kind that the compiler does not know is used", EAGER),
     ("type_unknown", "the type of a value is not known", REPORT),
     ("truth_unknown", "the truth of a value is not known", REPORT),
-    ("iteration_unknown", "a value is iterated that is not modelled", EAGER),
+    ("iteration_unknown", "a value is iterated of a kind that the compiler does not know", EAGER),
     ("opaque_iterator", "an iterator that came from outside is advanced", EAGER),
     ("hash_unknown", "a value's hash is needed that is not known", EAGER),
     ("length_unknown", "a length is not known", REPORT),
@@ -52,7 +54,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("not_a_graph_argument", "a value can't be an argument of a tensor operation", REPORT),
     ("identity_of_constant", "`is` between equal constants has no certain answer", "Use ==."),
     ("operation_without_fake_kernel", "the shape of the result is not known before it runs", EAGER),
-    ("operator_unknown", "an operator between these values is not modelled", REPORT),
+    ("operator_unknown", "the compiler does not know an operator between these values", REPORT),
     ("graph_result_unknown", "an operation gives something that is no tensor", EAGER),
     ("tensor_subclass", "a tensor subclass is used", EAGER),
     ("tensor_not_modelled", "a tensor of a special kind is used", EAGER),
@@ -68,7 +70,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("escaping_exception", "an exception leaves the compiled part", EAGER),
     ("escaping_generator", "a suspended generator leaves the compiled part", EAGER),
     ("frame_introspection", "the local variables are looked at as a whole", EAGER),
-    ("opcode_unknown", "a bytecode instruction is not modelled", EAGER),
+    ("opcode_unknown", "the compiler does not know an instruction of Python's", EAGER),
     ("class_definition", "a class is defined", "Define the class outside of the function."),
     ("async_code", "asynchronous code is met", EAGER),
     ("trace_too_long", "the trace is too long",
@@ -97,9 +99,20 @@ REASONS = {
 }
 
 
+def summarize(reason: str) -> str:
+    """A key of `counters["graph_break"]` as a sentence.
+
+    >>> summarize("item: a tensor")
+    "a tensor's value is read into Python: a tensor"
+    """
+    code, _, detail = reason.partition(": ")
+    sentence = REASONS[code].sentence if code in REASONS else code
+    return f"{sentence}: {detail}" if detail else sentence
+
+
 def describe(reason: Break, place: str, text: str = "") -> str:
     """The break for a person: the user's line, what happened, what to do."""
     row = REASONS[reason.code]
-    what = f"{row.sentence} ({reason.detail})" if reason.detail else row.sentence
+    what = f"{row.sentence}: {reason.detail}" if reason.detail else row.sentence
     line = f"\n    {text}" if text else ""
     return f"{place}{line}\n  Graph break: {what}. [{row.number}]\n  What to do: {row.hint}"

@@ -40,7 +40,7 @@ from dynamo.symbolic.variables.iterators import (
     SequenceIteratorVar,
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
-from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner
+from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner, full_name
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
@@ -278,20 +278,20 @@ class ObjectProtocol:
     def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
             if issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError):
-                raise Break("call_of_unknown_function", cls.__qualname__)
+                raise Break("call_of_unknown_function", full_name(cls))
             return ExceptionVar(cls, list(args))
         if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type
-            raise Break("call_of_unknown_function", cls.__qualname__)
+            raise Break("call_of_unknown_function", full_name(cls))
         base = base_of(cls)
         if base is object:
             if not is_made_by_object(cls):
-                raise Break("call_of_unknown_function", cls.__qualname__)
+                raise Break("call_of_unknown_function", full_name(cls))
             abstract = getattr(cls, "__abstractmethods__", None)
             if abstract:
                 self.run_real(lambda: object.__new__(cls))
             return ModuleVar(cls) if issubclass(cls, torch.nn.Module) else ObjectVar(cls)
         if base not in CONTENT_TYPES:
-            raise Break("call_of_unknown_function", cls.__qualname__)
+            raise Break("call_of_unknown_function", full_name(cls))
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
 
     def _named_tuple(

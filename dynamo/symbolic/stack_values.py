@@ -36,7 +36,7 @@ class OpaqueVar(Var):
         self.reason = reason
 
     def describe(self) -> str:
-        return type(self.value).__qualname__
+        return f"an object of class {type(self.value).__qualname__}"
 
     def python_type(self) -> type:
         self._trace.guard("TYPE", self.source, type(self.value))

@@ -43,6 +43,7 @@ from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.lookup import full_name
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS
 from dynamo.symbolic.variables.wrapping import wrap_value
 
@@ -277,9 +278,8 @@ class Trace(ObjectProtocol):
             return result
         if torch_functions.is_graph_function(function):
             return torch_functions.call_in_graph(tx, function, args, kwargs)
-        name = getattr(function, "__qualname__", None) or repr(function)
-        shown = ", ".join(map(repr, args))
-        raise Break("call_of_unknown_function", f"{name}({shown})")
+        shown = ", ".join([*map(repr, args), *(f"{key}={arg!r}" for key, arg in kwargs.items())])
+        raise Break("call_of_unknown_function", f"{full_name(function)}({shown})")
 
     def call_type_method(
         self, tx: SymbolicFrame, var: Var, name: str, args: list[Var], kwargs: dict[str, Var]

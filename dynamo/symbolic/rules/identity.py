@@ -27,7 +27,7 @@ class IdVar(Var):
         self.target = target
 
     def describe(self) -> str:
-        return repr(self.target)
+        return f"the id of {self.target!r}"
 
     def python_type(self) -> type:
         return int

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.words import noun
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -56,7 +57,7 @@ class ItemGetterVar(Var):
         self.kind, self.parts, self.get = kind, parts, get
 
     def describe(self) -> str:
-        return f"{self.kind.__name__} of {self.parts}"
+        return noun(self.kind.__name__)
 
     def python_type(self) -> type:
         return self.kind  # type: ignore[no-any-return]

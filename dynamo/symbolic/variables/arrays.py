@@ -51,7 +51,8 @@ class ArrayVar(Var):
         self.tensor, self.scalar, self._trace = tensor, scalar, trace
 
     def describe(self) -> str:
-        return ("number " if self.scalar else "") + self.tensor.describe()
+        kind = "number" if self.scalar else "array"
+        return self.tensor.describe().replace("a tensor", f"a numpy {kind}", 1)
 
     def python_type(self) -> type:
         if self.scalar:

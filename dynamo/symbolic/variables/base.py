@@ -27,6 +27,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break, Signal
+from dynamo.base.words import noun
 from dynamo.guards.sources import Source
 
 if TYPE_CHECKING:
@@ -61,13 +62,17 @@ class Var:
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
+    # False where `describe` says already which value it is.
+    tells_place = True
+
     def __repr__(self) -> str:
-        where = f" from {self.source}" if self.source is not None else ""
-        return f"{type(self).__name__}({self.describe()}{where})"
+        """The value for a user: `xs[0], a tensor (float32, shape (2, 3))`."""
+        where = f"{self.source}, " if self.source is not None and self.tells_place else ""
+        return where + self.describe()
 
     def describe(self) -> str:
-        """What stands between the parentheses of the repr."""
-        return ""
+        """What it is, in words of Python and torch."""
+        return noun(type(self).__name__.removesuffix("Var"))
 
     # -- facts -----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class CachedFunctionVar(Var):
         self.real, self.function = real, function
 
     def describe(self) -> str:
-        return repr(self.function)
+        return f"{self.function!r}, which is cached"
 
     def python_type(self) -> type:
         return type(self.real)

@@ -35,9 +35,6 @@ class CellVar(Var):
         self._contents = contents
         self._unread = real
 
-    def describe(self) -> str:
-        return "unread" if self._unread is not None else repr(self._contents)
-
     def python_type(self) -> type:
         return types.CellType
 

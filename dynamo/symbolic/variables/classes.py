@@ -38,8 +38,10 @@ class ClassVar(Var):
                 trace.guard("ID", self.source, self._cls)
         return self._cls
 
+    tells_place = False
+
     def describe(self) -> str:
-        return self._cls.__qualname__
+        return f"the class {self._cls.__qualname__}"
 
     def python_type(self) -> type:
         return type(self.cls)

@@ -47,6 +47,9 @@ TORCH_VALUE_TYPES: tuple[type, ...] = (
 GUARDED_BY_VALUE = frozenset(VALUE_TYPES) | {torch.device}
 
 
+LONGEST_TEXT = 80  # of a constant in a message
+
+
 class ConstVar(Var):
     """A constant. `value` guards it when it came from a source."""
 
@@ -67,8 +70,11 @@ class ConstVar(Var):
             self._trace = None
         return self._value
 
+    tells_place = False
+
     def describe(self) -> str:
-        return repr(self._value)
+        text = repr(self._value)
+        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
 
     def python_type(self) -> type:
         if self._trace is not None and self.source is not None:

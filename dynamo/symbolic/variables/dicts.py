@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.base.words import counted
 from dynamo.guards.sources import (
     AttrSource,
     DictKeySource,
@@ -173,7 +174,8 @@ class DictVar(Var):
     # -- protocol ---------------------------------------------------------------------------
 
     def describe(self) -> str:
-        return "unread" if self._trace is not None else f"{len(self._entries)} entries"
+        return "a dict" if self._trace is not None else (
+            f"a dict of {counted(len(self._entries), 'entry')}")
 
     def python_type(self) -> type:
         if self._trace is not None:
@@ -326,7 +328,7 @@ class DictViewVar(Var):
         self.mapping, self.part = mapping, part
 
     def describe(self) -> str:
-        return f"{self.part} of {self.mapping!r}"
+        return f"the {self.part} of {self.mapping!r}"
 
     def python_type(self) -> type:
         return VIEW_TYPES[self.part]
@@ -427,7 +429,8 @@ class SetVar(Var):
         return self._trace is not None
 
     def describe(self) -> str:
-        return "unread" if self._trace is not None else ", ".join(map(repr, self._entries.values()))
+        return "a set" if self._trace is not None else (
+            f"a set of {counted(len(self._entries), 'item')}")
 
     def python_type(self) -> type:
         if self._trace is not None:

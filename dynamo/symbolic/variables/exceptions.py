@@ -68,7 +68,7 @@ class ExceptionVar(Var):
             self.named.update(parts)
 
     def describe(self) -> str:
-        return f"{self.cls.__name__}: {self.args}"
+        return f"the exception {self.cls.__name__}({', '.join(map(repr, self.args))})"
 
     def python_type(self) -> type:
         return self.cls

@@ -89,8 +89,10 @@ class FunctionVar(Var):
             self._closure = tuple(closure)
         self.annotations = annotations
 
+    tells_place = False
+
     def describe(self) -> str:
-        return self.qualname
+        return f"the function {self.qualname}"
 
     def python_type(self) -> type:
         if self._trace is not None and self.source is not None:
@@ -234,7 +236,7 @@ class MethodVar(Var):
         self.receiver = receiver
 
     def describe(self) -> str:
-        return f"{self.function!r} of {self.receiver!r}"
+        return f"{self.function!r} of {self.receiver!r}".replace("the function", "the method", 1)
 
     def python_type(self) -> type:
         return types.MethodType if isinstance(self.function, FunctionVar) else type([].append)
@@ -296,8 +298,10 @@ class BuiltinVar(Var):
                 trace.guard("ID", self.source, self._value)
         return self._value
 
+    tells_place = False
+
     def describe(self) -> str:
-        return getattr(self._value, "__qualname__", None) or repr(self._value)
+        return f"the function {getattr(self._value, '__qualname__', None) or repr(self._value)}"
 
     def python_type(self) -> type:
         return type(self.value)
@@ -340,7 +344,7 @@ class PartialVar(Var):
         self.written: dict[str, Var | None] = {}
 
     def describe(self) -> str:
-        return repr(self.function)
+        return f"a partial of {self.function!r}"
 
     def python_type(self) -> type:
         return functools.partial

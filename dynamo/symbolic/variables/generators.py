@@ -45,7 +45,7 @@ class GeneratorVar(IteratorVar):
         self.running = False
 
     def describe(self) -> str:
-        return str(self.frame.code.co_qualname)
+        return f"a generator of {self.frame.code.co_qualname}"
 
     def children(self) -> Iterable[Var]:
         return self.frame.alive() if hasattr(self.frame, "alive") else ()

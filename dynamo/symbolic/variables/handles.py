@@ -30,7 +30,7 @@ class HandleVar(Var):
         self.removed = False
 
     def describe(self) -> str:
-        return f"{self.hook!r} on {self.target!r}{', removed' if self.removed else ''}"
+        return f"the handle of a hook of {self.target!r}"
 
     def python_type(self) -> type:
         return RemovableHandle
@@ -76,7 +76,7 @@ class HistoryVar(Var):
         self.tensor, self.register = tensor, register
 
     def describe(self) -> str:
-        return repr(self.tensor)
+        return f"the grad_fn of {self.tensor!r}"
 
     def python_type(self) -> type:
         self.check_kept()

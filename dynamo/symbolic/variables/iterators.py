@@ -68,7 +68,7 @@ class SequenceIteratorVar(IteratorVar):
         self.kind = type(iter([])) if sequence.kind is list else type(iter(()))
 
     def describe(self) -> str:
-        return f"{self.sequence!r} at {self.position}"
+        return f"an iterator of {self.sequence!r}"
 
     def children(self) -> Iterable[Var]:
         return (self.sequence,)
@@ -97,7 +97,7 @@ class RangeIteratorVar(IteratorVar):
         self.rest = rest
 
     def describe(self) -> str:
-        return repr(self.rest)
+        return f"an iterator of {self.rest!r}"
 
     def next_item(self, tx: SymbolicFrame) -> Var:
         if not self.rest:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.words import counted, noun
 from dynamo.guards.sources import ItemSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -68,9 +69,8 @@ class SequenceVar(Var):
         return self._trace is not None
 
     def describe(self) -> str:
-        if self._trace is not None:
-            return "unread"
-        return ", ".join(map(repr, self._items[:8])) + (", ..." if len(self._items) > 8 else "")
+        name = noun(type(self).__name__.removesuffix("Var"))
+        return name if self._trace is not None else f"{name} of {counted(len(self._items), 'item')}"
 
     def python_type(self) -> type:
         if self._trace is not None:
@@ -398,7 +398,7 @@ class SliceVar(Var):
         self.start, self.stop, self.step = start, stop, step
 
     def describe(self) -> str:
-        return f"{self.start!r}, {self.stop!r}, {self.step!r}"
+        return f"slice({self.start!r}, {self.stop!r}, {self.step!r})"
 
     def python_type(self) -> type:
         return slice

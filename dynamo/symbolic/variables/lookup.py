@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import sys
 import types
@@ -27,6 +28,21 @@ def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
         if value is not _MISSING:
             return owner, value
     return None
+
+
+def full_name(value: Any) -> str:
+    """The name of a function or class with its module, for messages.
+
+    >>> full_name(len), full_name(sys.intern), full_name(collections.deque.append)
+    ('len', 'sys.intern', 'deque.append')
+    """
+    name = getattr(value, "__qualname__", None)
+    if not isinstance(name, str):
+        return repr(value)
+    module = getattr(value, "__module__", None)
+    if module in (None, "builtins", "__main__") or getattr(builtins, name, None) is value:
+        return name
+    return f"{module}.{name}"
 
 
 def find_module(name: str | None) -> types.ModuleType | None:

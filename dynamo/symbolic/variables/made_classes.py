@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.words import noun
 from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -109,7 +110,7 @@ class MadePartVar(Var):
         self.function, self.args, self.kwargs, self.real = function, args, kwargs, real
 
     def describe(self) -> str:
-        return self.function.__qualname__
+        return noun(self.function.__qualname__)
 
     def python_type(self) -> type:
         return type(self.real)
@@ -279,7 +280,7 @@ class MadeClasses:
                 found = made if made is not None and var.class_var is not made else None
             if found is not None:
                 raise RestartTrace(found.step, Break(
-                    "class_definition", f"{found.describe()}, of which {var!r} outlives the graph"))
+                    "class_definition", f"{found!r}, of which {var!r} outlives the graph"))
 
 
 def kind_of(var: Var) -> type | None:

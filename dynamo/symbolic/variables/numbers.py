@@ -78,7 +78,7 @@ class SymbolicNumber(ConstVar):
         return self._value
 
     def describe(self) -> str:
-        return f"{self.text} = {self._value!r}" if self.is_symbolic else repr(self._value)
+        return f"{self.text} (now {self._value!r})" if self.is_symbolic else repr(self._value)
 
     def python_type(self) -> type:
         return type(self._value)

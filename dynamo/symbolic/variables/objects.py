@@ -53,7 +53,7 @@ class ObjectVar(Var):
         self.written: dict[str, Var | None] = {}
 
     def describe(self) -> str:
-        return self.cls.__qualname__
+        return f"an object of class {self.cls.__qualname__}"
 
     def python_type(self) -> type:
         if self._trace is not None:
@@ -263,6 +263,11 @@ def is_frozen_dataclass(cls: type) -> bool:
 class AliasVar(ObjectVar):
     """`int | None` or `list[int]`: a constant."""
 
+    tells_place = False
+
+    def describe(self) -> str:
+        return str(self.real)
+
     def is_constant(self) -> bool:
         return True
 
@@ -285,6 +290,11 @@ class AliasVar(ObjectVar):
 
 class EnumVar(ObjectVar):
     """An enum member: a constant, compared by identity, with attributes."""
+
+    tells_place = False
+
+    def describe(self) -> str:
+        return str(self.real)
 
     def is_constant(self) -> bool:
         return True
@@ -421,7 +431,7 @@ class SuperVar(Var):
         self.start, self.receiver, self.cls = start, receiver, cls
 
     def describe(self) -> str:
-        return f"{self.start.__name__}, {self.receiver!r}"
+        return f"super({self.start.__name__}, ...)"
 
     def python_type(self) -> type:
         return super

@@ -38,8 +38,10 @@ class PythonModuleVar(Var):
             trace.guard("ID", self.source, self._module)
         return self._module
 
+    tells_place = False
+
     def describe(self) -> str:
-        return self._module.__name__
+        return f"the module {self._module.__name__}"
 
     def python_type(self) -> type:
         return type(self.module)

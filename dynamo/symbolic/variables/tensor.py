@@ -85,10 +85,12 @@ class TensorVar(Var):
         return self._fake is None
 
     def describe(self) -> str:
-        if self._fake is None:
-            return "unread"
-        dtype = str(self._fake.dtype).removeprefix("torch.")
-        return f"{dtype}{list(self._fake.shape)}"
+        return "a tensor" if self._fake is None else f"a tensor ({self.facts()})"
+
+    def facts(self) -> str:
+        """Type of the elements and shape, for messages."""
+        dtype = str(self.fake.dtype).removeprefix("torch.")
+        return f"{dtype}, shape {tuple(self.fake.shape)}"
 
     def python_type(self) -> type:
         if self._fake is None:
@@ -191,7 +193,7 @@ class OpaqueVar(Var):
         self._trace = trace
 
     def describe(self) -> str:
-        return type(self.value).__qualname__
+        return f"an object of class {type(self.value).__qualname__}"
 
     def python_type(self) -> type:
         self._trace.guard("TYPE", self.source, type(self.value))

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from dynamo.base.errors import Break, Signal
+from dynamo.base.words import noun
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_number, is_open
@@ -48,7 +49,7 @@ class UnknownNumber(Var):
         self._node = node
 
     def describe(self) -> str:
-        return f"unknown {self.python_type().__name__}"
+        return f"{noun(TYPES[type(self.fake)].__name__)} that only the running program knows"
 
     def python_type(self) -> type:
         return TYPES[type(self.fake)]

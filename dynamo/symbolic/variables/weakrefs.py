@@ -29,7 +29,7 @@ class WeakRefVar(Var):
         self.target = target
 
     def describe(self) -> str:
-        return repr(self.target)
+        return f"a weak reference to {self.target!r}"
 
     def python_type(self) -> type:
         return weakref.ref
