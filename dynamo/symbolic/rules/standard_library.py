@@ -6,13 +6,17 @@ effect: it appears after the graph that it was waiting for, in program order.
 
 from __future__ import annotations
 
+import binascii
 import functools
+import io
+import json
 import logging
 import re
 import sys
 import types
 import warnings
 import weakref
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +24,7 @@ import torch
 from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import warning_filters as filters
-from dynamo.symbolic.rules.table import foldable, rule
+from dynamo.symbolic.rules.table import foldable, plain_value, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -43,6 +47,10 @@ foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.s
 foldable([re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.subn, re.escape,
           re.compile])
 
+foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
+          binascii.unhexlify, zlib.crc32])
+FILES = (io.TextIOWrapper, io.StringIO)
+
 LOGGING = [getattr(logging.Logger, name)
            for name in ("debug", "info", "warning", "error", "critical", "log")]
 
@@ -60,6 +68,34 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, tuple) and type(value) in (tuple, torch.Size):
         return all(map(is_plain, value))
     return type(value) in (*VALUE_TYPES, *TORCH_VALUE_TYPES)
+
+
+JSON_TYPES = (str, int, float, bool, type(None))
+
+
+def _register_json(function: Any) -> None:
+    @rule(function)
+    def evaluate(tx: SymbolicFrame, value: Var, **kwargs: Var) -> Var | None:
+        """Of plain values, evaluated while tracing."""
+        if any(not is_json(arg) for arg in kwargs.values()):
+            return None
+        plain = plain_value(value)
+        keywords = {name: plain_value(arg) for name, arg in kwargs.items()}
+        try:
+            result = function(plain, **keywords)
+        except json.JSONDecodeError:  # it knows more than its arguments
+            return None
+        except (TypeError, ValueError) as error:
+            tx.trace.raise_exception(type(error), *error.args)
+        return tx.trace.constant(result)
+
+
+def is_json(var: Var) -> bool:
+    return var.is_constant() and type(var.as_constant()) in (*JSON_TYPES, tuple)
+
+
+for _function in (json.dumps, json.loads):
+    _register_json(_function)
 
 
 def _register_logging(function: Any) -> None:
@@ -142,6 +178,16 @@ def warn(
     return ConstVar(None)
 
 
+def is_none(var: Var) -> bool:
+    return var.is_constant() and var.as_constant() is None
+
+
+def real_file(tx: SymbolicFrame, var: Var) -> Any:
+    """A file of Python's own that existed before, None for all else."""
+    real = getattr(var, "real", None) or getattr(var, "value", None)
+    return real if var.source is not None and isinstance(real, FILES) else None
+
+
 def printed(tx: SymbolicFrame, var: Var) -> Any:
     """What `print` shows of a value, which is known now; a tensor's is not."""
     if var.is_constant() and is_plain(var.as_constant()):
@@ -152,9 +198,14 @@ def printed(tx: SymbolicFrame, var: Var) -> Any:
 @rule(print)
 def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     """Printed after the graph."""
-    if "file" in kwargs:
+    file = kwargs.pop("file", ConstVar(None))
+    target = None if is_none(file) else real_file(tx, file)
+    if target is None and not is_none(file):
         return None
     values = [printed(tx, arg) for arg in args]
     keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+    if target is not None:
+        tx.trace.guard("ID", file.source, target)
+        keywords["file"] = target
     tx.trace.effects.output(hook.Disabled(functools.partial(print, **keywords)), *values)
     return ConstVar(None)

@@ -14,7 +14,10 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import SetVar
 from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import base_of
 from dynamo.symbolic.variables.objects import ObjectVar
 
@@ -76,6 +79,9 @@ def rest_of(value: Any, cls: type) -> tuple[Any, Any, Any]:
 @rule(object.__reduce_ex__)
 def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
     """What `copy` asks objects for; classes with slots are not modelled."""
+    if type(value) is SetVar and value.python_type() is set:
+        items = TupleVar([ListVar(value.entries.values())])
+        return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
     if not isinstance(value, ObjectVar) or protocol.as_constant() < 2:
         return None
     if value.is_constant() or not has_plain_state(value.python_type()):
