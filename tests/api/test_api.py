@@ -140,7 +140,7 @@ def test_explain_tells_what_breaks_cost() -> None:
     outer, innermost = report.costs[1].stack
     assert outer.endswith("__resume_118_g") or "g" in outer and "inner" in innermost
     text = str(report)
-    assert "# the inner line" in text and "separates 1 operations from 4" in text
+    assert "# the inner line" in text and "separates 1 operation from 4" in text
     assert "What to do: Keep it a tensor" in text
 
 

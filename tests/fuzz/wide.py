@@ -279,7 +279,8 @@ class WideGenerator(Generator):
     kinds = WIDE_KINDS
     simple = SIMPLE + MORE_SIMPLE + MORE_SIMPLE
     conditions = BOOL + MORE_BOOL
-    blocks = (*BLOCKS, "finally_block", "stack_block", "closure_block", "generator_block", "match_wide", "handler_block", "loop_else_block")
+    blocks = (*BLOCKS, "finally_block", "stack_block", "closure_block", "generator_block", "match_wide", "handler_block", "loop_else_block",
+              "class_block", "star_block")
 
     def finally_block(self, depth: int) -> Stmt:
         """Leaving a loop or the function through `finally`."""
@@ -330,6 +331,26 @@ class WideGenerator(Generator):
         after = self.choose.pick(("acc.append(describe(e) if not isinstance(e, RuntimeError) else 'rt')", "raise KeyError('again') from e", "raise", "e.add_note('x'); acc.append(type(e).__name__)", "graph_break(); acc.append(type(e).__name__)"))
         inner = Stmt("try:", (*self.body(depth), Stmt(self.fill(source, 1))), (("except (Coded, Oops, AttributeError, LookupError, ValueError, RuntimeError) as e:", (Stmt(after),)),))
         return Stmt("try:", (inner,), (("except KeyError as e2:", (Stmt("acc.append(describe(e2))"),)),))
+
+    def class_block(self, depth: int) -> Stmt:
+        """A class of the function, used and perhaps kept."""
+        name = self.fresh("Cls")
+        head = self.choose.pick((f"class {name}:", f"class {name}(Vec):", f"class {name}(Items):", f"class {name}(Oops):", f"@dataclasses.dataclass\nclass {name}:"))
+        made = f"{name}({self.expr('N', 1)})" if "(Vec)" in head else f"{name}()"
+        body = (Stmt(f"level: int = {self.expr('N', 1)}"), Stmt(f"kept = {self.expr('A', 1)}"), Stmt(self.choose.pick(("t2 = t + 1", "for lv in range(2): EVENTS.append(lv)", "graph_break()", "pass"))),
+                Stmt(f"def twice(self, by={self.expr('N', 1)}):", (Stmt(self.choose.pick(("return self.level * by", "return super().__eq__(self), __class__ is type(self)", "self.seen = by; return (t, by)"))),)),
+                Stmt("@property\ndef both(self):", (Stmt("return (self.level, type(self).__name__)"),)), Stmt("@classmethod\ndef named(cls):", (Stmt("return cls.__qualname__, cls.level"),)))
+        use = self.choose.pick((f"acc.append(o_.twice()); acc.append({name}.named())", "acc.append(o_.both)", f"{name}.level += 1; acc.append(o_.level)", f"box.extra = o_; acc.append(type(o_) is {name})",
+                                f"graph_break(); acc.append((o_.twice(), isinstance(o_, {name})))", "acc.append(o_.lost)"))
+        return Stmt("if True:", (Stmt(head, body), Stmt(f"o_ = {made}"), *self.body(depth), Stmt(use)))
+
+    def star_block(self, depth: int) -> Stmt:
+        """Handlers of the parts of a group."""
+        source = self.choose.pick(("raise ExceptionGroup('g', [Oops({N}), KeyError('k'), ExceptionGroup('i', [Oops(2), TypeError({N})])])", "raise Oops({N})", "{L}[50]", "pass", "raise ExceptionGroup('h', [ValueError({S})]) from KeyError(1)"))
+        first = self.choose.pick(("acc.append(repr(e.exceptions))", "raise", "raise e", "raise TypeError('new')", "acc.append([repr(p) for p in e.split(Oops)])", "graph_break(); acc.append(e.message)", "e.add_note('n')"))
+        second = self.choose.pick(("acc.append(len(e2.exceptions))", "raise", "raise KeyError(3) from e2", "graph_break(); raise"))
+        inner = Stmt("try:", (*self.body(depth), Stmt(self.fill(source, 1))), (("except* Oops as e:", (Stmt(first),)), ("except* (KeyError, IndexError) as e2:", (Stmt(second),))))
+        return Stmt("try:", (inner,), (("except Exception as e3:", (Stmt("acc.append((repr(e3), repr(e3.__context__), repr(e3.__cause__)))"),)),))
 
     def loop_else_block(self, depth: int) -> Stmt:
         i = self.fresh("e")

@@ -11,7 +11,7 @@ from dynamo.symbolic.rules import standin_groups
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar, stopped
+from dynamo.symbolic.variables.exceptions import ExceptionVar, stopped, traceback_of
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import TupleVar
 
@@ -106,7 +106,7 @@ def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction)
     exception = frame.stack[-1]
     leave = frame.stack[-4]
     kind = frame.trace.wrap(exception.python_type(), None)
-    frame.push(frame.call(leave, [kind, exception, TracebackVar(exception)], {}))
+    frame.push(frame.call(leave, [kind, exception, traceback_of(exception)], {}))
 
 
 @opcode

@@ -28,7 +28,7 @@ from dynamo.symbolic.rules.table import foldable, plain_value, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
-from dynamo.symbolic.variables.exceptions import TracebackVar
+from dynamo.symbolic.variables.exceptions import traceback_of
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.weakrefs import WeakRefVar
@@ -134,7 +134,7 @@ def exc_info(tx: SymbolicFrame) -> Var:
     if tx.exception is None:
         return TupleVar([ConstVar(None)] * 3)
     kind = tx.trace.wrap(tx.exception.python_type(), None)
-    return TupleVar([kind, tx.exception, TracebackVar(tx.exception)])
+    return TupleVar([kind, tx.exception, traceback_of(tx.exception)])
 
 
 @rule(sys.exception)

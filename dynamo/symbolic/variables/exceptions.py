@@ -209,9 +209,17 @@ class TracebackVar(Var):
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         """One exception gets another traceback each time that it is raised."""
+        if self is other:
+            return True
         if isinstance(other, TracebackVar) and other.exception is self.exception:
             raise Break("traceback_read", "its identity")
         return False
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         raise Break("traceback_read", name)
+
+
+def traceback_of(exception: Var) -> Var:
+    """The traceback of an exception that has been raised."""
+    known = getattr(exception, "traceback", None)
+    return known if isinstance(known, TracebackVar) else TracebackVar(exception)
