@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Any
@@ -53,8 +54,8 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "shape": (lambda x: x[x > 0] + 1,
               "the size of the result depends on the values in a tensor: aten.index.Tensor."),
     "unknown": (opened, "a function is called that the compiler does not know: open('/dev/null')."),
-    "module's": (lambda x: (x + 1, sys.intern("a")),
-                 "a function is called that the compiler does not know: sys.intern('a')."),
+    "module's": (lambda x: (x + 1, os.getpid()),
+                 "a function is called that the compiler does not know: posix.getpid()."),
     "excluded": (lambda x: excluded(x + 1),
                  "a function is called that is excluded from compiling: excluded: dynamo.disable."),
     "explicit": (lambda x: (x + 1, dynamo.graph_break()), "graph_break() was called."),
