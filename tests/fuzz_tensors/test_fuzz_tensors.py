@@ -17,6 +17,7 @@ FOUND: dict[str, tuple[tuple[tuple[str, str, str], ...], str, str]] = {
     "loss of mixed dtypes": (
         (("v0", "float32", ""), ("v1", "float64", "")), "v2 = F.huber_loss(v0,v1,reduction='none')", "v2",
     ),
+    "members of a transposed tensor": ((("v0", "float32", ""),), "v1 = torch.isin(v0.t(),v0[0])", "v1"),
     "detached in place": ((("v0", "float32", "leaf"),), "v1 = v0.detach_()", ""),
     "inference mode": ((("v0", "float32", ""),), "v1 = torch.neg(v0)", "v1"),
     "complex in place": ((("v0", "complex64", ""),), "v1 = v0.sqrt_()", ""),

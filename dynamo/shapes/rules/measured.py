@@ -126,5 +126,5 @@ shape_rule(
     aten.glu_backward.default, aten.native_dropout_backward.default, aten.cummax.default,
     aten.cummin.default, aten.bucketize.Tensor, aten.searchsorted.Tensor, aten.median.default,
     aten.median.dim, aten.aminmax.default, aten.logcumsumexp.default, aten.trace.default,
-    aten.unfold_backward.default,
+    aten.unfold_backward.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
 )(_measure)  # fmt: skip
