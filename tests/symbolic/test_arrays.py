@@ -338,3 +338,28 @@ def test_a_tensor_and_an_array() -> None:
         return torch.add(x, torch.from_numpy(a)) * 2, a * 2
 
     assert graphs_of(f, [tensor_apart, tensor_apart]) == 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_arrays_of_ints_as_indices(dtype: str) -> None:
+    def f(a: Any, at: Any) -> Any:
+        a[at] = 7
+        return a, a[at], a[1, at]
+
+    graphs_of(f, [lambda: (row(3, 3), np.array([0, 2, 1], dtype=dtype))] * 2)
+
+
+def test_arrays_inside_of_autocast() -> None:
+    def f(a: Any) -> Any:
+        with torch.autocast("cpu"):
+            return a @ a + 0.1
+
+    graphs_of(f, [lambda: (np.random.default_rng(0).normal(size=(3, 3)).astype("f4"),)])
+
+
+def test_arrays_are_on_the_cpu() -> None:
+    def f(a: Any) -> Any:
+        return np.zeros(3) + a, np.maximum(a, 2), np.array([1.0, 2, 3]) * a, np.arange(3) + a, 1 / a
+
+    with torch.device("meta"):
+        graphs_of(f, [lambda: (row(3),)])

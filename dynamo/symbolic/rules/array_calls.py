@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 24  # elements of a shadow
 CLASSES = (int, float, bool)
+CPU = torch.device("cpu")  # where arrays are, whatever torch's default device is
 
 
 class Call:
@@ -143,6 +144,8 @@ def call(
     kwargs: dict[str, Var],
 ) -> Var:
     """`function(*args, **kwargs)`, computed by `compute(call, *args, **kwargs)`."""
+    if torch.is_autocast_enabled("cpu"):
+        raise Break("call_of_unknown_function", "numpy inside of autocast")
     pairs = [plain(arg) for arg in args]
     keywords = {name: plain(arg) for name, arg in kwargs.items()}
     expected = ask(function, *(a for a, _ in pairs), **{k: a for k, (a, _) in keywords.items()})

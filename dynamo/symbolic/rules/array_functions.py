@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
-from dynamo.symbolic.rules.array_calls import Call, call, is_about_arrays
+from dynamo.symbolic.rules.array_calls import CPU, Call, call, is_about_arrays
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import Var
@@ -265,7 +265,9 @@ def vstack(call: Call, arrays: Any) -> Any:
 @function("where")
 def where(call: Call, condition: TensorVar, x: Any, y: Any) -> Any:
     sides = [
-        side if isinstance(side, TensorVar) else call(torch.full, (), side, dtype=call.dtype)
+        side
+        if isinstance(side, TensorVar)
+        else call(torch.full, (), side, dtype=call.dtype, device=CPU)
         for side in (x, y)
     ]
     one, other = (call.cast(side, call.dtype) for side in sides)
@@ -340,30 +342,30 @@ def make_row(known: Any, compute: Compute) -> None:
 
 
 def zeros(call: Call, shape: Any, dtype: Any = None) -> Any:
-    return call(torch.zeros, shape, dtype=call.dtype)
+    return call(torch.zeros, shape, dtype=call.dtype, device=CPU)
 
 
 def ones(call: Call, shape: Any, dtype: Any = None) -> Any:
-    return call(torch.ones, shape, dtype=call.dtype)
+    return call(torch.ones, shape, dtype=call.dtype, device=CPU)
 
 
 def full(call: Call, shape: Any, value: Any, dtype: Any = None) -> Any:
     need(call.expected.size > 0 and type(value) in (int, float, bool), "the value")
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
-    return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype)
+    return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype, device=CPU)
 
 
 def constant(call: Call, *args: Any, **kwargs: Any) -> Any:
     """Numpy has computed it already."""
     need(not any(isinstance(part, Var) for part in flat([*args, *kwargs.values()])), "open numbers")
     need(0 < call.expected.size <= MOST_CONSTANTS, "size")
-    return call(torch.tensor, call.expected.tolist(), dtype=call.dtype)
+    return call(torch.tensor, call.expected.tolist(), dtype=call.dtype, device=CPU)
 
 
 def arange(call: Call, *args: Any, dtype: Any = None) -> Any:
     if call.expected.dtype.kind != "i" or not all(isinstance(arg, int | Var) for arg in args):
         return constant(call, *args)
-    return call(torch.arange, *args, dtype=call.dtype)
+    return call(torch.arange, *args, dtype=call.dtype, device=CPU)
 
 
 for _known, _compute in (

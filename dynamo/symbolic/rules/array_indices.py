@@ -36,11 +36,20 @@ def parts_of(key: Any) -> list[Any]:
     return found
 
 
+def as_index(call: Call, key: Any) -> Any:
+    """A key whose arrays of ints are of the dtype of indices (to torch, uint8 is a mask)."""
+    if isinstance(key, tuple | list):
+        return type(key)(as_index(call, part) for part in key)
+    if isinstance(key, TensorVar) and not is_mask(key):
+        return call.cast(key, torch.int64)
+    return key
+
+
 def get(call: Call, x: TensorVar, key: Any) -> Any:
     parts = parts_of(key)
     if any(is_mask(part) or type(part) in (bool, numpy.bool_) for part in parts):
         raise ValueError("a mask")
-    return call(torch.Tensor.__getitem__, x, key)
+    return call(torch.Tensor.__getitem__, x, as_index(call, key))
 
 
 @first_rule([numpy.ndarray.__getitem__, operator.getitem], ArrayVar, Var)
@@ -81,7 +90,8 @@ def setitem(tx: SymbolicFrame, array: ArrayVar, key: Var, value: Var) -> Var:
         if number is None:
             new = doing.cast(new, x.fake.dtype)
             new = doing(torch.Tensor.clone, new) if storage(new) == storage(x) else new
-        doing(torch.Tensor.__setitem__, x, index[1], new if number is None else number)
+        key_of = as_index(doing, index[1])
+        doing(torch.Tensor.__setitem__, x, key_of, new if number is None else number)
     except ObservedException as error:
         raise refusal(operator.setitem, error.value) from error
     return ConstVar(None)

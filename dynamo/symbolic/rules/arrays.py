@@ -14,7 +14,7 @@ import numpy
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules.array_calls import Call, ask, call, is_about_arrays, plain
+from dynamo.symbolic.rules.array_calls import CPU, Call, ask, call, is_about_arrays, plain
 from dynamo.symbolic.rules.table import first_rule, rule
 from dynamo.symbolic.variables.arrays import TORCH_DTYPES, ArrayVar, DtypeVar
 from dynamo.symbolic.variables.base import Var
@@ -105,10 +105,10 @@ def computed(ufunc: Any, shadows: tuple[Any, ...]) -> Callable[..., Any]:
         check_values(ufunc, loop, args)
         values = [prepared(call, arg, dtype) for arg, dtype in zip(args, loop, strict=False)]
         if not isinstance(values[0], TensorVar):  # not all of torch's take a number
-            values[0] = call(torch.full, (), values[0], dtype=loop[0])
+            values[0] = call(torch.full, (), values[0], dtype=loop[0], device=CPU)
         takes = len(values) < 2 or function in TAKE_NUMBERS
         if not takes and not isinstance(values[1], TensorVar):
-            values[1] = call(torch.full, (), values[1], dtype=loop[1])
+            values[1] = call(torch.full, (), values[1], dtype=loop[1], device=CPU)
         return call.cast(call(function, *values), loop[-1])
 
     return compute
