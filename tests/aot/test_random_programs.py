@@ -100,10 +100,19 @@ def make_inputs(seed: int, grad: bool, leaves: list[torch.Tensor] | None = None)
     return made
 
 
-def run(call: Callable[..., Any], seed: int, grad: bool) -> tuple[Any, list[torch.Tensor], list[Any]]:
-    """Outputs, inputs, and the gradients of the leaves that they come from (None without)."""
+Result = tuple[Any, list[torch.Tensor], list[Any]]
+
+
+def run(call: Callable[..., Any], seed: int, grad: bool) -> Result:
     leaves: list[torch.Tensor] = []
-    inputs = make_inputs(seed, grad, leaves)
+    return observe(call, make_inputs(seed, grad, leaves), leaves, seed, grad)
+
+
+def observe(
+    call: Callable[..., Any], inputs: list[torch.Tensor], leaves: list[torch.Tensor], seed: int,
+    grad: bool,
+) -> Result:
+    """Outputs, inputs, and the gradients of the leaves that they come from (None without)."""
     torch.manual_seed(seed + 1)
     out = call(*inputs)
     wanted = [o for o in (*out, *inputs) if o.requires_grad]
@@ -139,6 +148,16 @@ def check(seed: int, grad: bool) -> str:
                 run(call, seed, grad)
             return "error"
         actual = run(call, seed, grad)
+    assert_same(actual, expected)
+    return "same"
+
+
+def flat(result: tuple[Any, list[Any], list[Any]]) -> list[Any]:
+    return [*result[0], *result[1], *result[2]]
+
+
+def assert_same(actual: Result, expected: Result) -> None:
+    """The values, how they lie in memory, and what shares a storage."""
     for got, want in zip(flat(actual), flat(expected), strict=True):
         assert (got is None) == (want is None)
         if want is not None:
@@ -146,11 +165,6 @@ def check(seed: int, grad: bool) -> str:
             torch.testing.assert_close(got, want, equal_nan=True)
     wanted, found = sharing([*expected[0], *expected[1]]), sharing([*actual[0], *actual[1]])
     assert wanted[:2] == found[:2]
-    return "same"
-
-
-def flat(result: tuple[Any, list[Any], list[Any]]) -> list[Any]:
-    return [*result[0], *result[1], *result[2]]
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -160,20 +174,21 @@ def test_random_programs(start: int, grad: bool) -> None:
     assert outcomes.count("same") >= 8
 
 
-def main(first: int, count: int) -> None:
+def try_seeds(first: int, count: int, check: Callable[[int, bool], list[str]]) -> None:
     """Tries seeds and prints what fails, then how often each outcome came."""
     outcomes: dict[str, int] = {}
     for seed in range(first, first + count):
         for grad in (False, True):
             try:
-                outcome = check(seed, grad)
+                found = check(seed, grad)
             except BaseException as error:  # noqa: BLE001
-                outcome = f"FAILED {type(error).__name__}"
+                found = [f"FAILED {type(error).__name__}"]
                 print(f"seed {seed} grad {grad}: {type(error).__name__} {str(error)[:200]}")
-            outcomes[outcome[:70]] = outcomes.get(outcome[:70], 0) + 1
+            for outcome in found:
+                outcomes[outcome[:90]] = outcomes.get(outcome[:90], 0) + 1
     for outcome, times in sorted(outcomes.items(), key=lambda item: -item[1]):
         print(times, outcome)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    try_seeds(int(sys.argv[1]), int(sys.argv[2]), lambda seed, grad: [check(seed, grad)])

@@ -17,9 +17,15 @@ import torch
 from dynamo import aot
 from dynamo.aot.symbols import assumption_check
 from dynamo.shapes.symbolic import SymbolicWorld
-from tests.aot.compare import layout, sharing
 from tests.aot.programs import traced
-from tests.aot.test_random_programs import execute, flat, generate
+from tests.aot.test_random_programs import (
+    Result,
+    assert_same,
+    execute,
+    generate,
+    observe,
+    try_seeds,
+)
 
 FIRST = (5, 6)
 SIZES = ((4, 9), (2, 3), (9, 4), (7, 7))
@@ -86,17 +92,10 @@ def checked(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any
 
 def run(
     call: Callable[..., Any], seed: int, grad: bool, sizes: tuple[int, int]
-) -> tuple[Any, list[torch.Tensor], list[Any]]:
-    """Outputs, inputs, and the gradients of the leaves that they come from (None without)."""
+) -> Result:
     leaves: list[torch.Tensor] = []
     inputs = make_inputs(seed, grad, sizes, leaves)
-    torch.manual_seed(seed + 1)
-    out = call(*inputs)
-    wanted = [o for o in (*out, *inputs) if o.requires_grad]
-    if grad and wanted:
-        torch.manual_seed(seed + 2)
-        sum((o * torch.randn(o.shape, dtype=torch.float64)).sum() for o in wanted).backward()
-    return out, inputs, [x.grad for x in leaves]
+    return observe(call, inputs, leaves, seed, grad)
 
 
 def check(seed: int, grad: bool) -> list[str]:
@@ -133,13 +132,7 @@ def compare(call: Any, eager: Any, seed: int, grad: bool, sizes: tuple[int, int]
     except RuntimeError as error:
         assert "a function that returns multiple views" in str(error)
         return "views that eager alone refuses to use"
-    for got, want in zip(flat(actual), flat(expected), strict=True):
-        assert (got is None) == (want is None)
-        if want is not None:
-            assert layout(got) == layout(want)
-            torch.testing.assert_close(got, want, equal_nan=True)
-    wanted, found = sharing([*expected[0], *expected[1]]), sharing([*actual[0], *actual[1]])
-    assert wanted[:2] == found[:2]
+    assert_same(actual, expected)
     return "same"
 
 
@@ -149,21 +142,5 @@ def test_random_programs(grad: bool) -> None:
     assert outcomes.count("same") >= 40
 
 
-def main(first: int, count: int) -> None:
-    """Tries seeds and prints what fails, then how often each outcome came."""
-    outcomes: dict[str, int] = {}
-    for seed in range(first, first + count):
-        for grad in (False, True):
-            try:
-                found = check(seed, grad)
-            except BaseException as error:  # noqa: BLE001
-                found = [f"FAILED {type(error).__name__}"]
-                print(f"seed {seed} grad {grad}: {type(error).__name__} {str(error)[:200]}")
-            for outcome in found:
-                outcomes[outcome[:90]] = outcomes.get(outcome[:90], 0) + 1
-    for outcome, times in sorted(outcomes.items(), key=lambda item: -item[1]):
-        print(times, outcome)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    try_seeds(int(sys.argv[1]), int(sys.argv[2]), check)
