@@ -129,7 +129,7 @@ class A:
     c: list = dataclasses.field(default_factory=list)
     def tot(self): return self.a + self.b
 p = A(1, x); p.c.append(2)
-return p.tot(), p.c, p == A(1, x, [2]), repr(A(1, 2)), [f.name for f in dataclasses.fields(A)]
+return p.tot(), p.c, A(1, 2, [2]) == A(1, 2, [2]), repr(A(1, 2)), [f.name for f in dataclasses.fields(A)]
 # frozen dataclass
 @dataclasses.dataclass(frozen=True, order=True)
 class A:

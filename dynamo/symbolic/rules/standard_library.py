@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import logging
+import posixpath
 import re
 import sys
 import types
@@ -49,6 +50,8 @@ foldable([re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.su
 
 foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
           binascii.unhexlify, zlib.crc32])
+if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
+    foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
 FILES = (io.TextIOWrapper, io.StringIO)
 
 LOGGING = [getattr(logging.Logger, name)

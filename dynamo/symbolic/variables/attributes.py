@@ -438,7 +438,7 @@ class Attributes:
             raw
         ):
             if raw is None and not has_instance_dict(cls):
-                message = f"'{cls.__name__}' object has no attribute '{name}'"
+                message = f"'{cls.__name__}' object has no attribute '{name}'{WITHOUT_DICT}"
                 self.trace.raise_exception(AttributeError, message)
             var.write_own(tx, name, value)
         elif isinstance(find_in_mro(type(raw), "__set__"), types.FunctionType):
@@ -504,6 +504,18 @@ class Attributes:
             message = f"'{cls.__name__}' object has no attribute '{name}'"
             self.trace.raise_exception(AttributeError, message)
         var.write_own(tx, name, None)
+
+
+def text_without_dict() -> str:
+    """What this Python adds to the message of a store into an object with slots only."""
+    try:
+        setattr(object(), "name", None)  # noqa: B010
+    except AttributeError as error:
+        return str(error).partition("'name'")[2]
+    return ""
+
+
+WITHOUT_DICT = text_without_dict()
 
 
 def has_instance_dict(cls: type) -> bool:
