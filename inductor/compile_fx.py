@@ -21,6 +21,7 @@ import torch
 
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.decompositions import default_decompositions
+from dynamo.aot.program import is_of_program
 from dynamo.aot.records import Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
@@ -138,7 +139,7 @@ def _compile(
     except NoCompiler:
         raise
     except Exception as defect:
-        if may_raise:
+        if may_raise or is_of_program(defect):
             return _raising(gm, defect)
         _report_defect(defect)
         return _as_captured(gm, f"{type(defect).__name__}: {defect}")

@@ -259,6 +259,7 @@ def describe(
     epilogue_in_graph: bool,
 ) -> AtenGraph:
     """The record of a graph that was made of this program."""
+    mutated = {mutation.input for mutation in mutations}
     return AtenGraph(
         module=module,
         outputs=plan.outputs,
@@ -274,6 +275,10 @@ def describe(
         epilogue_in_graph=epilogue_in_graph,
         inference=_makes_inference_tensors(reference, plan),
         quiet=tuple(m.input for m in mutations if not reference.written[m.input]),
+        touched=tuple(
+            index for index, moves in enumerate(reference.written)
+            if moves and index not in mutated
+        ),
     )
 
 

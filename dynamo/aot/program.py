@@ -19,6 +19,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
 NOTHING = contextlib.nullcontext()
+OF_PROGRAM = "of_program"
 
 
 class Observer:
@@ -60,7 +61,7 @@ def run_program(
     """
     env: dict[fx.Node, Any] = {}
     values = iter(inputs)
-    with keep_modes():
+    with keep_modes(), _told_apart():
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 env[node] = next(values)
@@ -84,6 +85,22 @@ def run_program(
                 env[node] = value = _run_node(gm, node, args, kwargs, leaf)
             observer.after(node, value)
     raise AssertionError("a graph without an output node")
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    """Marks the errors inside for `is_of_program`."""
+    try:
+        yield
+    except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        error.__dict__[OF_PROGRAM] = True
+        raise
+
+
+def is_of_program(error: Exception) -> bool:
+    """True for an error of the program's own operations in `run_program`: what eager raises, if
+    no shape rule is wrong."""
+    return OF_PROGRAM in error.__dict__
 
 
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:

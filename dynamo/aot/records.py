@@ -168,6 +168,7 @@ class AtenGraph:
     mutates_history: mutated inputs whose new value has a gradient.
     inference: the graph's outputs are made in inference mode.
     quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
+    touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
     """
 
     module: fx.GraphModule
@@ -182,6 +183,7 @@ class AtenGraph:
     assumptions: tuple[Any, ...] = ()
     inference: bool = False
     quiet: tuple[int, ...] = ()
+    touched: tuple[int, ...] = ()
 
     @property
     def fakes(self) -> list[Any]:
@@ -199,6 +201,7 @@ class AtenGraph:
         straight = tuple(FreshOutput(index) for index in range(len(self.outputs)))
         return (
             not self.mutations_outside
+            and not self.touched
             and not self.numbers
             and self.form.kind is tuple
             and self.outputs == straight

@@ -12,7 +12,7 @@ inputs and outputs of the program. It is one generated Python function, readable
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -77,6 +77,7 @@ class _Writer:
         if refusal:
             lines += [f"    if {refusal}:", f"        return original({given})"]
         lines += [f"    {line}" for line in self._sizes(inputs)]
+        lines += self._written(graph.touched)  # first: what the graph saves is as new as its input
         call = f"compiled({given})"
         if results:
             call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
@@ -86,14 +87,17 @@ class _Writer:
             lines.append(f"    write(a{mutation.input}{data}, v{mutation.output})")
             self.names["write"] = write
         inside = [
-            f"a{m.input}" for m in graph.mutations
-            if m.output is None and m.input not in graph.quiet
-        ]  # fmt: skip
-        if inside:
-            lines.append(f"    written(({', '.join(inside)},))")
-            self.names["written"] = written
+            m.input for m in graph.mutations if m.output is None and m.input not in graph.quiet
+        ]
+        lines += self._written(inside)
         lines.append(f"    return {self._result()}")
         return lines
+
+    def _written(self, inputs: Sequence[int]) -> list[str]:
+        if not inputs:
+            return []
+        self.names["written"] = written
+        return [f"    written(({', '.join(f'a{index}' for index in inputs)},))"]
 
     def _sizes(self, inputs: list[str]) -> list[str]:
         """Reads the symbols where an output needs them; mutations don't change sizes."""
@@ -200,7 +204,7 @@ def in_inference_mode(compiled: Callee) -> Callee:
 
 
 def written(targets: tuple[torch.Tensor, ...]) -> None:
-    """The compiled graph has written into these: their version counters move, as in eager."""
+    """The program writes into these: their version counters move, as in eager."""
     tracked = [target for target in targets if not target.is_inference()]
     torch.autograd.graph.increment_version(tracked)
 

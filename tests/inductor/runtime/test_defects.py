@@ -79,3 +79,38 @@ def test_the_backend_can_be_used_alone(tmp_path: Any) -> None:
         compiled = inductor.compile_fx(torch.fx.symbolic_trace(lambda x: (x.exp() - 1,)), [x])
         torch.testing.assert_close(compiled(x)[0], x.exp() - 1)
     assert inductor.metrics.snapshot()["kernels"] == before + 1
+
+
+def test_an_error_of_the_program_is_eagers() -> None:
+    """Whether an index is too large for no elements is known when a call's sizes are."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        taken = x[x > 0]
+        at = torch.tensor([0, -1, 0])
+        return taken.index_put_((at,), torch.tensor(2.0), accumulate=True) * 2
+
+    compiled = dynamo.compile(f)
+    for sign in (1, -1, 1, -1):
+        x = (torch.rand(3) + 0.1) * sign
+        with config.patch(suppress_errors=False):
+            if sign == 1:
+                torch.testing.assert_close(compiled(x), f(x))
+                continue
+            with pytest.raises(IndexError) as eager:
+                f(x)
+            with pytest.raises(IndexError) as ours:
+                compiled(x)
+        assert str(ours.value) == str(eager.value)
+
+
+def test_a_wrong_shape_rule_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = importlib.import_module("dynamo.aot.program")
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        raise IndexError("by a wrong rule")
+
+    monkeypatch.setattr(program, "_run_node", wrong)
+    x = torch.randn(5)
+    compiled = dynamo.compile(lambda x: x.exp() + 8)
+    with config.patch(suppress_errors=True), pytest.warns(UserWarning, match="by a wrong rule"):
+        torch.testing.assert_close(compiled(x), x.exp() + 8)
