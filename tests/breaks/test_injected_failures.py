@@ -31,7 +31,7 @@ STAGES = {
     "reference": "dynamo.aot.capture:run_reference",
     "functional form": "dynamo.aot.capture:Session.run",
     "decomposing": "dynamo.aot.api:decompose",
-    "joint graph": "dynamo.aot.joint:run_reference",
+    "joint graph": "dynamo.aot.joint:record_program",
     "partition": "dynamo.aot.api:partition_joint",
     "around the graph": "dynamo.aot.api:wrap_compiled",
     "lowering": "inductor.compile_fx:lower_graph",

@@ -378,6 +378,8 @@ match [1, 2]:
 return t * r, a, b
 # break in a comprehension
 t = x + 1; a = [(dynamo.graph_break(), i)[1] for i in range(3) if (dynamo.graph_break(), i % 2)[1]]; return t * 2, a
+# comprehension with a name that is a cell in another one
+e = [(dynamo.graph_break(), i)[1] + x for i in range(2)]; f = [lambda: i for i in range(2)]; g = [i + x for i in range(2)]; return e, [h() for h in f], g
 # break in a walrus and a chained comparison
 def b(v): dynamo.graph_break(); return v
 t = x + 1; r = b(1) < (q := b(2)) < b(3); return t * q, r

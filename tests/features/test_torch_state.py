@@ -58,7 +58,7 @@ return np.max(y.numpy()), x + 1, np.asarray([1, 2, 3]).tolist()
 # numpy: tensor to array to float | 3
 return x * np.array([1.0, 2.0, 3.0]).max() + np.arange(3)[1].item()
 # state: fork_rng | 1
-with torch.random.fork_rng(): a = torch.rand(3)
+with torch.random.fork_rng(devices=[]): a = torch.rand(3)
 return a * x, torch.rand(3)
 # state: fork_rng with seed | 2
 with torch.random.fork_rng(devices=[]):

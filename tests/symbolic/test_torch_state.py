@@ -30,7 +30,7 @@ def state_put_back(x: torch.Tensor, n: int) -> Any:
 
 
 def forked(x: torch.Tensor, n: int) -> Any:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         SEED(4)
         a = F.dropout(x.sin(), 0.5)
     with torch.random.fork_rng(enabled=False):
@@ -108,6 +108,13 @@ def break_in_a_fork(x: torch.Tensor, n: int) -> Any:
     return a * x, torch.rand(2)
 
 
+def forked_with_all_devices(x: torch.Tensor, n: int) -> Any:
+    """On a machine with a GPU the states of its generators break the graph."""
+    with torch.random.fork_rng():
+        a = torch.rand(3)
+    return a * x, torch.rand(2)
+
+
 def module_made_inside(x: torch.Tensor, n: int) -> Any:
     with torch.device("meta"):
         m = torch.nn.Linear(3, 3)
@@ -126,7 +133,10 @@ def seed_of_another_type(x: torch.Tensor, n: int) -> Any:
     return torch.rand(3) * x, torch.initial_seed()
 
 
-ANY_GRAPHS = [break_inside, break_in_a_fork, module_made_inside, default_device, seed_of_another_type]
+ANY_GRAPHS = [
+    break_inside, break_in_a_fork, forked_with_all_devices, module_made_inside, default_device,
+    seed_of_another_type,
+]
 
 
 def observe(f: Callable[..., Any], call: int) -> Any:

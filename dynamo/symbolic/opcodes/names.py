@@ -113,16 +113,22 @@ def MAKE_CELL(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
 
 @opcode
 def LOAD_CLOSURE(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
-    frame.push(frame.cells[arg])
+    if arg in frame.cells:
+        frame.push(frame.cells[arg])
+    else:  # since 3.12 a name may be a plain variable in one comprehension, a cell in another
+        LOAD_FAST(frame, arg, instruction)
 
 
 @opcode
 def STORE_CLOSURE(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
-    value = frame.pop()
+    value = frame.stack[-1]
     if isinstance(value, CellVar):
         frame.cells[arg] = value
+        frame.stack.pop()
+        frame.locals.pop(arg, None)
     else:
         frame.cells.pop(arg, None)
+        STORE_FAST(frame, arg, instruction)
 
 
 @opcode
