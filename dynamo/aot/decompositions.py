@@ -9,7 +9,7 @@ attention, pooling).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -64,6 +64,34 @@ FROM_TORCH: tuple[str, ...] = (
     "unsafe_split_with_sizes.default", "_weight_norm_interface.default", "_chunk_cat.default",
     "isin.Tensor_Tensor", "isin.Tensor_Scalar",
 )  # fmt: skip
+
+
+BATCH_NORMS = (
+    "native_batch_norm.default", "_native_batch_norm_legit_no_training.default",
+    "_native_batch_norm_legit_functional.default", "_native_batch_norm_legit.no_stats",
+)  # fmt: skip
+
+
+def _of_dtypes_that_eager_takes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch norm that is left to ATen, which raises, where no kernel takes its dtypes."""
+
+    @functools.wraps(function)
+    def guarded(x: Tensor, *rest: Any, **options: Any) -> Any:
+        vectors = [each.dtype for each in rest if isinstance(each, Tensor)]
+        if not takes_vectors(x.device.type, x.dtype, vectors):
+            return NotImplemented
+        return function(x, *rest, **options)
+
+    return guarded
+
+
+def takes_vectors(device: str, dtype: torch.dtype, vectors: Sequence[torch.dtype]) -> bool:
+    """Whether ATen's batch norm takes parameters and statistics of these dtypes: on a CPU, those of
+    the input, or all float32 beside half precision."""
+    if device != "cpu" or all(each is dtype for each in vectors):
+        return True
+    half = dtype in (torch.float16, torch.bfloat16)
+    return half and all(each is torch.float32 for each in vectors)
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -188,4 +216,6 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     table.update({overload(name): function for name, function in OWN.items()})
     for name, function in FREQUENT.items():
         table[overload(name)] = _first(function, table[overload(name)])
+    for name in BATCH_NORMS:
+        table[overload(name)] = _of_dtypes_that_eager_takes(table[overload(name)])
     return MappingProxyType(table)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.decompositions import takes_vectors
 from inductor.ir.body import Ops, Value
 from inductor.ir.graph import Layout
 from inductor.ir.index import constant, floordiv
@@ -397,7 +398,10 @@ def batch_norm_inference(
 ) -> Any:
     fakes = call.result
     call = Call(call.builder, call.target, fakes[0], call.users)
+    vectors = [t.dtype for t in (weight, bias, mean_, var_) if t is not None]
     why = _refused(call, x)
+    if not takes_vectors(mean_.layout.device.type, x.dtype, vectors):
+        why = "eager raises for these dtypes"
     if why:
         return call.refuse(why)
     held = promoted([x, mean_], Kind.DEFAULT)
