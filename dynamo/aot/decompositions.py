@@ -17,6 +17,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from dynamo.aot.frequent import FREQUENT
+from dynamo.aot.resizing import RESIZING
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -214,7 +215,7 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in OWN.items()})
-    for name, function in FREQUENT.items():
+    for name, function in (*FREQUENT.items(), *RESIZING.items()):
         table[overload(name)] = _first(function, table[overload(name)])
     for name in BATCH_NORMS:
         table[overload(name)] = _of_dtypes_that_eager_takes(table[overload(name)])

@@ -1,0 +1,87 @@
+"""Own decompositions of linear interpolation (`F.interpolate`), as weighted sums of neighbours.
+
+In: eager's arguments. Out: eager's values up to rounding. torch's own functions step from one
+neighbour towards the other, `a + (b - a) * t`, which is NaN between equal infinities.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Neighbours = tuple[tuple[Tensor, Tensor], ...]  # (index, weight) of each
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def upsample_linear(
+    x: Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None
+) -> Tensor:
+    """The operators `default`. scales: what the caller gave for each axis."""
+    if not x.dtype.is_floating_point or not all(type(n) is not int or n for n in x.shape):
+        return NotImplemented
+    held = torch.float32 if x.dtype in _HALVES else x.dtype
+    rank = len(sizes)
+    axes = []
+    for at, (size, scale) in enumerate(itertools.zip_longest(sizes, scales)):
+        pairs = _neighbours(x, x.shape[2 + at], size, align_corners, scale, held)
+        shape = (-1, *[1] * (rank - 1 - at))
+        axes.append([(index.view(shape), weight.view(shape)) for index, weight in pairs])
+    total: Any = None
+    for corner in itertools.product(*axes):
+        value = aten._unsafe_index(x, [None, None, *(index for index, _ in corner)]).to(held)
+        value = value * math.prod((weight for _, weight in corner[1:]), start=corner[0][1])
+        total = value if total is None else total + value
+    return _as_laid_out(total.to(x.dtype), x)
+
+
+def upsample_linear_vec(
+    x: Tensor, sizes: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None
+) -> Tensor:
+    """The operators `vec`, which get a size or factors."""
+    if sizes is None:
+        assert factors is not None
+        sizes = [torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
+    return upsample_linear(x, sizes, align_corners, *(factors or ()))
+
+
+def _neighbours(
+    x: Tensor, extent: int, size: int, align_corners: bool, scale: float | None, held: torch.dtype
+) -> Neighbours:
+    """Where the values of an axis come from."""
+    at = torch.arange(size, device=x.device)
+    if extent == size if type(extent) is type(size) is int else scale == 1.0:
+        one = torch.ones_like(at, dtype=held)
+        return (at, one), (at, one - 1.0)  # eager adds 0 * x too
+    if align_corners:
+        source = at.to(held) * ((extent - 1) / (size - 1) if size > 1 else 0.0)
+    else:
+        step = 1.0 / scale if scale else extent / size
+        source = ((at.to(held) + 0.5) * step - 0.5).clamp(min=0.0)
+    low = source.to(torch.int64).clamp(max=extent - 1)
+    weight = (source - low).clamp(0.0, 1.0)
+    return (low, 1.0 - weight), ((low + 1).clamp(max=extent - 1), weight)
+
+
+def _as_laid_out(result: Tensor, x: Tensor) -> Tensor:
+    if x.dim() < 4 or not x.is_contiguous(memory_format=_format(x)) or x.is_contiguous():
+        return result.contiguous()
+    return result.contiguous(memory_format=_format(x))
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+
+RESIZING: dict[str, Any] = {
+    "upsample_linear1d.default": upsample_linear,
+    "upsample_bilinear2d.default": upsample_linear,
+    "upsample_bilinear2d.vec": upsample_linear_vec,
+    "upsample_trilinear3d.default": upsample_linear,
+    "upsample_trilinear3d.vec": upsample_linear_vec,
+}
