@@ -205,6 +205,7 @@ def _read_varint(byte: int, stream: Iterator[int]) -> int:
 def assemble(raw: RawCode) -> CodeType:
     """The code object of an edited list."""
     slots = {name: index for index, name in enumerate(raw.slot_names())}
+    raw.instructions[:] = [part for item in raw.instructions for part in _unpaired(item, slots)]
     for instruction in raw.instructions:
         places = instruction.slots
         if places:
@@ -231,6 +232,17 @@ def assemble(raw: RawCode) -> CodeType:
         raw.freevars,
         raw.cellvars,
     )
+
+
+def _unpaired(instruction: Raw, slots: dict[str, int]) -> tuple[Raw, ...]:
+    """An opcode for two slots as two opcodes where the second slot does not fit into four bits."""
+    if len(instruction.slots) < 2 or slots[instruction.slots[1]] < 16:
+        return (instruction,)
+    first, second = instruction.slots
+    verb, other = instruction.name.split("_FAST")[:2]
+    rest = Raw(f"{other.lstrip('_')}_FAST", slots=(second,), position=instruction.position)
+    instruction.name, instruction.slots = f"{verb}_FAST", (first,)
+    return instruction, rest
 
 
 def _size(instruction: Raw) -> int:

@@ -143,3 +143,19 @@ def test_jump_over_much_code_gets_longer() -> None:
     raw = disassemble(code)
     raw.instructions[2:2] = []
     assert types.FunctionType(assemble(raw), {})(1) == 501
+
+
+def test_any_order_of_many_locals() -> None:
+    """3.13 has opcodes for two locals, whose second one must be among the first sixteen."""
+    names = [f"v{n}" for n in range(40)]
+    lines = [f"{name} = {n}" for n, name in enumerate(names)]
+    lines += [f"{a}, {b} = {b}, {a}" for a, b in zip(names, names[1:], strict=False)]
+    lines.append(f"return [{', '.join(f'{a} - {b}' for a, b in zip(names, names[1:], strict=False))}]")
+    scope: dict[str, types.FunctionType] = {}
+    exec("def f():\n    " + "\n    ".join(lines), scope)
+    function = scope["f"]
+    raw = disassemble(function.__code__)
+    raw.varnames.reverse()
+    moved = assemble(raw)
+    assert moved.co_varnames == tuple(reversed(names))
+    assert types.FunctionType(moved, {})() == function()
