@@ -43,6 +43,8 @@ class SecondOrder:
             if value is None:
                 return None
             args[at] = value
+        for at in self.wanted:  # aliases: no hook runs, no input's history is followed, within
+            args[at] = args[at].view_as(args[at])
         leaves = pytree.tree_leaves(self.gm.forward(*args))
         given = [(leaves[place], grad) for place, grad in zip(self.places, grads, strict=False)
                  if grad is not None]  # fmt: skip

@@ -347,6 +347,26 @@ def test_double_backward(program: Any) -> None:
         torch.testing.assert_close(second_derivatives(call, *given), second_derivatives(program, *given))
 
 
+@pytest.mark.parametrize("case", ["history", "hook"])
+def test_gradients_of_gradients_stop_at_the_inputs(case: str) -> None:
+    """An input made of another one counts once, and the hook of an input runs once."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        return ((x * y * y).sin(),)
+
+    def run(call: Any, start: torch.Tensor) -> list[Any]:
+        x = start.clone().requires_grad_()
+        if case == "hook":
+            x.register_hook(lambda grad: grad * 3)
+        (grad,) = torch.autograd.grad(call(x, x.exp())[0].sum(), x, create_graph=True)
+        grad.square().sum().backward()
+        return [grad.detach(), x.grad]
+
+    start = torch.rand(3).double()
+    call = train(program, [leaf(3), leaf(3)])
+    torch.testing.assert_close(run(call, start), run(program, start))
+
+
 @pytest.mark.parametrize("case", ["random", "autocast", "changed"])
 def test_double_backward_is_refused(case: str) -> None:
     x, k = leaf(3), torch.ones(3).double()
