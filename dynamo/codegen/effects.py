@@ -11,7 +11,8 @@ from typing import Any
 from torch.utils.hooks import RemovableHandle
 
 from dynamo.base.errors import Break
-from dynamo.codegen.rebuild import Rebuilder, advance, is_fetched, rebuilds, store_method
+from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds, store_method
+from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
 from dynamo.symbolic import trace_result as tr
 from dynamo.symbolic.variables.attributes import is_data_descriptor

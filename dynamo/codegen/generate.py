@@ -21,6 +21,7 @@ from dynamo.bytecode.versions import VERSION
 from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
 from dynamo.codegen import rebuild_classes as rebuild_classes  # registers rows
+from dynamo.codegen import rebuild_iterators as rebuild_iterators
 from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
