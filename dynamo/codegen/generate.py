@@ -290,6 +290,8 @@ class Generator:
         def action() -> None:
             for var in used_stack:
                 self.rebuilder.load(var)
+            if instruction.op in ENDS and level.handler is None:
+                self.rebuilder.forget()
             self._copy(level.decoded, instruction, without_null=bool(null))
 
         def after() -> None:

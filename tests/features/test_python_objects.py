@@ -231,3 +231,26 @@ k = Kelvin(2.0); n = Name("n"); p = Pair(x, 1); v = x * k; dynamo.graph_break();
 
 
 test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP, BREAKS)
+
+
+class OnlySets:
+    """Written to before the instance dict, read behind it."""
+
+    def __set__(self, owner: object, value: int) -> None:
+        owner.__dict__["size"] = value * 2
+
+
+class Sized:
+    size = OnlySets()
+
+
+def test_a_descriptor_that_only_sets() -> None:
+    def f(x: torch.Tensor, owner: Sized) -> tuple[torch.Tensor, bool, dict[str, int]]:
+        first = owner.size
+        owner.size = 5
+        return x + owner.size, isinstance(first, OnlySets), owner.__dict__
+
+    compiled = dynamo.compile(f, backend="eager")
+    for _ in range(2):
+        expected, found = f(torch.ones(1), Sized()), compiled(torch.ones(1), Sized())
+        assert torch.equal(expected[0], found[0]) and expected[1:] == found[1:]

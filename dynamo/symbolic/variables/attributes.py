@@ -201,8 +201,13 @@ def is_settled(cls: type) -> bool:
     return not cls.__flags__ & HEAP_TYPE or root in SETTLED
 
 
+def is_read_first(value: Any) -> bool:
+    """True where a class attribute is read before the instance dict: one that only sets is not."""
+    return is_data_descriptor(value) and find_in_mro(type(value), "__get__") is not None
+
+
 def is_data_descriptor(value: Any) -> bool:
-    """True where a class attribute wins over the instance dict."""
+    """True where a class attribute is written to before the instance dict."""
     cls = type(value)
     return cls is not types.FunctionType and (
         find_in_mro(cls, "__set__") is not None or find_in_mro(cls, "__delete__") is not None
@@ -290,7 +295,7 @@ class Attributes:
         if name == "__dict__":
             return InstanceDictVar(var)
         found = self.find(cls, name)
-        if found is not None and is_data_descriptor(found[1]):
+        if found is not None and is_read_first(found[1]):
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
         own = var.read_own(tx, name)
         if own is not None:
@@ -358,7 +363,7 @@ class Attributes:
                 raise Break("class_attribute_store", f"{cls.__qualname__}.__dict__ is read")
             return special(tx, cls)
         meta_found = self.find(type(cls), name)
-        if meta_found is not None and is_data_descriptor(meta_found[1]):
+        if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
         found = self.find(cls, name)
         if found is not None:
