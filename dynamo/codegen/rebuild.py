@@ -123,8 +123,11 @@ class Rebuilder:
         self.places[var] = self.emitter.store_fresh("kept")
 
     def forget(self) -> None:
-        """Empties the locals in which values are kept: an exception that leaves the frame, and lies in one
-        of them, would keep the frame and all that it holds alive until the garbage collector runs."""
+        """Empties the locals in which values are kept.
+
+        An exception that leaves the frame and lies in one of them would keep the frame, and all
+        that it holds, alive until the garbage collector runs.
+        """
         for place in dict.fromkeys(self.places.values()):
             self.emitter.load_const(None)
             self.emitter.store_fast(place)
