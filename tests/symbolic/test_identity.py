@@ -68,11 +68,15 @@ def same_class(x: Any, other: Any) -> Any:
     return x + 1, {id(torch.Tensor): 1}.get(id(type(x))), id(None) in {id(x), id(other)}
 
 
-@pytest.mark.parametrize("program", [seen_before, found_by_number, in_tuples, copied, same_class])
-@pytest.mark.parametrize("kind", [set, dict.fromkeys])
-def test_ids_of_other_times(program: Callable[..., Any], kind: Any) -> None:
-    if kind is set and program is found_by_number:
-        pytest.skip("a table is a dict")
+OF_ANY_KIND = [seen_before, in_tuples, copied, same_class]
+
+
+@pytest.mark.parametrize(
+    "kind,program",
+    [(kind, program) for kind in (set, dict.fromkeys) for program in OF_ANY_KIND]
+    + [(dict.fromkeys, found_by_number)],
+)
+def test_ids_of_other_times(kind: Any, program: Callable[..., Any]) -> None:
     x, y = torch.rand(2), torch.rand(2)
     compiled = dynamo.compile(program, backend="eager")
     for seen in (kind([id(x)]), kind([id(y), id(x)]), kind([]), kind([id(None)])):
