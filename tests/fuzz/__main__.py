@@ -49,6 +49,7 @@ def main() -> int:
         if difference is None:
             continue
         found += 1
+        print(f"seed {seed} differs, is shrunk", flush=True)
         small = shrink(program, lambda p: check(p, options.backend) is not None)
         print(f"=== seed {seed} ({small.size()} statements)\n{small.source()}\n{check(small, options.backend)}\n", flush=True)
     print(f"{done} programs, {found} differences, {time.perf_counter() - start:.0f} s")
