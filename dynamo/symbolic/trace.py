@@ -137,7 +137,8 @@ class Trace(ObjectProtocol):
             return var
         if self.made.is_inside(source) and type(value) in COPIED_FROM_MODELS:
             var = SetVar() if type(value) is set else self.constant(value)
-            self.remember(value, var)
+            if value != () and not isinstance(var, ConstVar):  # those may be arguments, too, which are guarded
+                self.remember(value, var)
             return var
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))

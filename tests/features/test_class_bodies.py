@@ -512,3 +512,17 @@ def test_what_is_left(name: str, text: str) -> None:
         assert facts_of(*a) == facts_of(*b)
     classes = [cls for cls, _ in traced["KEEP"]]
     assert len(set(classes)) == len(classes), "each call makes a class of its own"
+
+
+def test_an_argument_equal_to_an_entry_is_guarded() -> None:
+    def f(x: torch.Tensor, k: Any) -> Any:
+        class Made:
+            level = 1
+            empty = ()
+        Made.level += 1
+        return x + 1, Made.level, Made.empty, k
+
+    compiled = dynamo.compile(f, backend="eager")
+    x = torch.ones(2)
+    for k in (2, 2, 3, 3, 4, (), (1,)):
+        assert compiled(x, k)[1:] == (2, (), k)
