@@ -3,38 +3,74 @@
 In: a captured module, its joint graph, which inputs autograd saves anyway. Out: a `SecondOrder`,
 which the autograd function of the compiled program asks when `create_graph=True`; None where the
 program can't run twice (random numbers, writes) or under other modes than those of its call.
+
+Backward of `tanh`, `exp` and others reads their result. Where that is a result of the program, a
+second derivative goes to the program's own tensor, past the hooks that were put on it (`Bridge`).
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dynamo.aot.joint import JointGraph
+from dynamo.aot.joint import SAVED, JointGraph
+
+TWICE = (
+    "this compiled backward can't be differentiated again (create_graph=True, double backward): "
+    "its program draws random numbers, writes into its inputs, or runs under autocast, or an "
+    "input has changed since. Compile it with backend=\"eager\", or run it uncompiled"
+)
+
+
+# Eager's backward of these reads their result, the recorded one does not.
+SAVE_RESULTS = (torch.ops.aten.prod.default, torch.ops.aten.prod.dim_int)
+
+
+class Refusal(torch.autograd.Function):
+    """The first `count` tensors; differentiating them with respect to any of all raises."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Any) -> Any:
+        return tuple([None if given is None else given.detach() for given in tensors[:count]])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(TWICE)
 
 
 class SecondOrder:
-    """saved: the inputs that `save_for_backward` keeps, in order."""
+    """saved: the inputs that `save_for_backward` keeps, in order. results: see `_kept_results`."""
 
-    def __init__(self, gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...]) -> None:
-        self.gm, self.saved = gm, saved
+    def __init__(
+        self, gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...],
+        results: tuple[int, ...],
+    ) -> None:
+        self.gm, self.saved, self.results = gm, saved, results
         self.others = tuple(at for at in range(len(joint.reference.inputs)) if at not in saved)
         self.places = [position for position, _ in joint.plan.values]
         self.wanted = joint.gradients
 
     def keep(self, args: tuple[Any, ...]) -> Any:
-        """What finds the other inputs again, without keeping them alive."""
+        """What finds the other inputs again: leaves are not kept alive."""
         return [_reference(args[at]) for at in self.others]
 
+    def history(self, kept: Any) -> list[torch.Tensor]:
+        """Of these inputs, the tensors that are there. kept: None where nothing is saved."""
+        given = [item[0]() for item in kept or () if isinstance(item, tuple)]
+        return [tensor for tensor in given if tensor is not None]
+
     def gradients(
-        self, kept: Any, saved: tuple[Any, ...], grads: tuple[Any, ...]
+        self, kept: Any, saved: tuple[Any, ...], results: Mapping[int, Any], grads: tuple[Any, ...]
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
-        has been written into meanwhile."""
+        has been written into meanwhile. results: the program's own, as autograd has kept them."""
         args: list[Any] = [None] * (len(self.saved) + len(self.others))
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
@@ -43,19 +79,96 @@ class SecondOrder:
             if value is None:
                 return None
             args[at] = value
-        for at in self.wanted:  # aliases: no hook runs, no input's history is followed, within
-            args[at] = args[at].view_as(args[at])
+        again = self._differentiate if not self.results else self._bridged(results)
+        found = again(args, grads)
+        gradients: list[Any] = [None] * len(args)
+        for at, grad in zip(self.wanted, found, strict=True):
+            gradients[at] = grad
+        return gradients
+
+    def _differentiate(self, args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        return self._run(args, [args[at].view_as(args[at]) for at in self.wanted], grads)[0]
+
+    def _run(
+        self, args: list[Any], inputs: list[Any], grads: Sequence[Any]
+    ) -> tuple[Sequence[Any], list[Any]]:
+        """The gradients, and the results that they were computed with. inputs: stand-ins of the
+        inputs that get a gradient: no hook runs, no input's history is followed, within."""
+        args = list(args)
+        for at, value in zip(self.wanted, inputs, strict=True):
+            args[at] = value
         leaves = pytree.tree_leaves(self.gm.forward(*args))
         given = [(leaves[place], grad) for place, grad in zip(self.places, grads, strict=False)
                  if grad is not None]  # fmt: skip
         found = torch.autograd.grad(
-            [value for value, _ in given], [args[at] for at in self.wanted],
-            [grad for _, grad in given], create_graph=True, allow_unused=True,
+            [value for value, _ in given], inputs, [grad for _, grad in given],
+            create_graph=True, allow_unused=True,
         )  # fmt: skip
-        results: list[Any] = [None] * len(args)
-        for at, grad in zip(self.wanted, found, strict=True):
-            results[at] = grad
-        return results
+        return found, [leaves[self.places[at]] for at in self.results]
+
+    def _bridged(self, results: Mapping[int, Any]) -> Any:
+        """Like `_differentiate`, with the program's own results in autograd's graph."""
+
+        def differentiate(args: list[Any], grads: Sequence[Any]) -> Sequence[Any]:
+            own = [args[at] for at in self.wanted]
+            inputs, copies = [_leaf(value) for value in own], [_leaf(grad) for grad in grads]
+            found, computed = self._run(args, inputs, copies)
+            run = _Run(found, inputs, computed, copies)
+            kept = [results[at] for at in self.results]
+            bridged: Sequence[Any] = Bridge.apply(run, *own, *kept, *grads)  # type: ignore[no-untyped-call]
+            return bridged
+
+        return differentiate
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run of the program, on leaves: its gradients, and what they were computed from."""
+
+    gradients: Sequence[Any]
+    inputs: list[Any]
+    results: list[Any]
+    grads: list[Any]
+
+
+class Bridge(torch.autograd.Function):
+    """The gradients of a run, as a function of the program's own inputs, results and tangents.
+
+    A gradient that reaches a result of the run does not go on to the run's inputs: it goes to the
+    program's own result, whose history leads there, too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, run: _Run, *own: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.run, ctx.own = run, own
+        return tuple([None if grad is None else grad.detach() for grad in run.gradients])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        run: _Run = ctx.run
+        pairs = [(value, grad) for value, grad in zip(run.gradients, grads, strict=True)
+                 if grad is not None and value.requires_grad]  # fmt: skip
+        arrived: dict[int, torch.Tensor] = {}
+
+        def stop(at: int, grad: torch.Tensor) -> torch.Tensor:
+            arrived[at] = grad
+            return torch.zeros_like(grad)
+
+        hooks = [result.register_hook(functools.partial(stop, at))
+                 for at, result in enumerate(run.results)]  # fmt: skip
+        leaves = [*run.inputs, *[grad for grad in run.grads if grad is not None]]
+        found = iter(torch.autograd.grad(
+            [value for value, _ in pairs], leaves, [grad.detach() for _, grad in pairs],
+            retain_graph=True, allow_unused=True,
+        ) if pairs else [None] * len(leaves))  # fmt: skip
+        for hook in hooks:
+            hook.remove()
+        given = [*[next(found) for _ in run.inputs], *map(arrived.get, range(len(run.results))),
+                 *[None if grad is None else next(found) for grad in run.grads]]  # fmt: skip
+        if torch.is_grad_enabled():
+            given = Refusal.apply(len(given), *given, *ctx.own, *grads)
+        return None, *given
 
 
 def second_order(
@@ -71,13 +184,29 @@ def second_order(
     )
     if casts or bases or draws or joint.mutations:
         return None
-    return SecondOrder(gm, joint, saved)
+    return SecondOrder(gm, joint, saved, _kept_results(joint))
+
+
+def _kept_results(joint: JointGraph) -> tuple[int, ...]:
+    """The values of the program that need a gradient and that autograd saves."""
+    values = next(iter(reversed(joint.module.graph.nodes))).args[0]
+    return tuple(
+        [tangent.output for tangent in joint.tangents if _is_saved(values[tangent.output])]
+    )
+
+
+def _is_saved(node: fx.Node) -> bool:
+    return SAVED in node.meta or node.target in SAVE_RESULTS
+
+
+def _leaf(value: Any) -> Any:
+    return None if value is None else value.detach().requires_grad_()
 
 
 def _reference(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return weakref.ref(value), value._version
+    return (weakref.ref(value) if value.is_leaf else lambda: value), value._version
 
 
 def _follow(reference: Any) -> Any:

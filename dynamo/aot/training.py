@@ -22,13 +22,9 @@ from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.partition import Partition
 from dynamo.aot.records import Compiler, Place, Unsupported
-from dynamo.aot.second_order import second_order
+from dynamo.aot.second_order import Refusal, second_order
 
-_TWICE = (
-    b"this compiled backward can't be differentiated again (create_graph=True, double backward): "
-    b"its program draws random numbers, writes into its inputs, or runs under autocast, or an "
-    b"input has changed since. Compile it with backend=\"eager\", or run it uncompiled"
-)
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 
 
 class LazyBackward:
@@ -79,6 +75,11 @@ def make_function(
         if mutation.output is not None and joint.reference.histories[mutation.input]
     )
     second = second_order(gm, joint, inputs)
+    if second is not None:
+        outputs += tuple(at for at in second.results if at not in outputs)
+    # Some kept tensor leads to every input: what can't be differentiated again is refused there.
+    known = second is not None or set(gradients) <= set(inputs)
+    marks = not known and with_gradient.isdisjoint(outputs)
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
 
@@ -87,25 +88,28 @@ def make_function(
         def forward(ctx: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*[args[at] for at in inputs], *[results[at] for at in outputs])
+            saved = [args[at] for at in inputs] + [results[at] for at in outputs]
+            mark = (torch.empty(0),) if marks else ()
+            ctx.save_for_backward(*saved, *mark)
             if second is not None:
                 ctx.kept = second.keep(args)
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
             if not dirty:
-                return results[:values]
+                return results[:values] + mark
             shown = list(results[:values])
             for given, at in dirty:
                 shown[at] = args[given].copy_(results[at])
             ctx.mark_dirty(*[args[given] for given, _ in dirty])
-            return tuple(shown)
+            return (*shown, *mark)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             kept = ctx.saved_tensors
-            if second is not None and torch.is_grad_enabled():
-                again = second.gradients(ctx.kept, kept, grads)
+            if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
+                own = dict(zip(outputs, kept[len(inputs) :], strict=False))
+                again = second.gradients(ctx.kept, kept, own, grads)
                 if again is not None:
                     return tuple(again)
             given = [kept[at] for at in order]
@@ -115,15 +119,18 @@ def make_function(
             given += [_fit(grads[t.output], t) for t in tangents if grads[t.output] is not None]
             with torch.no_grad():
                 found = backward(missing, *given)
-            results = [None] * arity
-            for at, grad in zip(gradients, found, strict=True):
-                results[at] = grad
+            if second is not None and not keeps_graph():
+                ctx.kept = None
             if torch.is_grad_enabled():
-                return _refuse_second(results)
+                others = [] if second is None else second.history(ctx.kept)
+                found = Refusal.apply(len(found), *found, *kept, *others, *grads)
+            results: list[Any] = [None] * arity
+            for at, grad in zip(gradients, found, strict=False):
+                results[at] = grad
             return tuple(results)
 
     apply: Callable[..., Any] = CompiledFunction.apply
-    return apply
+    return (lambda *args: apply(*args)[:values]) if marks else apply
 
 
 def _read(inputs: tuple[Any, ...], place: Place) -> int:
@@ -149,16 +156,3 @@ def _fit(grad: torch.Tensor, tangent: Tangent) -> torch.Tensor:
         return grad
     fitted = torch.empty_strided(size, stride, dtype=tangent.dtype, device=grad.device)
     return fitted.copy_(grad)
-
-
-def _refuse_second(results: list[Any]) -> tuple[Any, ...]:
-    """Gradients that raise when they are differentiated."""
-    wanted = [at for at, grad in enumerate(results) if grad is not None]
-    if wanted:
-        error = torch._C._functions.DelayedError(_TWICE, len(wanted))
-        leaves = [results[at].detach().requires_grad_() for at in wanted]
-        guarded = error(*leaves)
-        guarded = guarded if isinstance(guarded, tuple) else (guarded,)
-        for at, grad in zip(wanted, guarded, strict=True):
-            results[at] = grad
-    return tuple(results)

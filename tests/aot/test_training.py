@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -379,7 +380,43 @@ def test_double_backward_is_refused(case: str) -> None:
     if case != "random":
         torch.testing.assert_close(grad.detach(), x.detach().cos())
     with pytest.raises(RuntimeError, match='differentiated again.*backend="eager"'):
+        torch.autograd.grad(grad.sum(), x, retain_graph=True)
+    with pytest.raises(RuntimeError, match='differentiated again.*backend="eager"'):
         grad.sum().backward()
+
+
+@pytest.mark.parametrize("program", [lambda t: (t.sin() + 1).cos(), lambda t: t.tanh()])
+def test_gradients_of_gradients_need_inputs_that_have_died(program: Any) -> None:
+    """Nothing of the program holds the input; a third derivative is right or refused."""
+
+    def run(call: Any, start: torch.Tensor, order: int) -> torch.Tensor:
+        x = start.clone().requires_grad_()
+        grad = call(x * 2)[0]
+        for _ in range(order):
+            (grad,) = torch.autograd.grad(grad.sum(), x, create_graph=True)
+        return grad.detach()
+
+    call, start = train(lambda t: (program(t),), [leaf(3)]), torch.rand(3).double()
+    for order in (1, 2):
+        expected = run(lambda t: (program(t),), start, order)
+        torch.testing.assert_close(run(call, start, order), expected)
+    if program(start).equal(start.tanh()):
+        with pytest.raises(RuntimeError, match="differentiated again"):
+            run(call, start, 3)
+    else:
+        torch.testing.assert_close(run(call, start, 3), run(lambda t: (program(t),), start, 3))
+
+
+def test_inputs_kept_for_second_derivatives_die_with_the_graph() -> None:
+    call = train(lambda t: ((t + 1).sin(),), [leaf(3)])
+    x = leaf(3)
+    held = x * 2
+    out = call(held)[0]
+    watch = weakref.ref(held)
+    del held
+    assert watch() is not None
+    out.sum().backward()
+    assert watch() is None
 
 
 def changed_between(program: Any, change: Any) -> None:

@@ -287,3 +287,32 @@ def test_a_recording_backend_refuses() -> None:
 
     with pytest.raises(dynamo.exc.BackendError, match="can't be recorded"):
         dynamo.compile(on_intermediate, backend=recording)(torch.rand(2, 3, dtype=torch.float64))
+
+
+SAVED_RESULTS: dict[str, Any] = {
+    "tanh": torch.tanh, "exp": torch.exp, "sqrt": lambda t: (t * t + 1).sqrt(), "prod": lambda t: t.prod(1),
+    "softmax": lambda t: t.softmax(-1), "in_place": lambda t: (t * 1).tanh_(), "sin": torch.sin,
+    "inverse": lambda t: torch.linalg.inv(t @ t.mT + 1 + torch.eye(4).double()),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("name", SAVED_RESULTS)
+def test_second_derivatives_pass_hooks_on_results_that_autograd_keeps(name: str, inside: bool) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        value = SAVED_RESULTS[name](x * w)
+        if not inside:
+            return value
+        value.register_hook(lambda grad: grad.clamp(-1, 1) * 3)
+        return value * 2 + value.tanh()
+
+    def run(call: Any, x: torch.Tensor, w: torch.Tensor) -> list[Any]:
+        x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+        out = call(x, w)
+        if not inside:
+            out.register_hook(lambda grad: grad * 3)
+        (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        return [out.detach(), grad.detach(), *torch.autograd.grad(grad.square().sum() + out.sum(), [x, w])]
+
+    given = [torch.rand(4, 4).double() + 0.5 for _ in range(2)]
+    torch.testing.assert_close(run(dynamo.compile(program), *given), run(program, *given))
