@@ -125,6 +125,9 @@ class Fake(torch.Tensor):
         return id(self.token)
 
 
+Fake.__name__ = "Tensor"  # errors that operations raise name their arguments' classes
+
+
 def _meta_over(storage: torch.UntypedStorage, facts: Facts) -> torch.Tensor:
     with torch.no_grad():
         meta = torch.empty(0, dtype=facts.dtype, device="meta")

@@ -44,7 +44,9 @@ from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.lookup import full_name
+from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS
+from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import wrap_value
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Trace(ObjectProtocol):
             return var
         if self.made.is_inside(source) and type(value) in COPIED_FROM_MODELS:
             var = SetVar() if type(value) is set else self.constant(value)
-            if value != () and not isinstance(var, ConstVar):  # those may be arguments, too, which are guarded
+            if value != () and not isinstance(var, ConstVar):  # one of those may be an argument, too
                 self.remember(value, var)
             return var
         if source is None:
@@ -307,13 +309,23 @@ class Trace(ObjectProtocol):
 
     # -- with and import -------------------------------------------------------------------
 
-    def as_context(self, manager: Var) -> Var:
-        """What a `with` block enters in the place of this value."""
-        return devices.as_context(manager)
+    def enter_context(self, tx: SymbolicFrame, manager: Var) -> tuple[Var, Var]:
+        """The bound `__exit__` of what a `with` block enters and what `__enter__` gives."""
+        manager = devices.as_context(manager)
+        if isinstance(manager, WITH_A_PLAIN_TYPE):
+            self._check_context(manager.python_type())
+        leave = manager.special(tx, "__exit__") if isinstance(manager, ObjectVar) else None
+        if leave is None:
+            leave = manager.get_attr(tx, "__exit__")
+        return leave, manager.call_method(tx, "__enter__", [], {})
 
-    def enter_context(self, tx: SymbolicFrame, manager: Var) -> Var:
-        """`type(manager).__enter__(manager)`."""
-        return manager.call_method(tx, "__enter__", [], {})
+    def _check_context(self, cls: type) -> None:
+        """The class must have both methods before one is called; the instance does not count."""
+        text = f"'{cls.__name__}' object does not support the context manager protocol"
+        if modelled.find_in_mro(cls, "__enter__") is None:
+            self.raise_exception(TypeError, text)
+        if modelled.find_in_mro(cls, "__exit__") is None:
+            self.raise_exception(TypeError, f"{text} (missed __exit__ method)")
 
     def import_module(
         self, tx: SymbolicFrame, name: str, fromlist: tuple[str, ...] | None, level: int
@@ -352,6 +364,7 @@ SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
 # dataclass keeps against recursion: nobody else sees it).
+WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
 COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
 
 

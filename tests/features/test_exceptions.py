@@ -27,6 +27,30 @@ LOG = []
 """
 
 ONE_GRAPH = table('''
+# with looks its methods up on the type, and both before it calls one
+class Neither:
+    def __init__(self): self.__enter__ = self.__exit__ = lambda *a: True
+class Enters:
+    def __enter__(self): LOG.append("entered"); return 1
+class Leaves:
+    def __exit__(self, *a): return True
+class Answers:
+    def __getattr__(self, name): return lambda *a: True
+class Both(Enters, Leaves): pass
+for manager in (Neither(), Enters(), Leaves(), Answers(), x, 3, [], {}, (), set(), None):
+    try:
+        with manager: LOG.append("inside")
+    except TypeError as e: LOG.append(str(e))
+both = Both(); both.__exit__ = lambda *a: False
+with both: raise Oops(2)
+return x + 1, list(LOG)
+# errors of operations name tensors as eager does
+for action in (lambda: x + "s", lambda: x @ 3, lambda: [1] + x, lambda: torch.stack(x), lambda: torch.cat([x, 1])):
+    try: action()
+    except TypeError as e: LOG.append(str(e))
+try: x += "s"
+except TypeError as e: LOG.append(str(e))
+return x + 1, list(LOG)
 # cause
 try:
     try: boom(1)

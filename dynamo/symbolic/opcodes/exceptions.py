@@ -94,9 +94,7 @@ def as_instance(frame: SymbolicFrame, value: Var, message: str) -> Var:
 
 @opcode
 def BEFORE_WITH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
-    manager = frame.trace.as_context(frame.pop())
-    leave = manager.get_attr(frame, "__exit__")
-    entered = frame.trace.enter_context(frame, manager)
+    leave, entered = frame.trace.enter_context(frame, frame.pop())
     frame.push(leave)
     frame.push(entered)
 
