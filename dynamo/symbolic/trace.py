@@ -139,7 +139,7 @@ class Trace(ObjectProtocol):
             return var
         if self.made.is_inside(source) and type(value) in COPIED_FROM_MODELS:
             var = SetVar() if type(value) is set else self.constant(value)
-            if value != () and not isinstance(var, ConstVar):  # one of those may be an argument, too
+            if value != () and not isinstance(var, ConstVar):  # may be an argument, too
                 self.remember(value, var)
             return var
         if source is None:
