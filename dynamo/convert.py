@@ -134,7 +134,11 @@ class Converter:
             return hook.SKIP
         try:
             with timed("convert"), recursion_room():
-                return self.convert(frame, options, compile_id, changed)
+                context = self.context_of(frame, options, compile_id, changed)
+                try:
+                    return self.convert(frame, context)
+                finally:
+                    context.forget_raised()
         except SkipFrame as skip:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
             counters.counters["skips"][skip.reason] += 1
@@ -194,20 +198,20 @@ class Converter:
 
     # -- the stages -------------------------------------------------------------------------
 
-    def convert(
-        self,
-        frame: hook.FrameState,
-        options: CompileOptions,
-        compile_id: str,
+    def context_of(
+        self, frame: hook.FrameState, options: CompileOptions, compile_id: str,
         changed: frozenset[Fact],
-    ) -> Any:
+    ) -> CompileContext:
         carried = self.continuations.carried(frame.code)
-        context = CompileContext(
+        return CompileContext(
             self.codes, options, config.max_steps, config.inline_depth, compile_id,
             changed=(changed if learns(options) else frozenset()) | carried, carried=carried,
             learns=learns(options), everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),
         )
+
+    def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
+        options, compile_id = context.settings, context.compile_id
         log_code(frame, self.codes, compile_id)
         with timed("trace"):
             result = self.trace(frame, context)
@@ -257,7 +261,7 @@ class Converter:
         start = time.perf_counter()
         settle_attention_order()
         for _ in range(RESTARTS):
-            context.raised_at.clear()
+            context.forget_raised()
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
             modes = contextlib.ExitStack()
@@ -268,7 +272,8 @@ class Converter:
             try:
                 return self.attempt(frame, trace)
             except ObservedException as error:
-                step = error.step  # type: ignore[attr-defined]
+                assert error.step is not None
+                step = error.step
                 cause = Break("escaping_exception", error.value.python_type().__name__)
             except NotSymbolic as reason:
                 logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
@@ -284,9 +289,9 @@ class Converter:
                 step, cause = restart.step, restart.cause or Break("inner_break")
             finally:
                 modes.close()
+                trace.release()
             assert step not in context.forced, (step, cause)
-            context.forced[step] = without_traceback(cause)
-            trace.release()
+            context.forced[step] = cause.bare()
             context.seconds_lost = time.perf_counter() - start
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
 
@@ -306,7 +311,6 @@ class Converter:
             root.leave()
         except EndTrace as end:
             exit = live_frames(end.exit, self.codes)
-            without_traceback(exit.reason)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
@@ -329,7 +333,6 @@ class Converter:
         keep_apart(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
-        trace.release()
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes)
 
@@ -483,12 +486,6 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     record.module.recompile()
     inputs = tuple(item for item in record.inputs if item.name in left)
     return replace(record, inputs=inputs, operations=operations)
-
-
-def without_traceback(reason: Break) -> Break:
-    """The break without the frames of the evaluator, which hold the program's values."""
-    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
-    return reason
 
 
 def holds_tensor(value: Any) -> bool:

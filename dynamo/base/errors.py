@@ -66,6 +66,11 @@ class Break(Signal):
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}" if self.detail else self.code
 
+    def bare(self) -> Break:
+        """The break without the frames of the evaluator, which hold the program's values."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
 
 @dataclass(eq=False)
 class RestartTrace(Signal):

@@ -85,11 +85,11 @@ class Emitter:
     def start_call_const(self, function: Any) -> None:
         self.start_call(lambda: self.load_const(function))
 
-    def call(self, count: int) -> None:
+    def call(self, count: int) -> Raw:
         """Calls with `count` positional arguments."""
         if VERSION.precall:
             self.emit("PRECALL", count)
-        self.emit("CALL", count)
+        return self.emit("CALL", count)
 
     # -- jumps ------------------------------------------------------------------------------
 

@@ -102,6 +102,12 @@ class RawCode:
             self.names.append(name)
         return index
 
+    @property
+    def parameters(self) -> int:
+        """How many of the locals are parameters."""
+        more = bool(self.flags & inspect.CO_VARARGS) + bool(self.flags & inspect.CO_VARKEYWORDS)
+        return self.argcount + self.kwonlyargcount + more
+
     def slot_names(self) -> list[str]:
         """All places for locals and cells, in the order of the frame."""
         own = set(self.varnames)

@@ -27,6 +27,7 @@ from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.operands import operands, real_effect
 from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
+from dynamo.codegen.release import release
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 from dynamo.symbolic.context import CodeCache
@@ -163,6 +164,7 @@ class Generator:
         self.depth = 0
         self.draws = Draws(self.rebuilder, plan.effects)
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
+        self.leaves: list[Raw] = []  # calls of continuations, and raises that no handler here sees
 
     def run(self) -> CodeType:
         emitter = self.emitter
@@ -192,8 +194,16 @@ class Generator:
             exits = self.continuations.open_blocks(self.plan.code)
             again.emit_handler(emitter, self.call, self.plan.code, exits,
                                self.plan.runs_again, self.draws.undo)
+        release(self.raw, self._kept_locals(), self.leaves)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw)
+
+    def _kept_locals(self) -> tuple[str, ...]:
+        """Parameters of the program's own functions: eager holds them till the function's end."""
+        code = self.plan.code
+        if self.continuations.is_continuation(code):
+            return ()
+        return code.co_varnames[: self.raw.parameters]
 
     def _call_graph(self, function: Callable[..., Any]) -> None:
         emitter = self.emitter
@@ -290,9 +300,9 @@ class Generator:
         def action() -> None:
             for var in used_stack:
                 self.rebuilder.load(var)
-            if instruction.op in ENDS and level.handler is None:
-                self.rebuilder.forget()
             self._copy(level.decoded, instruction, without_null=bool(null))
+            if instruction.op in ENDS and level.handler is None:
+                self.leaves.append(self.raw.instructions[-1])
 
         def after() -> None:
             if instruction.op in ENDS:
@@ -502,7 +512,7 @@ class _Level:
         for name in names:
             emitter.load_fast(name)
             emitter.delete_fast(name)
-        emitter.call(count + len(names))
+        generator.leaves.append(emitter.call(count + len(names)))
 
     def _ordered_locals(self, form: str, instruction: int) -> list[str]:
         names = list(self.state.locals)

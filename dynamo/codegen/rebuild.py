@@ -122,17 +122,6 @@ class Rebuilder:
         self.emitter.emit("COPY", 1)
         self.places[var] = self.emitter.store_fresh("kept")
 
-    def forget(self) -> None:
-        """Empties the locals in which values are kept.
-
-        An exception that leaves the frame and lies in one of them would keep the frame, and all
-        that it holds, alive until the garbage collector runs.
-        """
-        for place in dict.fromkeys(self.places.values()):
-            self.emitter.load_const(None)
-            self.emitter.store_fast(place)
-        self.places.clear()
-
     def load_all(self, values: Iterable[Var]) -> int:
         count = 0
         for count, value in enumerate(values, 1):  # noqa: B007

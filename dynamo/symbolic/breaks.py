@@ -39,7 +39,11 @@ def end_trace(frame: SymbolicFrame, reason: Break) -> NoReturn:
     """Ends the trace because of a break in the frame's current instruction."""
     trace = frame.trace
     if frame not in trace.frames:
-        raise reason
+        try:
+            raise reason
+        finally:
+            del reason
+    reason.bare()
     last = innermost_resumable(trace.frames)
     target = trace.frames[last]
     instruction = target.current

@@ -239,11 +239,9 @@ def resume_generator(
             delegated = _throw_into_delegate(frame, tx, exception)
             if delegated is not None:
                 return delegated
-            error = ObservedException(exception)
-            error.step = tx.trace.steps  # type: ignore[attr-defined]
             tx.trace.frames.append(frame)
             try:
-                frame.handle(error)
+                frame.handle(ObservedException(exception, step=tx.trace.steps))
             finally:
                 tx.trace.frames.pop()
         else:

@@ -156,12 +156,15 @@ class SymbolicFrame:
     def handle(self, error: ObservedException) -> None:
         """Goes to the handler of an exception that the current instruction raised."""
         value = error.value
-        if getattr(error, "step", None) is None:
-            error.step = self.trace.steps  # type: ignore[attr-defined]
+        if error.step is None:
+            error.step = self.trace.steps
             self._set_context(value)
         handler = self.decoded.handlers[self.current.index]
         if handler is None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame: the two would live as a cycle
         if isinstance(value, ExceptionVar) and (
             error.kept_in is not self or value.traceback is None
         ):
@@ -170,7 +173,7 @@ class SymbolicFrame:
         if handler.lasti:
             self.push(ConstVar(0))
         self.push(value)
-        self.trace.context.raised_at[value] = error.step  # type: ignore[attr-defined]
+        self.trace.context.raised_at[value] = error.step
         self.ip = handler.target
 
     def _set_context(self, value: Var) -> None:

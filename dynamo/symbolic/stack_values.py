@@ -4,6 +4,7 @@ what `PUSH_EXC_INFO` leaves on the stack."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
@@ -48,10 +49,10 @@ class OpaqueVar(Var):
     def iterate(self, tx: SymbolicFrame) -> Var:
         if hasattr(self.python_type(), "__next__"):
             return self
-        raise self.reason
+        raise replace(self.reason)
 
     def next_item(self, tx: SymbolicFrame) -> Var:
-        raise self.reason
+        raise replace(self.reason)
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is other:
@@ -59,10 +60,10 @@ class OpaqueVar(Var):
         if other.is_constant() and other.as_constant() is None:
             self.python_type()
             return False
-        raise self.reason
+        raise replace(self.reason)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        raise self.reason
+        raise replace(self.reason)
 
 
 class SavedExceptionVar(Var):

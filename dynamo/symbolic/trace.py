@@ -82,6 +82,7 @@ class Trace(ObjectProtocol):
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
+        self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None
         self.grad_mode_at_start = torch.is_grad_enabled()
@@ -91,6 +92,7 @@ class Trace(ObjectProtocol):
     def release(self) -> None:
         """Lets go of the program's values: the trace is part of cycles, and dies late."""
         self._known.clear()
+        self._copies.clear()
         self.suspended.clear()
         self.made.clear()
         self.tensor_inputs.clear()
@@ -131,16 +133,17 @@ class Trace(ObjectProtocol):
     def wrap(self, value: Any, source: Source | None) -> Var:
         """The Var of a real value that is found at `source`; one Var per object."""
         key = id(value)
-        known = self._known.get(key)
+        # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
+        copied = type(value) in COPIED_FROM_MODELS and self.made.is_inside(source) is not None
+        known = (self._copies if copied else self._known).get(key)
         if known is not None:
             var = known[1]
             if source is not None and var.source is not None and var.source != source:
                 self.guard("SAME", source, var.source)
             return var
-        if self.made.is_inside(source) and type(value) in COPIED_FROM_MODELS:
+        if copied:
             var = SetVar() if type(value) is set else self.constant(value)
-            if value != () and not isinstance(var, ConstVar):  # may be an argument, too
-                self.remember(value, var)
+            self._copies[key] = (value, var)
             return var
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))

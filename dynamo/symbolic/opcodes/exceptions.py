@@ -51,13 +51,10 @@ def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -
 @opcode
 def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     exception = frame.pop()
-    again = ObservedException(exception)
-    again.kept_in = frame
     step = frame.trace.context.raised_at.get(exception)
     # A real exception that came in can only be raised again here.
-    if step is not None and exception.source is None:
-        again.step = step  # type: ignore[attr-defined]
-    raise again
+    known = step if exception.source is None else None
+    raise ObservedException(exception, kept_in=frame, step=known)
 
 
 @opcode
@@ -65,9 +62,7 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
     if arg == 0:
         if frame.exception is None:
             frame.trace.raise_exception(RuntimeError, "No active exception to reraise")
-        again = ObservedException(frame.exception)
-        again.kept_in = frame
-        raise again
+        raise ObservedException(frame.exception, kept_in=frame)
     parts = frame.pop_many(arg)
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
     if exception.source is not None and frame.exception not in (None, exception):

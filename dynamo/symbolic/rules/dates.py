@@ -38,11 +38,11 @@ NOT_PURE = frozenset(
 def wrap_date(trace: Trace, value: Any, source: Source | None) -> Var:
     """A date, a time or a difference of them; one that may be another at each call is passed on."""
     zone = getattr(value, "tzinfo", None)
-    reason = Break("value_unknown", type(value).__qualname__)
+    name = type(value).__qualname__
     if zone is not None and type(zone) is not datetime.timezone:  # Python is asked
-        raise reason
+        raise Break("value_unknown", name)
     if source is not None and not isinstance(source.root(), KEPT):
-        return OpaqueVar(trace, value, source, reason)
+        return OpaqueVar(trace, value, source, Break("value_unknown", name))
     return ConstVar(value, source, trace)
 
 

@@ -138,10 +138,10 @@ def wrap_array(trace: Trace, value: Any, source: Source | None) -> Var:
             raise TypeError(f"an array of {value.dtype}")
         real = as_tensor(value, numpy.ndarray)
     except (TypeError, ValueError) as error:
-        reason = Break("value_unknown", f"ndarray: {error}")
+        text = f"ndarray: {error}"
         if source is None:
-            raise reason from error
-        return OpaqueVar(trace, value, source, reason)
+            raise Break("value_unknown", text) from error
+        return OpaqueVar(trace, value, source, Break("value_unknown", text))
     assert source is not None
     tensor = TensorVar(None, None, ArraySource(source, numpy.ndarray), real=real, trace=trace)
     trace.arrays.append(tensor)

@@ -38,13 +38,16 @@ class ObservedException(Signal):
     """A Python exception of the traced program, travelling through symbolic frames.
 
     value: Var of the exception instance; kept_in: the frame in which it was raised again as it
-    was, which adds nothing to its traceback.
+    was, which adds nothing to its traceback; step: the number of the instruction that raised it.
     """
 
-    def __init__(self, value: Var) -> None:
+    def __init__(
+        self, value: Var, kept_in: SymbolicFrame | None = None, step: int | None = None
+    ) -> None:
         super().__init__(value)
         self.value = value
-        self.kept_in: SymbolicFrame | None = None
+        self.kept_in = kept_in
+        self.step = step
 
 
 class Var:

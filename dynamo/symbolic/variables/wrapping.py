@@ -56,7 +56,7 @@ def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     for _, _, predicate, candidate in PREDICATES:
         if predicate(value):
             return candidate(trace, value, source)
-    reason = Break("value_unknown", type(value).__qualname__)
+    name = type(value).__qualname__
     if source is None:
-        raise reason
-    return OpaqueVar(trace, value, source, reason)
+        raise Break("value_unknown", name)
+    return OpaqueVar(trace, value, source, Break("value_unknown", name))

@@ -1,0 +1,92 @@
+"""Lets go of locals of the new code as soon as nothing reads them any more.
+
+A frame that an exception's traceback holds keeps its locals: where one of them holds the exception,
+both, and all else that the frame holds, stay until the garbage collector runs. So the last load of
+a local moves its value out, and locals that nobody has moved are emptied where the frame is left.
+
+In: the instructions of the new code, and where it calls what goes on in its place or raises. Out:
+the same list with instructions that empty locals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dynamo.bytecode.raw import Raw, RawCode
+
+ENDS = frozenset(("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD"))
+
+
+def release(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
+    """kept: locals that stay as they are; leaves: the calls and raises that leave the frame."""
+    live, ended = _live_after(raw), True
+    for position in range(len(raw.instructions) - 1, -1, -1):
+        item = raw.instructions[position]
+        ended = ended and item not in leaves  # what only returns need not be emptied
+        if ended or item.name != "LOAD_FAST" or item.slots[0] not in raw.varnames:
+            continue
+        if item.slots[0] not in live[position] and item.slots[0] not in kept:
+            moved = Raw("DELETE_FAST", 0, item.slots, None, item.position)
+            raw.instructions.insert(position + 1, moved)
+    _empty(raw, kept, leaves)
+
+
+def _empty(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
+    """Empties, before each of `leaves`, the bound locals that nothing behind it reads."""
+    live, bound = _live_after(raw), _bound_before(raw)
+    for position in range(len(raw.instructions) - 1, -1, -1):
+        item = raw.instructions[position]
+        if item not in leaves:
+            continue
+        calls = position and raw.instructions[position - 1].name == "PRECALL"
+        empty = raw.const(None)
+        for name in sorted(bound[position] - live[position] - set(kept)):
+            raw.instructions[position - calls : position - calls] = [
+                Raw("LOAD_CONST", empty, (), None, item.position),
+                Raw("STORE_FAST", 0, (name,), None, item.position),
+            ]
+
+
+def _next(raw: RawCode) -> list[list[int]]:
+    """For each instruction, the positions of those that may run after it."""
+    places = {item: position for position, item in enumerate(raw.instructions)}
+    found: list[list[int]] = []
+    for position, item in enumerate(raw.instructions):
+        after = [places[item.target]] if item.target is not None else []
+        if item.name not in ENDS:
+            after.append(position + 1)
+        found.append(after)
+    for region in raw.protected:
+        for position in range(places[region.first], places[region.last] + 1):
+            found[position].append(places[region.handler])
+    return found
+
+
+def _live_after(raw: RawCode) -> list[set[str]]:
+    """The locals that may be read behind each instruction; all jumps go forward."""
+    before: list[set[str]] = [set() for _ in range(len(raw.instructions) + 1)]
+    after: list[set[str]] = [set() for _ in raw.instructions]
+    following = _next(raw)
+    for position in range(len(raw.instructions) - 1, -1, -1):
+        item = raw.instructions[position]
+        after[position] = set().union(*(before[place] for place in following[position]))
+        written = item.slots if item.name == "STORE_FAST" else ()
+        read = () if item.name == "STORE_FAST" else item.slots
+        before[position] = after[position] - set(written) | set(read)
+    return after
+
+
+def _bound_before(raw: RawCode) -> list[set[str]]:
+    """The locals that may hold a value before each instruction."""
+    bound: list[set[str]] = [set() for _ in range(len(raw.instructions) + 1)]
+    bound[0] = set(raw.varnames[: raw.parameters])
+    following = _next(raw)
+    for position, item in enumerate(raw.instructions):
+        here = set(bound[position])
+        if item.name == "STORE_FAST":
+            here |= set(item.slots)
+        elif item.name == "DELETE_FAST":
+            here -= set(item.slots)
+        for place in following[position]:
+            bound[place] |= here
+    return bound
