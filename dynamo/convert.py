@@ -7,18 +7,14 @@ compile it by the backend -> generate bytecode -> build guards -> entry.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
-import os
 import sys
-import sysconfig
 import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import CodeType
 from typing import Any
 
 import torch
@@ -51,13 +47,13 @@ from dynamo.guards.listing import lines, verbose_lines
 from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope
+from dynamo.libraries import is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
 from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
-from dynamo.symbolic.inline import OWN_FOLDER
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.memory import keep_apart
 from dynamo.symbolic.rules.contexts import (
@@ -85,22 +81,6 @@ from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 RESTARTS = 100
-# A checkpointed function runs again in backward, outside of any region: both runs must be alike.
-# A lazy module changes its class and hooks while it makes its parameters, once.
-WHOLE_FILES = frozenset({torch.utils.checkpoint.__file__, torch.nn.modules.lazy.__file__})
-TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
-OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
-SET_UP = frozenset(
-    """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
-    register_parameter register_buffer register_module add_module""".split()
-)
-# What autograd calls of a compiled graph compiles its backward, at the first time.
-AOT_FOLDER = os.path.join(OWN_FOLDER, "aot") + os.sep
-NUMPY = importlib.util.find_spec("numpy")
-NUMPY_FOLDER = os.path.dirname(str(NUMPY.origin)) + os.sep if NUMPY is not None else "<no numpy>"
-STDLIB = sysconfig.get_path("stdlib") + os.sep
-SITE = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
 class Converter:
@@ -123,12 +103,9 @@ class Converter:
 
         changed: numbers and sizes that had several values in earlier calls.
         """
-        file = frame.code.co_filename
-        if file in WHOLE_FILES or file.startswith(("<frozen", AOT_FOLDER)):
+        if is_whole(frame.code):
             return hook.SKIP_RECURSIVE
-        if frame.code.co_name == "__torch_dispatch__":  # below autograd: the graphs are above it
-            return hook.SKIP_RECURSIVE
-        reason = self.skip_reason(frame.code)
+        reason = self.skip_reason(frame)
         if reason is not None:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
             return hook.SKIP
@@ -173,28 +150,13 @@ class Converter:
             )
         return hook.SKIP
 
-    def skip_reason(self, code: CodeType) -> str | None:
+    def skip_reason(self, frame: hook.FrameState) -> str | None:
         """Why frames of this code are run as they are, None where they are traced."""
-        name = code.co_filename
-        if self.continuations.is_continuation(code):
+        if self.continuations.is_continuation(frame.code):
             return None
-        if decisions.has("skipped", code):
+        if decisions.has("skipped", frame.code):
             return "the user skips it"
-        if name.startswith(OWN_FOLDER):
-            return "the compiler's own code"
-        if name.startswith("<frozen"):
-            return "Python's import system"
-        if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH) and not (
-            code.co_qualname == OPTIMIZER_STEP
-        ):
-            return "torch's own code"
-        if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
-            return "torch's own code, which sets modules up"
-        if name.startswith(NUMPY_FOLDER):
-            return "numpy's own code"
-        if name.startswith(STDLIB) and not name.startswith(SITE):
-            return "the standard library"
-        return None
+        return library_of(frame.code, frame.globals)
 
     # -- the stages -------------------------------------------------------------------------
 

@@ -138,3 +138,22 @@ def test_what_eager_refuses_breaks(f: Callable[..., Any], name: str) -> None:
     compiled = dynamo.compile(lambda x: f(x, TORCH), backend="eager", fullgraph=True)
     with pytest.raises(dynamo.exc.Unsupported, match=name):
         compiled(torch.rand(2, 3, dtype=torch.float64))
+
+
+def test_another_number_of_slices_is_another_graph() -> None:
+    def f(x: torch.Tensor, loops: Any) -> torch.Tensor:
+        carried, rows = loops[1](lambda c, a: ((c * a + LEAF).tanh(), c + a), x[0] * 1, x)
+        return carried + rows.sum(0)
+
+    counter = CompileCounter("inductor")
+    compiled = dynamo.compile(lambda x: f(x, TORCH), backend=counter, fullgraph=True)
+    for count in (2, 3, 4, 3):
+        found = []
+        for call in (compiled, lambda x: f(x, PLAIN)):
+            x = torch.linspace(0, 1, count * 3, dtype=torch.float64).view(count, 3).requires_grad_()
+            LEAF.grad = None
+            out = call(x)
+            out.sum().backward()
+            found.append([out.detach(), x.grad, LEAF.grad])
+        torch.testing.assert_close(*found)
+    assert counter.frame_count == 3

@@ -157,7 +157,7 @@ def scan(
     """`scan(combine_fn, init, xs)`, a step for each slice."""
     number = 0 if dim is None else dim.as_constant()
     backwards = reverse is not None and reverse.truth(tx)
-    check_steps(xs, number, "scan")
+    check_steps(tx, xs, number, "scan")
     before = tensors_of(init)
     result = unrolled(tx, scan_in_python, [combine_fn, init, xs, tx.trace.constant(number),
                                            tx.trace.constant(backwards)])  # fmt: skip
@@ -170,7 +170,7 @@ def scan(
 @late_rule("map", "map")
 def map_slices(tx: SymbolicFrame, f: Var, xs: Var, *args: Var) -> Var:
     """`torch._higher_order_ops.map`, a step for each slice."""
-    check_steps(xs, 0, "map")
+    check_steps(tx, xs, 0, "map")
     return unrolled(tx, map_in_python, [f, xs, *args])
 
 
@@ -180,13 +180,16 @@ def tensors_of(var: Var) -> list[TensorVar]:
     return found
 
 
-def check_steps(xs: Var, dim: Any, name: str) -> None:
-    """Break where the slices can't be counted, or are many."""
+def check_steps(tx: SymbolicFrame, xs: Var, dim: Any, name: str) -> None:
+    """Fixes the number of slices. Break where they can't be counted, or are many."""
     found = tensors_of(xs)
     if not found or type(dim) is not int or any(not 0 <= dim < x.fake.dim() for x in found):
         raise refuse(name, f"of {xs!r}")
-    counts = {x.fake.shape[dim] for x in found}
-    if len(counts) != 1 or not all(type(n) is int and 0 < n <= MOST_STEPS for n in counts):
+    sizes = [x.fake.shape[dim] for x in found]
+    counts = {
+        n if type(n) is int else tx.trace.symbols.wrap_symbolic(n).as_constant() for n in sizes
+    }
+    if len(counts) != 1 or not all(0 < n <= MOST_STEPS for n in counts):
         raise refuse(name, f"of {xs!r}")
 
 
