@@ -9,8 +9,10 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import generators, iterators
+from dynamo.symbolic.variables import dict_iterators, generators, iterators
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 
@@ -24,7 +26,7 @@ def advance(iterator: Any, count: int) -> Any:
 @rebuilds(iterators.SequenceIteratorVar)
 def sequence_iterator(rebuilder: Rebuilder, var: iterators.SequenceIteratorVar) -> None:
     if var.position is None:
-        rebuilder.call_const(iter, ())
+        rebuilder.call_const(iter, ListVar() if var.kind is type(iter([])) else TupleVar())
         return
     rebuilder.emitter.start_call_const(advance)
     rebuilder.call_const(iter, var.sequence)
@@ -37,8 +39,50 @@ def range_iterator(rebuilder: Rebuilder, var: iterators.RangeIteratorVar) -> Non
     rebuilder.call_const(iter, var.rest)
 
 
+def iterate_again(container: Any, part: str, count: int) -> Any:
+    """An iterator over a dict, behind its first items."""
+    ordered = isinstance(container, collections.OrderedDict)
+    view = getattr(collections.OrderedDict if ordered else dict, part)(container)
+    return advance(iter(view), count)
+
+
+def iterate_set(container: Any, items: list[Any]) -> Any:
+    """An iterator over a set with these items to come; over a list where it has another order."""
+    count = len(container) - len(items)
+    rest = itertools.islice(container, max(count, 0), None)
+    if all(left is right for left, right in itertools.zip_longest(rest, items)):
+        return advance(iter(container), count)
+    return iter(items)
+
+
+def changed_dict(part: str) -> Any:
+    """An iterator over a dict that has changed its size."""
+    container: dict[int, int] = {0: 0}
+    result = iterate_again(container, part, 0)
+    container[1] = 1
+    return result
+
+
+@rebuilds(dict_iterators.DictIteratorVar)
+def dict_iterator(rebuilder: Rebuilder, var: dict_iterators.DictIteratorVar) -> None:
+    if var.expected == -2:
+        rebuilder.call_const(iterate_again, DictVar(), var.part, 0)
+    elif var.size() != var.expected:
+        rebuilder.call_const(changed_dict, var.part)
+    elif var.has_same_keys():
+        rebuilder.call_const(iterate_again, var.mapping, var.part, var.position)
+    else:
+        raise Break("container_changed_in_loop", repr(var.mapping))
+
+
 @rebuilds(iterators.LiveIteratorVar)
 def live_iterator(rebuilder: Rebuilder, var: iterators.LiveIteratorVar) -> None:
+    if isinstance(var.owner, SetVar) and var.size() == var.expected:
+        rebuilder.emitter.start_call_const(iterate_set)
+        rebuilder.load(var.owner)
+        rebuilder.build("BUILD_LIST", var.remaining())
+        rebuilder.emitter.call(2)
+        return
     rebuilder.emitter.start_call_const(iter)
     rebuilder.build("BUILD_LIST", var.remaining())
     rebuilder.emitter.call(1)

@@ -145,7 +145,7 @@ def bind(
         where += 1
     rest = _bind_keywords(tx, function, names, kwargs)
     if extra and not code.co_flags & inspect.CO_VARARGS:
-        _fail(tx, function, _too_many(function, tx, len(args)))
+        _fail(tx, function, _too_many(function, tx, len(args), set(names)))
     _fill_defaults(tx, function, names, positional, only)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         names[code.co_varnames[where]] = DictVar.from_names(rest)
@@ -211,13 +211,20 @@ def _check_missing(tx: SymbolicFrame, function: FunctionVar, names: list[str], k
     _fail(tx, function, f"missing {len(shown)} required {kind} argument{plural}: {text}")
 
 
-def _too_many(function: FunctionVar, tx: SymbolicFrame, given: int) -> str:
+def _too_many(function: FunctionVar, tx: SymbolicFrame, given: int, named: set[str]) -> str:
     most = function.code.co_argcount
     least = most - len(function.defaults(tx))
     takes = f"{most}" if least == most else f"from {least} to {most}"
     plural = "" if most == 1 and least == most else "s"
-    was = "was" if given == 1 else "were"
-    return f"takes {takes} positional argument{plural} but {given} {was} given"
+    code = function.code
+    only = named.intersection(code.co_varnames[most : most + code.co_kwonlyargcount])
+    if only:
+        several = "" if given == 1 else "s"
+        more = f"{len(only)} keyword-only argument{'' if len(only) == 1 else 's'}"
+        shown = f"{given} positional argument{several} (and {more}) were"
+    else:
+        shown = f"{given} {'was' if given == 1 else 'were'}"
+    return f"takes {takes} positional argument{plural} but {shown} given"
 
 
 def _fail(tx: SymbolicFrame, function: FunctionVar, text: str) -> None:

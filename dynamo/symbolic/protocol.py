@@ -31,6 +31,7 @@ from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
@@ -46,7 +47,7 @@ from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
-from dynamo.symbolic.variables.values import value_base, value_in
+from dynamo.symbolic.variables.values import value_base, value_in, value_unless
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ObjectProtocol:
         if value is not None and issubclass(value.python_type(), int):
             return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
         if isinstance(key, ObjectVar) and find_in_mro(key.cls, "__index__") is not None:
-            return int(key.call_special(tx, "__index__").as_constant())
+            return int(value_unless(key.call_special(tx, "__index__")).as_constant())
         if isinstance(key, TensorVar):
             raise Break("item", repr(key))
         if isinstance(key, UnknownNumber):
@@ -150,6 +151,33 @@ class ObjectProtocol:
     def iterate_sequence(self, var: Var) -> Var:
         assert isinstance(var, SequenceVar)
         return SequenceIteratorVar(var)
+
+    def unpack_sized(self, tx: SymbolicFrame, var: Var) -> list[Var]:
+        """All items, as `list(var)` reads them, which asks an object how many there are first."""
+        if not isinstance(var, ObjectVar):
+            return var.unpack(tx)
+        iterator = var.iterate(tx)
+        self.length_hint(tx, var, ConstVar(8))
+        return iterator.unpack(tx)
+
+    def length_hint(self, tx: SymbolicFrame, var: ObjectVar, default: Var) -> Var:
+        """`operator.length_hint(var, default)` of what methods of the program say."""
+        for name in ("__len__", "__length_hint__"):
+            if not isinstance(find_in_mro(var.python_type(), name), types.FunctionType):
+                continue
+            method = var.special(tx, name)
+            assert method is not None
+            try:
+                result = tx.call(method, [], {})
+                if name == "__len__":
+                    return as_demanded(tx, name, var.cls, result)
+            except ObservedException as error:
+                if not issubclass(error.value.python_type(), TypeError):
+                    raise
+                continue
+            if not (result.is_constant() and result.as_constant() is NotImplemented):
+                return as_demanded(tx, name, var.cls, result)
+        return default
 
     def iterate_range(self, value: range) -> Var:
         return RangeIteratorVar(value)
@@ -179,7 +207,9 @@ class ObjectProtocol:
             return self.construct(tx, first, [], {})
         if issubclass(first.python_type(), BaseException):
             return first
-        tx.trace.raise_exception(TypeError, "exceptions must derive from BaseException")
+        tx.trace.raise_exception(TypeError, (
+            "exceptions must be classes or instances deriving from BaseException, not "
+            + first.python_type().__name__))
 
     def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
         """`list[int]` and the like."""
@@ -519,7 +549,8 @@ def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
 @wraps(super)
 def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
     """A super object that waits on the stack of a continuation."""
-    assert source is not None
+    if source is None or value.__self_class__ is None:
+        raise Break("value_unknown", "super")
     trace.guard("TYPE", source, super)
     trace.guard("ID", AttrSource(source, "__thisclass__"), value.__thisclass__)
     receiver = trace.wrap(value.__self__, AttrSource(source, "__self__"))

@@ -216,8 +216,11 @@ def super_(tx: SymbolicFrame, *args: Var) -> Var:
         if receiver is None:
             tx.trace.raise_exception(RuntimeError, "super(): arg[0] deleted")
         args = (start, receiver)
-    start, receiver = args
-    assert isinstance(start, ClassVar)
+    start, receiver = args if len(args) == 2 else (args[0], NONE)
+    if not isinstance(start, ClassVar):
+        raise Break("argument_mismatch", f"super{args}")
     if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
         return SuperVar(start.cls, receiver, receiver.cls)
+    if not issubclass(receiver.python_type(), start.cls):
+        raise Break("argument_mismatch", f"super{args}")
     return SuperVar(start.cls, receiver, receiver.python_type())

@@ -112,7 +112,11 @@ def int_of_object(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
 @rule([float])
 def float_of_object(tx: SymbolicFrame, *args: Var) -> Var | None:
     found = to_number(tx, float, args)
-    return found if found is not None else special_number(tx, args, ("__float__", "__index__"))
+    if found is None:
+        found = special_number(tx, args, ("__float__", "__index__"))
+    if found is None or issubclass(found.python_type(), float):
+        return found
+    return tx.trace.call(tx, float, found)
 
 
 def number_rule(function: Any, make: Callable[..., Var | None], name: str) -> None:
@@ -387,6 +391,9 @@ def extreme(
 ) -> Var:
     if not args:
         tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
+    if default is not None and len(args) > 1:
+        message = f"Cannot specify a default for {name}() with multiple positional arguments"
+        tx.trace.raise_exception(TypeError, message)
     items = args[0].unpack(tx) if len(args) == 1 else list(args)
     if not items:
         if default is not None:
@@ -415,17 +422,23 @@ def none_if_none(var: Var | None) -> Var | None:
     return None if var is None or (var.is_constant() and var.as_constant() is None) else var
 
 
+class Rank:
+    """A key of a sort; Python's own sort compares with `<` only, and so do its stand-ins."""
+
+    __slots__ = ("tx", "key", "item")
+
+    def __init__(self, tx: SymbolicFrame, key: Var, item: Var) -> None:
+        self.tx, self.key, self.item = tx, key, item
+
+    def __lt__(self, other: Rank) -> bool:
+        return self.tx.trace.call(self.tx, operator.lt, self.key, other.key).truth(self.tx)
+
+
 def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) -> list[Var]:
-    """Stable, as list.sort: compares ranks with `<` only."""
-    ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
-
-    def compare(a: int, b: int) -> int:
-        if tx.trace.call(tx, operator.lt, ranks[a], ranks[b]).truth(tx):
-            return -1
-        return 1 if tx.trace.call(tx, operator.lt, ranks[b], ranks[a]).truth(tx) else 0
-
-    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=reverse)
-    return [items[index] for index in order]
+    """Sorted items: the same calls in the same order as in CPython."""
+    keys = [item if key is None else tx.call(key, [item], {}) for item in items]
+    ranks = [Rank(tx, *pair) for pair in zip(keys, items, strict=True)]
+    return [rank.item for rank in sorted(ranks, reverse=reverse)]
 
 
 @rule([sorted])
@@ -439,7 +452,7 @@ def sorted_(
             ConstVar(v) for v in tx.trace.run_real(lambda: sorted(items.as_constant()))
         ]
     else:
-        values = items.unpack(tx)
+        values = tx.trace.unpack_sized(tx, items)
     return ListVar(sort(tx, values, none_if_none(key), reverse.truth(tx)))
 
 
@@ -464,14 +477,14 @@ def partial_(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var
 
 @rule([list])
 def list_(tx: SymbolicFrame, *items: Var) -> Var:
-    return ListVar(items[0].unpack(tx) if items else [])
+    return ListVar(tx.trace.unpack_sized(tx, items[0]) if items else [])
 
 
 @rule([tuple])
 def tuple_(tx: SymbolicFrame, *items: Var) -> Var:
     if items and type(items[0]) is TupleVar:
         return items[0]
-    return TupleVar(items[0].unpack(tx) if items else [])
+    return TupleVar(tx.trace.unpack_sized(tx, items[0]) if items else [])
 
 
 @rule([torch.Size])

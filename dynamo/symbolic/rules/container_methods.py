@@ -75,6 +75,8 @@ def deque_insert(items: Any, index: Any, value: Any, /) -> None:
 
 @rule(operator.length_hint)
 def length_hint(tx: SymbolicFrame, items: Var, default: Var = ConstVar(0)) -> Var | None:  # noqa: B008
+    if isinstance(items, ObjectVar):
+        return tx.trace.length_hint(tx, items, default)  # type: ignore[no-any-return]
     if find_in_mro(items.python_type(), "__len__") is None:
         return None
     return tx.trace.call(tx, len, items)

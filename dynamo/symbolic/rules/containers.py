@@ -38,7 +38,7 @@ def append(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
 
 @rule(list.extend, ListVar)
 def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
-    values = before_change(lambda: items.unpack(tx))
+    values = before_change(lambda: tx.trace.unpack_sized(tx, items))
     changed(tx, var).extend(values)
     return NONE
 
@@ -126,8 +126,16 @@ def copy(tx: SymbolicFrame, var: ListVar) -> Var:
 def list_sort(
     tx: SymbolicFrame, var: ListVar, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
 ) -> Var:
-    items = sort(tx, list(var.items), none_if_none(key), reverse.truth(tx))
-    changed(tx, var)[:] = items
+    items = list(var.items)
+    if key.python_type() is type(None) and all(item.is_constant() for item in items):
+        changed(tx, var)[:] = sort(tx, items, None, reverse.truth(tx))
+        return NONE
+    backwards = reverse.truth(tx)
+    changed(tx, var).clear()  # as the program's own functions see it meanwhile
+    result = before_change(lambda: sort(tx, items, none_if_none(key), backwards))
+    if var.items:
+        raise Break("container_changed_in_loop", f"{var!r} is changed while it is sorted")
+    changed(tx, var)[:] = result
     return NONE
 
 
@@ -211,12 +219,15 @@ def setdefault(tx: SymbolicFrame, var: DictVar, key: Var, default: Var = NONE) -
 
 @rule([dict.pop, ORDERED.pop], DictVar)
 def dict_pop(tx: SymbolicFrame, var: DictVar, key: Var, default: Var | None = None) -> Var:
+    ordered = var.python_type() is ORDERED
     # An empty dict does not ask for the hash.
-    found = None if var.is_empty() else var.lookup(tx, key)
+    found = None if var.is_empty() and not ordered else var.lookup(tx, key)
     if found is None:
         if default is not None:
             return default
-        tx.trace.raise_exception(KeyError, key)
+        # An OrderedDict gives its KeyError the items of a tuple.
+        parts = key.unpack(tx) if ordered and isinstance(key, TupleVar) else [key]
+        tx.trace.raise_exception(KeyError, *parts)
     var.del_item(tx, key)
     return found
 

@@ -31,9 +31,9 @@ from dynamo.symbolic.variables.lists import (
     TupleVar,
 )
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
-from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
+from dynamo.symbolic.variables.objects import HEAP_TYPE, EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.values import value_unless
+from dynamo.symbolic.variables.values import value_in, value_unless
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -60,8 +60,7 @@ def user_method(tx: SymbolicFrame, var: Var, name: str) -> Var | None:
     """A special method of a user's object, None where its class has none."""
     if not isinstance(var, ObjectVar):
         return None
-    raw = find_in_mro(var.python_type(), name)
-    return None if raw is None else var.special(tx, name)
+    return var.special(tx, name)
 
 
 def unless_not_implemented(result: Var) -> Var | None:
@@ -73,12 +72,11 @@ def unless_not_implemented(result: Var) -> Var | None:
 def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> Var | None:
     """`a.__op__(b)`, then `b.__rop__(a)`; a subclass on the right goes first."""
     calls = [(a, forward, b), (b, backward, a)]
-    if isinstance(a, ObjectVar) and isinstance(b, ObjectVar):
-        first, second = a.python_type(), b.python_type()
-        if first is second and forward != backward:
-            calls = calls[:1] if backward.startswith("__r") else calls
-        elif issubclass(second, first):
-            calls.reverse()
+    first, second = a.python_type(), b.python_type()
+    if first is second:
+        calls = calls[:1] if backward.startswith("__r") else calls
+    elif issubclass(second, first) and goes_first(first, second, backward):
+        calls.reverse()
     for owner, name, other in calls:
         if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
             continue
@@ -88,6 +86,28 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
             if result is not None:
                 return result
     return None
+
+
+def goes_first(left: type, right: type, backward: str) -> bool:
+    """True where the reflected method of a subclass on the right is asked before the left's own:
+    always for comparisons, else where it is not the one that the left has, too."""
+    if not backward.startswith("__r") or left.__flags__ & HEAP_TYPE == 0:
+        return True
+    return find_in_mro(left, backward) is not find_in_mro(right, backward)
+
+
+def plain_right(name: str, kind: type, a: Var, b: Var) -> Var:
+    """The operand on the right as a number `a` on the left (`kind` is its real class) sees it: the
+    plain value, where the number can answer by it and is asked first."""
+    value = value_in(b)
+    if not isinstance(a, ConstVar) or value is None or not value.is_constant():
+        return b
+    if not issubclass(kind, int | float | complex) or issubclass(b.python_type(), kind):
+        return b
+    method = find_in_mro(type(a.as_constant()), name)
+    if method is None or method(a.as_constant(), value.as_constant()) is NotImplemented:
+        return b
+    return value
 
 
 def both(a: Var, b: Var, kind: Any) -> bool:
@@ -187,7 +207,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         a = plain_number(a, name)
         formats = name == "mod" and issubclass(a.python_type(), str | bytes)
         if not formats:
-            b = plain_number(b, name)
+            b = plain_right(f"__{name}__", given[0].python_type(), a, plain_number(b, name))
         if isinstance(a, TensorVar):  # which knows what to do with any number
             b = value_unless(b)
         number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
@@ -357,7 +377,9 @@ def comparison(name: str) -> Callable[..., Var]:
     real = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        kind = a.python_type()
         a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
+        b = plain_right(f"__{name}__", kind, a, b)
         decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
@@ -544,5 +566,6 @@ def round_(tx: SymbolicFrame, var: ObjectVar, *digits: Var) -> Var | None:
 
 @rule([operator.index], ObjectVar)
 def index_(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
-    method = user_method(tx, var, "__index__")
-    return None if method is None else method.call(tx, [], {})
+    if user_method(tx, var, "__index__") is None:
+        return None
+    return var.call_special(tx, "__index__")

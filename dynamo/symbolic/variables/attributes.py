@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
@@ -263,22 +263,42 @@ class Attributes:
         """`var.name`."""
         cls = var.python_type()
         custom = find_in_mro(cls, "__getattribute__")
-        if isinstance(custom, types.FunctionType):
-            getter = self.bind(tx, var, cls, "__getattribute__")
-            return tx.call(getter, [ConstVar(name)], {})
-        if issubclass(cls, threading.local):
+        if issubclass(cls, threading.local) and not isinstance(custom, types.FunctionType):
             raise Break(
                 "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
             )
-        found = self.get_plain(tx, var, name)
-        if found is not None:
-            return found
-        return self.missing(tx, var, name)
+        if find_in_mro(cls, "__getattr__") is None:
+            found = self._get(tx, var, name)
+        else:
+            found = self.unless_missing(tx, lambda: self._get(tx, var, name))
+        return self.missing(tx, var, name) if found is None else found
+
+    def _get(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
+        """`type(var).__getattribute__(var, name)`; None where object's own finds nothing."""
+        cls = var.cls
+        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+            getter = self.bind(tx, var, cls, "__getattribute__")
+            return getter.call(tx, [ConstVar(name)], {})
+        return self.get_plain(tx, var, name)
+
+    def unless_missing(self, tx: SymbolicFrame, read: Callable[[], Var | None]) -> Var | None:
+        """The value of an attribute, None where reading it (a property, say) gives AttributeError:
+        `__getattr__` is asked then."""
+        before, tx.awaiting = tx.awaiting, False  # the read may not be the last of the instruction
+        try:
+            return read()
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            return None
+        finally:
+            tx.awaiting = before
 
     def missing(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
         """What happens when the plain lookup finds nothing."""
         cls = var.python_type()
-        self.guard_search(cls, name, None)
+        if self.find(cls, name) is None:  # else it is there, and reading it has failed
+            self.guard_search(cls, name, None)
         if find_in_mro(cls, "__getattr__") is not None:
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})

@@ -31,9 +31,10 @@ from dynamo.symbolic.variables.constant import (
     ConstVar,
     may_be_address,
 )
+from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class DictVar(Var):
     def _read(self) -> None:
         trace, source = self._trace, self.source
         assert trace is not None and source is not None
+        if not self._is_silent():
+            raise Break("hash_unknown", repr(self))
         trace.guard("TYPE", source, type(self._real))
         trace.guard("DICT_KEYS", source, tuple(self._real))
         self._trace = None
@@ -125,7 +128,7 @@ class DictVar(Var):
         """The value under a key, None when absent; reads only that key of an unread dict."""
         hash_key = key.hash_key(tx)
         name = single_key(key)
-        if self._trace is None or name is NO_KEY:
+        if self._trace is None or name is NO_KEY or not self._is_silent():
             entry = self.entries.get(hash_key)
             return None if entry is None else entry[1]
         source = self.source
@@ -140,6 +143,10 @@ class DictVar(Var):
                 self._trace.guard("DICT_LACKS", source, name)
                 self._seen[name] = None
         return self._seen[name]
+
+    def _is_silent(self) -> bool:
+        """True where looking up a plain key runs no `__eq__` of the program."""
+        return all(map(compares_silently, set(map(type, dict.keys(self._real)))))
 
     def values(self) -> list[Var]:
         return [value for _, value in self.entries.values()]
@@ -313,13 +320,6 @@ class MappingProxyVar(Var):
 
 
 VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-ITERATOR_TYPES: dict[str, type] = {
-    "keys": type(iter({})),
-    "values": type(iter({}.values())),
-    "items": type(iter({}.items())),
-}
-
-
 class DictViewVar(Var):
     """`d.keys()`, `d.values()` or `d.items()` (`part`)."""
 
@@ -351,9 +351,7 @@ class DictViewVar(Var):
         return [TupleVar([key, value]) for key, value in entries]
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        kind = ITERATOR_TYPES[self.part]
-        mapping = self.mapping
-        return LiveIteratorVar(kind, mapping, lambda: len(mapping.entries), self.unpack(tx))
+        return DictIteratorVar(self.mapping, self.part)
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if self.part == "keys":
@@ -529,6 +527,12 @@ class FrozensetVar(SetVar):
         if self.is_constant():
             return ("constant", self.as_constant())
         return ("frozenset", frozenset(self.entries))
+
+
+def compares_silently(cls: type) -> bool:
+    """True for types whose `__eq__` is not the program's; that of dataclasses asks fields only."""
+    method = find_in_mro(cls, "__eq__")
+    return not isinstance(method, types.FunctionType) or "__dataclass_params__" in vars(cls)
 
 
 def is_plain_key(key: Any) -> bool:

@@ -260,9 +260,9 @@ class FilterVar(IteratorVar):
 
 
 class LiveIteratorVar(IteratorVar):
-    """Iterator over a dict, set or deque: an error when the container changes size meanwhile.
+    """Iterator over a set or deque: an error when the container changes size meanwhile.
 
-    read: gives the items now; items are taken from the list read at the start.
+    size: gives the number of items now; items: those that were there at the start.
     """
 
     def __init__(self, kind: type, owner: Var, size: Callable[[], int], items: list[Var]) -> None:
@@ -274,8 +274,15 @@ class LiveIteratorVar(IteratorVar):
     def children(self) -> Iterable[Var]:
         return (self.owner, *self.items[self.position :])
 
+    def count(self) -> int:
+        """The number of items at the start."""
+        return len(self.items)
+
+    def item(self, index: int) -> Var:
+        return self.items[index]
+
     def next_item(self, tx: SymbolicFrame) -> Var:
-        if self.position > len(self.items):
+        if self.position > self.count():
             return self.stop(tx)
         if self.size() != self.expected:
             self.expected = -1
@@ -284,15 +291,15 @@ class LiveIteratorVar(IteratorVar):
                 raise Break("container_changed_in_loop", repr(self.owner))
             tx.trace.raise_exception(RuntimeError, f"{word} changed size during iteration")
         tx.trace.effects.tick()
-        if self.position == len(self.items):
+        if self.position == self.count():
             self.position += 1
             return self.stop(tx)
         self.position += 1
-        return self.items[self.position - 1]
+        return self.item(self.position - 1)
 
     def remaining(self) -> list[Var]:
         """The items that are still to come."""
-        return self.items[self.position :]
+        return [self.item(index) for index in range(self.position, self.count())]
 
 
 class CountVar(IteratorVar):

@@ -15,7 +15,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.base.words import counted, noun
 from dynamo.guards.sources import ItemSource, Source
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
@@ -119,10 +119,7 @@ class SequenceVar(Var):
     ) -> int | slice:
         """A checked index into `size` items, or a slice of constants."""
         if isinstance(key, SliceVar):
-            found = key.resolve(tx)
-            if found.step == 0:
-                tx.trace.raise_exception(ValueError, "slice step cannot be zero")
-            return found  # type: ignore[no-any-return]
+            return key.resolve(tx)
         position = tx.trace.as_index(tx, key)
         if position is None:
             tx.trace.raise_exception(
@@ -277,14 +274,29 @@ class ListVar(SequenceVar):
 
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
         if isinstance(key, SliceVar):
-            new = value.unpack(tx)
             where = key.resolve(tx)
+            if where.step in (None, 1):  # reading the new items may change the list
+                start, stop, _ = where.indices(len(self.items))
+                where = slice(start, max(start, stop))
+            new = self._assigned(tx, value, where)
             self._check_extended(tx, where, len(new))
             self.change(tx)[where] = new
             return
         position = self.index(tx, key, len(self.items), "assignment ")
         assert isinstance(position, int)
         self.change(tx)[position] = value
+
+    def _assigned(self, tx: SymbolicFrame, value: Var, where: slice) -> list[Var]:
+        """The items that are stored into a slice."""
+        try:
+            iterator = value.iterate(tx)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), TypeError):
+                raise
+            plain = where.step in (None, 1)
+            tx.trace.raise_exception(TypeError, "can only assign an iterable" if plain else (
+                "must assign iterable to extended slice"))
+        return iterator.unpack(tx)
 
     def _check_extended(self, tx: SymbolicFrame, where: slice, count: int) -> None:
         if where.step in (None, 1):
@@ -413,15 +425,20 @@ class SliceVar(Var):
         return slice(*(part.as_constant() for part in self.children()))
 
     def resolve(self, tx: SymbolicFrame) -> slice:
-        """The slice that a sequence sees: objects are asked for their index."""
-        found: list[int | None] = []
-        for part in self.children():
-            missing = part.is_constant() and part.as_constant() is None
-            found.append(None if missing else tx.trace.as_index(tx, part))
-            if found[-1] is None and not missing:
-                message = "slice indices must be integers or None or have an __index__ method"
-                tx.trace.raise_exception(TypeError, message)
-        return slice(*found)
+        """The slice that a sequence sees: objects are asked for their index, the step's first."""
+        step = self._part(tx, self.step)
+        if step == 0:
+            tx.trace.raise_exception(ValueError, "slice step cannot be zero")
+        return slice(self._part(tx, self.start), self._part(tx, self.stop), step)
+
+    def _part(self, tx: SymbolicFrame, part: Var) -> int | None:
+        if part.is_constant() and part.as_constant() is None:
+            return None
+        found: int | None = tx.trace.as_index(tx, part)
+        if found is None:
+            message = "slice indices must be integers or None or have an __index__ method"
+            tx.trace.raise_exception(TypeError, message)
+        return found
 
     def as_proxy(self) -> Any:
         return slice(*(part.as_proxy() for part in self.children()))

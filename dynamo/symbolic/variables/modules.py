@@ -53,11 +53,13 @@ class ModuleVar(ObjectVar):
             return super().get_attr(tx, name)
         if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
             return super().get_attr(tx, name)
-        found = tx.trace.attributes.get_plain(tx, self, name)
+        attributes = tx.trace.attributes
+        found = attributes.unless_missing(tx, lambda: attributes.get_plain(tx, self, name))
         if found is None:
             found = self.registered(tx, name)
         if found is None:
-            tx.trace.attributes.guard_search(cls, name, None)
+            if attributes.find(cls, name) is None:
+                attributes.guard_search(cls, name, None)
             message = f"'{cls.__name__}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         return found

@@ -13,13 +13,16 @@ import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, instance_dict, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -163,9 +166,11 @@ class ObjectVar(Var):
 
     def special(self, tx: SymbolicFrame, name: str) -> Var | None:
         """The special method as the interpreter looks it up: on the type only."""
-        raw = find_in_mro(self.python_type(), name)
-        if raw is None:
+        found = find_owner(self.python_type(), name)
+        if found is None:
             return None
+        if found[1] is None:
+            tx.trace.raise_exception(TypeError, "'NoneType' object is not callable")
         return tx.trace.attributes.bind(tx, self, self.cls, name)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -185,7 +190,7 @@ class ObjectVar(Var):
 
     def truth(self, tx: SymbolicFrame) -> bool:
         for name in ("__bool__", "__len__"):
-            if find_in_mro(self.python_type(), name) is not None:
+            if find_owner(self.python_type(), name) is not None:
                 return self.call_special(tx, name).truth(tx)
         return True
 
@@ -193,7 +198,7 @@ class ObjectVar(Var):
         """Calls a special method that is known to exist."""
         method = self.special(tx, name)
         assert method is not None
-        return tx.call(method, list(args), {})
+        return as_demanded(tx, name, self.cls, tx.call(method, list(args), {}))
 
     def _item_method(self, tx: SymbolicFrame, name: str, why: str, *args: Var) -> Var:
         method = self.special(tx, name)
@@ -211,29 +216,41 @@ class ObjectVar(Var):
         self._item_method(tx, "__delitem__", "does not support item deletion", key)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        if find_in_mro(self.cls, "__len__") is None:
+        if find_owner(self.cls, "__len__") is None:
             tx.trace.raise_exception(
                 TypeError, f"object of type '{self.cls.__name__}' has no len()"
             )
-        return self._item_method(tx, "__len__", "")
+        return self.call_special(tx, "__len__")
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        if find_in_mro(self.python_type(), "__contains__") is not None:
+        method = find_owner(self.python_type(), "__contains__")
+        if method is not None and method[1] is None:
+            message = f"'{self.cls.__name__}' object is not a container"
+            tx.trace.raise_exception(TypeError, message)
+        if method is not None:
             return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
-        return ConstVar(tx.trace.is_among(tx, self.iterate(tx), item))
+        try:
+            iterator = self.iterate(tx)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), TypeError):
+                raise
+            message = f"argument of type '{self.cls.__name__}' is not iterable"
+            tx.trace.raise_exception(TypeError, message)
+        return ConstVar(tx.trace.is_among(tx, iterator, item))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        method = find_in_mro(self.python_type(), "__iter__")
+        found = find_owner(self.python_type(), "__iter__")
+        method = None if found is None else found[1]
         if self.plain_value is not None and not isinstance(method, types.FunctionType):
             return self.plain_value.iterate(tx)
         if method is not None:
-            return self.call_special(tx, "__iter__")
-        if find_in_mro(self.cls, "__getitem__") is not None:
+            return as_iterator(tx, self.call_special(tx, "__iter__"))
+        if found is None and find_in_mro(self.cls, "__getitem__") is not None:
             return tx.trace.index_iterator(self)
         tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not iterable")
 
     def next_item(self, tx: SymbolicFrame) -> Var:
-        if find_in_mro(self.python_type(), "__next__") is None:
+        if find_owner(self.python_type(), "__next__") is None:
             tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not an iterator")
         return self.call_special(tx, "__next__")
 
@@ -252,6 +269,15 @@ class ObjectVar(Var):
             parts = [self.get_attr(tx, n).hash_key(tx) for n, f in fields.items() if f.compare]
             return ("dataclass", cls, *parts)
         raise Break("hash_unknown", repr(self))
+
+
+def as_iterator(tx: SymbolicFrame, result: Var) -> Var:
+    """The result of `__iter__`, checked."""
+    kind = result.python_type()
+    if find_in_mro(kind, "__next__") is None:
+        message = f"iter() returned non-iterator of type '{kind.__name__}'"
+        tx.trace.raise_exception(TypeError, message)
+    return result
 
 
 def is_frozen_dataclass(cls: type) -> bool:
@@ -452,6 +478,7 @@ class SuperVar(Var):
 
 
 HEAP_TYPE = 1 << 9
+TORCH_PARTS = (torch.nn.Module, torch.Tensor, torch.Generator, torch.Stream, torch.Event)
 CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseException, type)
 
 
@@ -467,6 +494,17 @@ def wrap_alias(trace: Trace, value: Any, source: Source | None) -> Var:
     return AliasVar(type(value), source, real=value, trace=trace)
 
 
+def answers_for_itself(value: Any) -> bool:
+    """True for plain objects whose `__class__` is asked of a function of the program: the other
+    rows' `isinstance` would run it."""
+    cls = type(value)
+    if not cls.__flags__ & HEAP_TYPE or issubclass(cls, (*CONTENT, enum.Enum, *TORCH_PARTS)):
+        return False
+    return isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType) or (
+        find_in_mro(cls, "__class__") is not object.__dict__["__class__"])
+
+
+@wraps_if(-1, answers_for_itself)
 @wraps_if(
     99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT)
 )

@@ -1,0 +1,68 @@
+"""What the interpreter demands of the result of a special method: its type, and for sizes its sign.
+
+In: the name of the method, the object it was called on, and its result. Out: the result as the
+interpreter goes on with it, or the traced program's TypeError or ValueError.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import TYPE_CHECKING
+
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.numbers import is_open
+from dynamo.symbolic.variables.unknown import is_unknown
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# The type that is asked for, and the text of the TypeError.
+TYPES: dict[str, tuple[type, str]] = {
+    "__bool__": (bool, "__bool__ should return bool, returned {got}"),
+    "__str__": (str, "__str__ returned non-string (type {got})"),
+    "__repr__": (str, "__repr__ returned non-string (type {got})"),
+    "__format__": (str, "__format__ must return a str, not {got}"),
+    "__hash__": (int, "__hash__ method should return an integer"),
+    "__index__": (int, "__index__ returned non-int (type {got})"),
+    "__int__": (int, "__int__ returned non-int (type {got})"),
+    "__float__": (float, "{cls}.__float__ returned non-float (type {got})"),
+    "__complex__": (complex, "{cls}.__complex__ returned non-complex (type {got})"),
+    "__length_hint__": (int, "__length_hint__ must be an integer, not {got}"),
+}
+NO_INTEGER = "'{got}' object cannot be interpreted as an integer"
+
+
+def as_demanded(tx: SymbolicFrame, name: str, cls: type, result: Var) -> Var:
+    """The result of a special method of an instance of `cls`, checked."""
+    if name == "__len__":
+        return as_size(tx, result)
+    if name not in TYPES:
+        return result
+    wanted, message = TYPES[name]
+    got = result.python_type()
+    if not issubclass(got, wanted):
+        tx.trace.raise_exception(TypeError, message.format(got=got.__name__, cls=cls.__name__))
+    if name == "__hash__" and result.is_constant():
+        number = int(result.as_constant())
+        fits = -sys.maxsize - 1 <= number <= sys.maxsize and number != -1
+        return ConstVar(number if fits else hash(number))
+    if name == "__length_hint__" and result.is_constant() and result.as_constant() < 0:
+        tx.trace.raise_exception(ValueError, "__length_hint__() should return >= 0")
+    return result
+
+
+def as_size(tx: SymbolicFrame, result: Var) -> Var:
+    """What `len` makes of the result of `__len__`."""
+    got = result.python_type()
+    if not issubclass(got, int) and find_in_mro(got, "__index__") is None:
+        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=got.__name__))
+    if type(result) is not ConstVar and not is_open(result):
+        result = ConstVar(tx.trace.as_index(tx, result))
+    if type(result) is ConstVar and result.value > sys.maxsize:
+        tx.trace.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
+    if not is_unknown(result) and tx.trace.call(tx, operator.lt, result, ConstVar(0)).truth(tx):
+        tx.trace.raise_exception(ValueError, "__len__() should return >= 0")
+    return result

@@ -1,0 +1,52 @@
+"""Iterators over a dict: they see values that are stored meanwhile, and fail where keys come or go.
+
+In: the dict's Var and which part is wanted ("keys", "values", "items"). Out: its items, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.iterators import LiveIteratorVar
+from dynamo.symbolic.variables.lists import TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.variables.dicts import DictVar
+
+ITERATOR_TYPES: dict[str, type] = {
+    "keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items())),
+}
+
+
+class DictIteratorVar(LiveIteratorVar):
+    """keys: the hash keys of the entries when the iteration began."""
+
+    def __init__(self, mapping: DictVar, part: str) -> None:
+        super().__init__(ITERATOR_TYPES[part], mapping, lambda: len(mapping.entries), [])
+        self.mapping, self.part = mapping, part
+        self.keys: list[Hashable] = list(mapping.entries)
+
+    def children(self) -> Iterable[Var]:
+        return (self.owner,)
+
+    def count(self) -> int:
+        return len(self.keys)
+
+    def item(self, index: int) -> Var:
+        found = self.mapping.entries.get(self.keys[index])
+        if found is None:
+            raise Break("container_changed_in_loop", repr(self.owner))
+        return TupleVar(found) if self.part == "items" else found[self.part == "values"]
+
+    def stop(self, tx: SymbolicFrame) -> Var:
+        if self.expected >= 0 and not self.has_same_keys():
+            raise Break("container_changed_in_loop", repr(self.owner))
+        self.expected = -2  # exhausted
+        return super().stop(tx)
+
+    def has_same_keys(self) -> bool:
+        return list(self.mapping.entries) == self.keys
