@@ -16,6 +16,8 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
+from dynamo.shapes.interpolate import interpolate, resizes
+
 Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
 NOTHING = contextlib.nullcontext()
@@ -106,7 +108,7 @@ def is_of_program(error: Exception) -> bool:
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
         function: Any = dropout if node.target is functional.dropout else node.target
-        return function(*args, **kwargs)
+        return (interpolate if resizes(function) else function)(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     module = gm.get_submodule(str(node.target))

@@ -55,7 +55,7 @@ def _neighbours(
 ) -> Neighbours:
     """Where the values of an axis come from."""
     at = torch.arange(size, device=x.device)
-    if extent == size if type(extent) is type(size) is int else scale == 1.0:
+    if extent == size:  # for open sizes an assumption: eager treats this case differently
         one = torch.ones_like(at, dtype=held)
         return (at, one), (at, one - 1.0)  # eager adds 0 * x too
     if align_corners:

@@ -48,6 +48,7 @@ from dynamo.shapes.fake import (
     Unprintable,
     give_history,
 )
+from dynamo.shapes.interpolate import interpolate, resizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +257,7 @@ class SymbolicWorld:
         """`function(*args, **kwargs)` with this world active."""
         try:
             with self.mode, enable_python_dispatcher(), quiet():
-                return function(*args, **kwargs)
+                return (interpolate if resizes(function) else function)(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependent(error.func) from error
         except GuardOnDataDependentSymNode as error:

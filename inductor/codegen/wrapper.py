@@ -69,6 +69,9 @@ class _Writer:
         self.externs: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
         self.declarations: list[str] = []
+        # What an operator returns and nobody looks at may have any size.
+        self.used = {name for step in schedule.steps for name in step.reads()}
+        self.used.update(o.buffer for o in graph.outputs if isinstance(o, ViewRef))
         self.symbols = {name for source in kernels.values() for name in source.symbols}
 
     def write(self, name: str) -> Wrapper:
@@ -166,7 +169,7 @@ class _Writer:
             return [self.slot_of[step.name]]
         slots: dict[int, int] = {}
         for other in self.schedule.steps:
-            if isinstance(other, MultiOutput) and other.extern == step.name:
+            if isinstance(other, MultiOutput) and other.extern == step.name and other.name in self.used:
                 slots[other.index] = self.slot_of[other.name]
         return [slots.get(index, -1) for index in range(max(slots, default=-1) + 1)]
 

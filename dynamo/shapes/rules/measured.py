@@ -128,3 +128,28 @@ shape_rule(
     aten.median.dim, aten.aminmax.default, aten.logcumsumexp.default, aten.trace.default,
     aten.unfold_backward.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
 )(_measure)  # fmt: skip
+
+
+@shape_rule(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def _bags(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    """What is kept for backward depends on which kernel runs; the weights it reads are few here."""
+    weight, *rest = args
+    others = tensors_of(tuple(rest), kwargs)
+    facts = [tensor.facts for tensor in (weight, *others)]
+    if any(each.bits or each.device.type != "cpu" for each in facts) or 0 in weight.facts.size:
+        return None
+    if 0 in weight.facts.stride:
+        return None
+    padding = rest[7] if len(rest) > 7 else kwargs.get("padding_idx", -1)
+    rows = min(weight.facts.size[0], max(padding, 0) + 1)
+    bytes_made = rest[1].facts.numel() * weight.facts.size[1] * weight.facts.dtype.itemsize
+    if sum(each.nbytes for each in facts[1:]) + bytes_made > _LIMIT:
+        return None
+    with torch.no_grad(), torch._C._DisableTorchDispatch():
+        size = (rows, weight.facts.size[1])
+        few = torch.empty_strided(size, weight.facts.stride, dtype=weight.facts.dtype)
+        named = {name: _zeros(value) for name, value in kwargs.items()}
+        result = func(few.zero_(), *map(_zeros, rest), **named)
+    return Several(tuple, tuple(_fresh(cache, item) for item in result))
