@@ -7,7 +7,7 @@ sees each node before it runs and its value afterwards.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
-from dynamo.shapes.interpolate import interpolate, resizes
+from dynamo.aot.records import Unsupported
+from dynamo.aot.resizing import upsample_linear
+from dynamo.shapes.interpolate import OPERATORS, interpolate, resizes
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
@@ -108,7 +110,7 @@ def is_of_program(error: Exception) -> bool:
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
         function: Any = dropout if node.target is functional.dropout else node.target
-        return (interpolate if resizes(function) else function)(*args, **kwargs)
+        return (resize if resizes(function) else function)(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     module = gm.get_submodule(str(node.target))
@@ -130,6 +132,20 @@ def dropout(
         return functional.dropout(x, p, training, inplace)
     noise = torch.empty_like(x).bernoulli_(1 - p)
     return x * (noise / (1 - p))
+
+
+def resize(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """`F.interpolate`, in operators that take open sizes, backward too."""
+    operators = WITH_BACKWARD if x.requires_grad else OPERATORS
+    result = interpolate(x, *args, operators=operators, **options)
+    if result is NotImplemented:
+        raise Unsupported("interpolation of nothing")
+    return result
+
+
+WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
+    key: upsample_linear if "linear" in key[0] else operator for key, operator in OPERATORS.items()
+}
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:

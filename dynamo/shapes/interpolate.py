@@ -1,12 +1,12 @@
 """`F.interpolate` over open sizes, in the steps that ATen takes.
 
-In: the arguments of `F.interpolate`. Out: its result. torch's C++ function makes constants of the sizes,
-and its Python versions beside it are other formulas; the operators that both end in take symbols.
+In: the arguments of `F.interpolate`. Out: its result. torch's C++ function makes constants of the
+sizes, and its Python versions are other formulas; the operators that eager ends in take symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,11 @@ ANTIALIASED: dict[tuple[str, int], Any] = {
     ("bilinear", 2): aten._upsample_bilinear2d_aa.default,
     ("bicubic", 2): aten._upsample_bicubic2d_aa.default,
 }
+# Those for whose backward torch has nothing that takes symbols.
+NO_OPEN_BACKWARD = frozenset((
+    *(operator for (mode, _), operator in OPERATORS.items() if not mode.startswith("nearest")),
+    *ANTIALIASED.values(),
+))  # fmt: skip
 
 
 def resizes(function: Any) -> bool:
@@ -45,10 +50,14 @@ def interpolate(
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
+    *,
+    operators: Mapping[tuple[str, int], Any] = OPERATORS,
 ) -> torch.Tensor:
     """`F.interpolate`; what has no symbols, and what it refuses, is left to it."""
     rank = input.dim() - 2
-    operator = (ANTIALIASED if antialias else OPERATORS).get((mode, rank))
+    operator = (ANTIALIASED if antialias else operators).get((mode, rank))
+    if input.requires_grad and operator in NO_OPEN_BACKWARD:
+        operator = None
     sizes = size if isinstance(size, (tuple, list)) else [size] * rank
     is_open = any(type(number) is torch.SymInt for number in (*input.shape, *sizes))
     factors = _factors(scale_factor, rank)

@@ -167,10 +167,9 @@ class _Writer:
     def _results(self, step: ExternKernel) -> list[int]:
         if step.layout is not None:
             return [self.slot_of[step.name]]
-        slots: dict[int, int] = {}
-        for other in self.schedule.steps:
-            if isinstance(other, MultiOutput) and other.extern == step.name and other.name in self.used:
-                slots[other.index] = self.slot_of[other.name]
+        parts = [s for s in self.schedule.steps if isinstance(s, MultiOutput)]
+        parts = [part for part in parts if part.name in self.used]
+        slots = {part.index: self.slot_of[part.name] for part in parts if part.extern == step.name}
         return [slots.get(index, -1) for index in range(max(slots, default=-1) + 1)]
 
     def _whole(self, buffer: str) -> ViewRef:

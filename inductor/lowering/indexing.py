@@ -235,8 +235,10 @@ def _clip(position: Any, default: int, extent: int) -> int:
 @lowering(aten.select_scatter.default)
 def select_scatter(call: Call, x: Tensor, source: Tensor, dim: int, index: int) -> Any:
     axis = dim % len(x.size)
-    wanted = index % x.size[axis]
     held = compute_dtype(x.dtype)
+    if not -x.size[axis] <= index < x.size[axis]:
+        return call.refuse("an index out of range, for which ATen raises")
+    wanted = index % x.size[axis]
     if dtype_kind(held) == "c":
         return call.refuse("complex numbers are left to ATen")
 

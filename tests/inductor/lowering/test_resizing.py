@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from inductor import metrics
 
 MODES = {"linear": (7,), "bilinear": (5, 6), "trilinear": (3, 4, 2)}
 TARGETS: tuple[dict[str, Any], ...] = (
@@ -41,6 +43,42 @@ def test_sizes_in_symbols_and_channels_last(target: int) -> None:
     x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
     check(x, True, mode="bilinear", **TARGETS[target])
     check(x.contiguous(memory_format=torch.channels_last), False, mode="bilinear", **TARGETS[target])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_beside_infinities_for_changing_sizes(dynamic: bool | None) -> None:
+    """Where both sizes are equal eager reads no neighbour; a weight of 0 makes nan of infinity."""
+
+    def f(x: torch.Tensor) -> Any:
+        return (
+            F.interpolate(x, scale_factor=2, mode="bilinear"),
+            F.interpolate(x, size=(x.shape[3], x.shape[2]), mode="bilinear", align_corners=True),
+            F.interpolate(x, scale_factor=0.5, mode="nearest-exact"),
+        )
+
+    compiled = dynamo.compile(f, dynamic=dynamic)
+    before = metrics.snapshot()["graphs"]
+    for height, width in ((6, 4), (5, 7), (4, 4), (7, 5), (9, 12), (6, 6), (8, 5)):
+        x = torch.randn(2, 3, height, width, dtype=torch.float64)
+        x.view(-1)[random.randrange(9) :: 13] = float("inf")
+        torch.testing.assert_close(compiled(x), f(x), equal_nan=True)
+    assert metrics.snapshot()["graphs"] - before <= 4
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(2, 3, 0, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_gradients_of_changing_sizes(mode: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=(x.shape[3] + 1, 9), mode=mode)
+
+    compiled = dynamo.compile(f, dynamic=True)
+    for height, width in ((6, 4), (7, 9), (5, 8)):
+        x = torch.randn(2, 3, height, width, dtype=torch.float64, requires_grad=True)
+        weight = torch.randn_like(f(x))
+        weight.view(-1)[random.randrange(9)] = float("inf")
+        ours, eager = (torch.autograd.grad((g(x) * weight).sum(), x)[0] for g in (compiled, f))
+        torch.testing.assert_close(ours, eager, equal_nan=True)
 
 
 def test_gradients() -> None:
