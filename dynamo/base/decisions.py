@@ -11,10 +11,13 @@ evaluator and the cache policy. Functions are kept alive, so that an id names on
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# What torch.compiler.assume_constant_result sets; libraries set it without importing the compiler.
+MARKED_CONSTANT = "_dynamo_marked_constant"
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 
@@ -63,3 +66,10 @@ class Decisions:
 
 
 decisions = Decisions()
+
+
+def is_constant(function: Any) -> bool:
+    """True where the user says that the function's result never changes."""
+    if type(function) is types.FunctionType and MARKED_CONSTANT in function.__dict__:
+        return bool(function.__dict__[MARKED_CONSTANT])
+    return decisions.has("constant", function)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynamo.base.decisions import decisions
+from dynamo.base.decisions import decisions, is_constant
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules import table
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def is_decided(function: Any) -> bool:
     """True where a call of the function is not what its code says."""
-    return any(decisions.has(kind, function) for kind in ("not_in_graph", "constant", "substitute"))
+    return is_constant(function) or any(
+        decisions.has(kind, function) for kind in ("not_in_graph", "substitute"))
 
 
 def call_decided(
@@ -30,7 +31,7 @@ def call_decided(
     """The call as the user has decided, None where they have not."""
     if decisions.has("not_in_graph", function):
         raise Break("call_disabled", getattr(function, "__qualname__", repr(function)))
-    if decisions.has("constant", function):
+    if is_constant(function):
         return call_once(tx, function, args, kwargs)
     substitute = decisions.get("substitute", function)
     if substitute is None:

@@ -7,12 +7,14 @@ so it is asked once, with the real arguments, and its answer is kept with the en
 from __future__ import annotations
 
 import functools
+import gc
 import types
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.base.decisions import is_constant
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
@@ -49,10 +51,12 @@ class CachedFunctionVar(Var):
         trace.guard("ID", self.source, self.real)
         if trace.is_modelled(self.real):
             return trace.call_real(tx, self.real, args, kwargs)
-        if trace.effects.has_outside():
-            raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
         values = [real_value(trace, arg, keeps_hash) for arg in args]
         keywords = {name: real_value(trace, arg, keeps_hash) for name, arg in kwargs.items()}
+        is_known = is_constant(self.real.__wrapped__) or (
+            not keywords and is_kept(self.real, values))
+        if not is_known and trace.effects.has_outside():
+            raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
         try:
             result = self.real(*values, **keywords)
         except Exception as error:  # is not cached: the next call may find another answer
@@ -68,6 +72,15 @@ class CachedFunctionVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("identity", self)
+
+
+def is_kept(cached: Any, values: list[Any]) -> bool:
+    """True where the cache has the answer to a call with these positional arguments."""
+    if cached.cache_parameters()["typed"]:
+        return False
+    only = values[0] if len(values) == 1 and type(values[0]) in (int, str) else tuple(values)
+    kept = [item for item in gc.get_referents(cached) if type(item) is dict]
+    return any(only in item for item in kept if item is not cached.__dict__)
 
 
 def real_value(trace: Trace, var: Var, accepts: Callable[[type], bool] | None = None) -> Any:

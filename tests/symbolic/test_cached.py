@@ -1,0 +1,82 @@
+"""Functions behind `lru_cache` and functions that are marked as constant, after changes that they may read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+STATE = {"value": 1}
+CALLS: list[Any] = []
+
+
+@functools.lru_cache
+def nothing() -> int:
+    CALLS.append("nothing")
+    return STATE["value"]
+
+
+@functools.cache
+def something(a: Any, b: int = 2) -> tuple[Any, int]:
+    CALLS.append(a)
+    return a, STATE["value"]
+
+
+@functools.lru_cache(typed=True)
+def typed(a: Any) -> tuple[Any, int]:
+    return a, STATE["value"]
+
+
+@torch.compiler.assume_constant_result
+def marked(a: int) -> int:
+    CALLS.append("marked")
+    return a + 1
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    for cached in (nothing, something, typed):
+        cached.cache_clear()
+    STATE["value"] = 1
+    CALLS.clear()
+
+
+def test_answers_that_the_cache_has_are_taken() -> None:
+    def f(x: torch.Tensor) -> Any:
+        STATE["value"] = 5
+        return x + 1, nothing(), something(3), something("q"), something(True), something(1, 3), something((1, 2))
+
+    expected = [nothing(), something(3), something("q"), something(True), something(1, 3), something((1, 2))]
+    CALLS.clear()
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert list(compiled(torch.ones(2))[1:]) == expected
+    assert CALLS == [] and STATE == {"value": 5}
+
+
+@pytest.mark.parametrize("call", [nothing, lambda: something(1), lambda: something(1, b=2), lambda: typed(1)])
+def test_answers_that_it_does_not_have_see_the_changes(call: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        STATE["value"] = 5
+        return x + 1, call()
+
+    something(1.0)
+    something(2)
+    typed(1.0)
+    found = dynamo.compile(f, backend="eager")(torch.ones(2))[1]
+    assert found == f(torch.ones(2))[1] and found in (5, (1, 5))
+
+
+def test_a_function_marked_as_constant_is_called_once() -> None:
+    def f(x: torch.Tensor) -> Any:
+        STATE["value"] = 5
+        return x + marked(1), marked(1)
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert compiled(torch.zeros(1))[1] == 2
+    assert CALLS == ["marked", "marked"]
