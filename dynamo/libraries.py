@@ -21,7 +21,8 @@ TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
 SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
-    register_parameter register_buffer register_module add_module""".split()
+    register_parameter register_buffer register_module add_module register_forward_hook
+    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook""".split()
 )
 # What autograd calls of a compiled graph compiles its backward, at the first time.
 AOT_FOLDER = os.path.join(OWN_FOLDER, "aot") + os.sep

@@ -404,6 +404,11 @@ def method(rebuilder: Rebuilder, var: functions.MethodVar) -> None:
         rebuilder.call_const(types.MethodType, var.function, var.receiver)
 
 
+@rebuilds(functions.NamedMethodVar)
+def named_method(rebuilder: Rebuilder, var: functions.NamedMethodVar) -> None:
+    rebuilder.call_const(getattr, var.receiver, ConstVar(var.name))
+
+
 @rebuilds(functions.BuiltinVar)
 def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
     rebuilder.emitter.load_const(var.value)

@@ -38,6 +38,7 @@ class Effects:
         self._places: dict[Hashable, Effect] = {}
         self._globals: dict[tuple[int, str], Var | None] = {}
         self._calls = 0
+        self._hooked: set[Var] = set()
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1
@@ -99,8 +100,19 @@ class Effects:
         """A hook is registered; the place is for `forget`."""
         self._calls += 1
         place = ("register", self._calls)
+        self._hooked.add(target)
         self._write(place, RegisterEffect(function, target, value, result))
         return place
+
+    def registered(self, target: Var) -> list[tuple[Callable[..., Any], Var]]:
+        """The hooks that were registered on it in this trace, and with which function."""
+        if target not in self._hooked:
+            return []
+        return [
+            (effect.function, effect.value) for effect in self._places.values()
+            if isinstance(effect, RegisterEffect) and effect.target is target
+            and effect.value is not None
+        ]
 
     def forget(self, place: Hashable) -> None:
         """What was to be done there is not to be done."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
@@ -20,6 +21,8 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.handles import HandleVar, HistoryVar
+from dynamo.symbolic.variables.modules import REGISTER_BEFORE, REGISTER_FORWARD, ModuleVar
+from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -68,6 +71,38 @@ def register_post_accumulate_grad_hook(tx: SymbolicFrame, var: TensorVar, hook: 
     if not var.fake.is_leaf:
         tx.trace.raise_exception(RuntimeError, NOT_LEAF)
     return register(tx, REGISTER_ON_LEAF, var, hook)
+
+
+@rule(torch.nn.Module.register_forward_hook, ModuleVar)
+def register_forward_hook(
+    tx: SymbolicFrame, module: ModuleVar, hook: Var, **options: Var
+) -> Var | None:
+    return register_on_module(tx, REGISTER_FORWARD, module, hook, options)
+
+
+@rule(torch.nn.Module.register_forward_pre_hook, ModuleVar)
+def register_forward_pre_hook(
+    tx: SymbolicFrame, module: ModuleVar, hook: Var, **options: Var
+) -> Var | None:
+    return register_on_module(tx, REGISTER_BEFORE, module, hook, options)
+
+
+def register_on_module(
+    tx: SymbolicFrame, function: Callable[..., Any], module: ModuleVar, hook: Var,
+    options: dict[str, Var],
+) -> Var | None:  # fmt: skip
+    """A hook of a module of the program: until the graph has run, calls in this trace run it."""
+    if module.real is None or any(option.truth(tx) for option in options.values()):
+        raise Break("call_of_unknown_function", "a hook with options, or on a new module")
+    handle = HandleVar(function, module, hook)
+    handle.place = tx.trace.effects.register(function, module, hook, handle)
+    return handle
+
+
+@rule(RemovableHandle.remove, ObjectVar)
+def remove_hook(tx: SymbolicFrame, handle: ObjectVar) -> Var:
+    """Of a handle from outside: what it was registered on is anybody's guess."""
+    raise Break("call_of_unknown_function", "remove() of the handle of a hook")
 
 
 @rule(torch.Tensor.retain_grad, TensorVar)

@@ -65,6 +65,7 @@ class DictVar(Var):
         self._trace = trace
         self._seen: dict[Any, Var | None] = {}
         self.attributes: dict[str, Var] = {}
+        self.is_numbered = False  # its keys are numbers that nothing reads: their count is guarded
 
     @classmethod
     def from_pairs(
@@ -107,17 +108,22 @@ class DictVar(Var):
         if not self._is_silent():
             raise Break("hash_unknown", repr(self))
         trace.guard("TYPE", source, type(self._real))
-        trace.guard("DICT_KEYS", source, tuple(self._real))
+        kind, fact = ("LENGTH", len) if self.is_numbered else ("DICT_KEYS", tuple)
+        trace.guard(kind, source, fact(self._real))
         self._trace = None
         # `move_to_end` of an OrderedDict moves nothing in the dict below it.
         places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
         for key, value in list(self.kind.items(self._real)):  # type: ignore[attr-defined]
-            if is_plain_key(key):
+            if self.is_numbered:
+                key_var: Var = NumberedKeyVar()
+                value_source: Source = DictValueSource(source, places[id(key)])
+                hash_key: Hashable = ("identity", key_var)
+            elif is_plain_key(key):
                 if may_be_address(key):
                     trace.note_key("address")
-                key_var: Var = ConstVar(key)
-                value_source: Source = ItemSource(source, key)
-                hash_key: Hashable = ("constant", key)
+                key_var = ConstVar(key)
+                value_source = ItemSource(source, key)
+                hash_key = ("constant", key)
             else:
                 key_var = trace.wrap(key, DictKeySource(source, places[id(key)]))
                 value_source = DictValueSource(source, places[id(key)])
@@ -276,6 +282,13 @@ class DictVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
+
+
+class NumberedKeyVar(Var):
+    """A key that is not known, and unlike all others."""
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("identity", self)
 
 
 class MappingProxyVar(Var):

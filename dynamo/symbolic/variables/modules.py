@@ -16,10 +16,13 @@ from dynamo.guards.sources import (
     ModuleSource,
     Source,
 )
+from dynamo.hook import Disabled
+from dynamo.symbolic.rules.standin_hooks import run_before, run_behind
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.lists import SequenceVar
+from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.lists import SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -42,6 +45,13 @@ GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
 )
 HOOK_MODULE = torch.nn.modules.module
+# Hooks by their numbers, and the sets of numbers that must be empty where the numbers don't matter.
+NUMBERED = ("_forward_hooks", "_forward_pre_hooks")
+NUMBERS_READ = (
+    "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
+)  # fmt: skip
+REGISTER_FORWARD = Disabled(MODULE.register_forward_hook)
+REGISTER_BEFORE = Disabled(MODULE.register_forward_pre_hook)
 
 
 class ModuleVar(ObjectVar):
@@ -49,6 +59,8 @@ class ModuleVar(ObjectVar):
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         cls = self.python_type()
+        if name in NUMBERED and tx.code.co_filename != HOOK_MODULE.__file__:
+            self.check_numbers(tx, name)
         if find_in_mro(cls, "__getattr__") is not MODULE_GETATTR:
             return super().get_attr(tx, name)
         if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
@@ -109,14 +121,59 @@ class ModuleVar(ObjectVar):
         if find_in_mro(cls, "__call__") is not MODULE_CALL:
             return super().call(tx, args, kwargs)
         tx.trace.attributes.guard_search(cls, "__call__", MODULE)
+        registered = tx.trace.effects.registered(self)
+        if registered:
+            return self.call_with(tx, registered, args, kwargs)
+        return self.call_hooked(tx, args, kwargs)
+
+    def call_with(
+        self, tx: SymbolicFrame, registered: list[tuple[Any, Var]], args: list[Var],
+        kwargs: dict[str, Var],
+    ) -> Var:  # fmt: skip
+        """The call with hooks that were registered in this trace: they are the last ones.
+
+        registered: what registers them, and the hooks.
+        """
+        before = [hook for function, hook in registered if function is REGISTER_BEFORE]
+        if self.has_hooks(tx) and (before or self.has_hooks(tx, HOOKS[1:])):
+            raise Break("call_of_unknown_function", f"{self!r} with hooks of several kinds")
+        given: Var = TupleVar(args)
+        for hook in before:
+            given = inline_stand_in(tx, run_before, [hook, self, given], {})
+        result = self.call_hooked(tx, given.unpack(tx), kwargs)
+        for function, hook in registered:
+            if function is REGISTER_FORWARD:
+                result = inline_stand_in(tx, run_behind, [hook, self, given, result], {})
+        return result
+
+    def call_hooked(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """The call with the hooks that were there before this trace."""
+        cls = self.python_type()
         if self.has_hooks(tx):
+            self.forget_numbers(tx)
             implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
             return implementation.call(tx, args, kwargs)
         return self.get_attr(tx, "forward").call(tx, args, kwargs)
 
-    def has_hooks(self, tx: SymbolicFrame) -> bool:
+    def forget_numbers(self, tx: SymbolicFrame) -> None:
+        """Hooks count by their order, where nothing asks for their numbers."""
+        asked = [self.read_own(tx, name) for name in NUMBERS_READ]
+        if any(numbers is not None and numbers.truth(tx) for numbers in asked):
+            return
+        for name in NUMBERED:
+            hooks = self.read_own(tx, name)
+            if isinstance(hooks, DictVar) and hooks.is_unread:
+                hooks.is_numbered = True
+
+    def check_numbers(self, tx: SymbolicFrame, name: str) -> None:
+        """Break where the program reads the hooks, whose numbers are not known."""
+        hooks = self.read_own(tx, name)
+        if (isinstance(hooks, DictVar) and hooks.is_numbered) or tx.trace.effects.registered(self):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+
+    def has_hooks(self, tx: SymbolicFrame, names: tuple[str, ...] = HOOKS) -> bool:
         """True when any hook must run around forward; the answer is guarded."""
-        for name in HOOKS:
+        for name in names:
             hooks = self.read_own(tx, name)
             if hooks is not None and hooks.truth(tx):
                 return True
