@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -218,8 +218,8 @@ def decided_by_identity(guard: Guard) -> bool:
     """The same object can't pass once and fail later."""
     if guard.kind == "ID":
         return True
-    if guard.kind == "TYPE":  # only instances of Python classes can change their class
-        return not guard.payload.__flags__ & HEAP_TYPE
+    if guard.kind == "TYPE":  # modules and instances of Python classes can change their class
+        return not guard.payload.__flags__ & HEAP_TYPE and guard.payload is not ModuleType
     return guard.kind == "CONST" and is_immutable(guard.payload)
 
 

@@ -228,12 +228,16 @@ class Trace(ObjectProtocol):
         builtins = builtins_of(module_globals)
         if name not in builtins:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
+            self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             error = ExceptionVar(NameError, [ConstVar(f"name '{name}' is not defined")])
             error.name_once(name=ConstVar(name))
             raise ObservedException(error)
         if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
-        return self.wrap(builtins[name], BuiltinSource(name))
+        source = BuiltinSource(name)
+        if builtins is builtins_of(self.frames[0].globals):
+            self.guard("ID", source, builtins[name])
+        return self.wrap(builtins[name], source)
 
     def store_global(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         self.effects.store_global(tx.globals, name, value)

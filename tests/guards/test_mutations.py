@@ -3,6 +3,7 @@ and when the fact is put back."""
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import os
@@ -46,7 +47,10 @@ class Mixin:
 
 
 class Child(Base):
+    named: Any = 2
+
     def __init__(self) -> None:
+        self.named = 4
         self.own, self.items, self.table = 1, [1, 2, 3], {"a": 1, "b": 2}
 
     @property
@@ -60,6 +64,20 @@ class Child(Base):
     @staticmethod
     def fixed() -> Any:
         return 4
+
+
+class Meta(type):
+    fixed = 2
+
+
+class Made(metaclass=Meta):
+    own = 3
+
+
+class Computing(types.ModuleType):
+    @property
+    def SCALE(self) -> int:
+        return 21
 
 
 class Other(Base):
@@ -313,6 +331,7 @@ CASES: dict[str, Case] = {
         HELPERS.shift, "__code__", (lambda x, by=1, *, more=0: x * 50).__code__)),
     "module class": (read_helper_class, lambda w: put(HELPERS.Holder, "k", 8)),
     "module method": (read_helper_class, lambda w: put(HELPERS.Holder, "get", lambda self: 6)),
+    "module's class": (read_module, lambda w: put(HELPERS, "__class__", Computing)),
     "module replaced": (read_imported, lambda w: item(
         sys.modules, "mutated_helpers", types.SimpleNamespace(SCALE=11))),
     "imported name": (read_from_imported, lambda w: put(HELPERS, "SCALE", 5)),
@@ -320,6 +339,10 @@ CASES: dict[str, Case] = {
         sys.modules, "mutated_absent", types.ModuleType("mutated_absent"))),
     "builtin shadowed by a global": (read_length, lambda w: item(globals(), "len", lambda v: 50)),
     "builtin shadowed later": (read_length, lambda w: item(globals(), "abs", lambda v: 70)),
+    "builtin replaced": (lambda w, x: x + ascii(w.text).count("b"), lambda w: put(
+        builtins, "ascii", lambda text: "bbb")),
+    "builtin made": (lambda w, x: x + (made_later() if w.number else 0), lambda w: put(
+        builtins, "made_later", lambda: 4)),
     "list length": (read_length, lambda w: _do(lambda: w.list.append(1), w.list.pop)),
     "list item": (read_length, lambda w: item(w.list, 0, 9)),
     "list item's type": (read_length, lambda w: item(w.list, 0, 1.0)),
@@ -342,6 +365,14 @@ CASES: dict[str, Case] = {
     "class attribute": (lambda w, x: x * w.child.shared, lambda w: put(Base, "shared", 6)),
     "shadowed class attribute": (lambda w, x: x * w.child.shared, lambda w: put(
         w.child, "shared", 6)),
+    "property over an attribute": (lambda w, x: x * w.child.own, lambda w: put(
+        Base, "own", property(lambda self: 50))),
+    "property in place of a class attribute": (lambda w, x: x * w.child.named, lambda w: put(
+        Base, "named", property(lambda self: 50))),
+    "__getattribute__ gained": (lambda w, x: x * w.child.own + w.child.value(), lambda w: put(
+        Child, "__getattribute__", lambda self, name: lambda: 5)),
+    "attribute over one of the metaclass": (lambda w, x: x * Made.fixed, lambda w: put(Made, "fixed", 6)),
+    "metaclass gains": (lambda w, x: x * Made.own, lambda w: put(Meta, "own", property(lambda cls: 6))),
     "subclass gains": (lambda w, x: x * w.child.shared, lambda w: put(Child, "shared", 6)),
     "property": (lambda w, x: x * w.child.twice, lambda w: put(
         Child, "twice", property(lambda self: 50))),
@@ -405,6 +436,7 @@ CASES: dict[str, Case] = {
         w.net._buffers, "offset", torch.zeros(1))),
     "module attribute": (lambda w, x: w.net(x), lambda w: put(w.net, "flag", True)),
     "module attribute from None": (lambda w, x: w.net(x), lambda w: put(w.net, "extra", 3.5)),
+    "class attribute over a submodule": (lambda w, x: w.net(x), lambda w: put(Net, "first", nn.Tanh())),
     "module class attribute": (lambda w, x: w.net(x), lambda w: put(Net, "scale", 4.0)),
     "forward patched": (lambda w, x: w.net(x), lambda w: put(Net, "forward", lambda self, x: x * 7)),
     "forward of an instance": (lambda w, x: w.net(x), lambda w: put(

@@ -257,6 +257,16 @@ class Attributes:
             owner = ObjectSource(found[0], found[0].__qualname__)
             self.trace.guard("DICT_HAS", DictSource(owner), name)
 
+    def guard_unhidden(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
+        """Guards that the class gets nothing that is read before what its instances hold.
+
+        found: the class attribute of this name, which stays behind what an instance holds.
+        """
+        self.guard_search(cls, name, None if found is None else found[0])
+        if found is not None and not is_settled(found[0]) and not isinstance(found[1], Written):
+            place = RawAttribute(found[1], found[0], name, cls, None).source()
+            self.trace.guard("TYPE", place, type(found[1]))
+
     # -- reading ----------------------------------------------------------------------------
 
     def get(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var:
@@ -314,11 +324,15 @@ class Attributes:
             return self.trace.wrap(cls, None)
         if name == "__dict__":
             return InstanceDictVar(var)
+        reader = find_owner(cls, "__getattribute__")
+        self.guard_search(cls, "__getattribute__", None if reader is None else reader[0])
         found = self.find(cls, name)
         if found is not None and is_read_first(found[1]):
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
         own = var.read_own(tx, name)
         if own is not None:
+            if var.real is not None:
+                self.guard_unhidden(cls, name, found)
             return own
         if found is None:
             return None
@@ -385,17 +399,18 @@ class Attributes:
         meta_found = self.find(type(cls), name)
         if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
+        self.guard_unhidden(type(cls), name, meta_found)
         found = self.find(cls, name)
         if found is not None:
             if issubclass(cls, enum.Enum) and name in cls.__members__:
                 return self.trace.wrap(cls.__members__[name], None)
             self.guard_search(cls, name, found[0])
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, None))
+        self.guard_search(cls, name, None)
         if meta_found is not None:
             return self._from_metaclass(tx, var, meta_found, name)
         if isinstance(find_in_mro(type(cls), "__getattr__"), types.FunctionType):
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
-        self.guard_search(cls, name, None)
         self.trace.raise_exception(
             AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'"
         )
@@ -403,6 +418,7 @@ class Attributes:
     def _from_metaclass(
         self, tx: SymbolicFrame, var: ClassVar, found: tuple[type, Any], name: str
     ) -> Var:
+        self.guard_search(type(var.cls), name, found[0])
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
             value = self.trace.run_real(lambda: getattr(var.cls, name))

@@ -69,9 +69,9 @@ class ModuleVar(ObjectVar):
         found = attributes.unless_missing(tx, lambda: attributes.get_plain(tx, self, name))
         if found is None:
             found = self.registered(tx, name)
-        if found is None:
             if attributes.find(cls, name) is None:
                 attributes.guard_search(cls, name, None)
+        if found is None:
             message = f"'{cls.__name__}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class PythonModuleVar(Var):
         if self._trace is not None:
             trace, self._trace = self._trace, None
             trace.guard("ID", self.source, self._module)
+            if self._module.__name__.partition(".")[0] not in FIXED_ROOTS:
+                trace.guard("TYPE", self.source, type(self._module))
         return self._module
 
     tells_place = False
@@ -55,7 +58,7 @@ class PythonModuleVar(Var):
         written, pending = tx.trace.effects.written_global(attributes, name)
         if written and pending is not None:
             return pending
-        if written or name not in attributes:
+        if written or name not in attributes or hasattr(find_in_mro(type(module), name), "__set__"):
             return self._computed(tx, name)
         value = attributes[name]
         root = module.__name__.partition(".")[0]
