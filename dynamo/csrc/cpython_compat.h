@@ -138,6 +138,21 @@ static inline void recursion_credit(PyThreadState *ts, int count) {
 #define CODE_SET_EXTRA _PyCode_SetExtra
 #endif
 
+/* On 3.11 any allocation may collect garbage, whose finalisers may change what borrowed references
+ * lean on; later the evaluator does that between two instructions. */
+static inline int hold_garbage(void) {
+#if PY_VERSION_HEX < 0x030C0000
+    return PyGC_Disable();
+#else
+    return 0;
+#endif
+}
+static inline void free_garbage(int held) {
+    if (held) {
+        PyGC_Enable();
+    }
+}
+
 /* From 3.13 on not every change gives a dict a new version; watchers hear of all of them. */
 #define DICTS_ARE_WATCHED (PY_VERSION_HEX >= 0x030D0000)
 

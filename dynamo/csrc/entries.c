@@ -39,13 +39,13 @@ static void free_code_state(void *extra) {
     if (code == NULL) {
         return;
     }
-    for (RegionState *state = code->states; state != NULL;) {
-        RegionState *next = state->next_of_code;
+    while (code->states != NULL) { /* what an entry lets go of may take a region with it */
+        RegionState *state = code->states;
+        code->states = state->next_of_code;
         unlink_state(state);
         state->region = NULL;
         clear_state(state);
         PyMem_Free(state);
-        state = next;
     }
     PyMem_Free(code);
 }
@@ -185,10 +185,11 @@ Py_ssize_t count_entries(PyCodeObject *code) {
 }
 
 PyObject *list_entries(RegionState *state) {
-    Py_ssize_t count = state ? state->count : 0;
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyList_SET_ITEM(list, i, Py_NewRef(state->entries[i]));
+    PyObject *list = PyList_New(0); /* this may collect garbage, which may remove entries */
+    for (Py_ssize_t i = 0; list != NULL && state != NULL && i < state->count; i++) {
+        if (PyList_Append(list, (PyObject *)state->entries[i]) < 0) {
+            Py_CLEAR(list);
+        }
     }
     return list;
 }

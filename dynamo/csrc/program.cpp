@@ -51,7 +51,7 @@ int run_python(Program *program, const GuardScope *scope, PyObject **inputs, int
     program->running = nested;
     *failed = outcome >= 0 ? outcome : -1;
     int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
-    if (outcome == FAILED_WITH_ERROR) {
+    if (outcome != HOLDS) {
         PyErr_Clear();  // a comparison that raises is a comparison that fails
     }
     release(owned);
@@ -68,6 +68,7 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *
         return run_python(program, scope, inputs, failed);
     }
     program->running = true;
+    int garbage = hold_garbage();
     Run run{scope, nullptr, program->owned, false};
     Answer answer = plan_run(program, run, failed);
     int outcome = answer == PLAN_HOLDS ? HOLDS : *failed;
@@ -82,9 +83,10 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *
     program->running = false;
     *failed = outcome >= 0 ? outcome : -1;
     int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
-    if (outcome == FAILED_WITH_ERROR) {
+    if (outcome != HOLDS) {
         PyErr_Clear();  // a comparison that raises is a comparison that fails
     }
+    free_garbage(garbage);
     release(*program->owned);
     if (outcome == NEEDS_PYTHON) {
         program->runs_python = true;

@@ -152,13 +152,6 @@ static PyObject *region_add(Region *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *region_reset(Region *self, PyObject *unused) {
-    for (RegionState *state = self->states; state != NULL; state = state->next_of_region) {
-        clear_state(state);
-    }
-    Py_RETURN_NONE;
-}
-
 static PyObject *region_codes(Region *self, PyObject *unused) {
     PyObject *list = PyList_New(0);
     for (RegionState *s = self->states; list != NULL && s != NULL; s = s->next_of_region) {
@@ -167,6 +160,15 @@ static PyObject *region_codes(Region *self, PyObject *unused) {
         }
     }
     return list;
+}
+
+static PyObject *region_reset(Region *self, PyObject *unused) {
+    PyObject *codes = region_codes(self, NULL); /* an entry may hold its own code, and so its state */
+    for (RegionState *s = self->states; codes != NULL && s != NULL; s = s->next_of_region) {
+        clear_state(s);
+    }
+    Py_XDECREF(codes);
+    return codes ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyMethodDef region_methods[] = {
@@ -391,8 +393,11 @@ static PyObject *forget_code(PyObject *module, PyObject *code) {
         return PyErr_Format(PyExc_TypeError, "forget() takes a code object");
     }
     CodeState *owner = code_state((PyCodeObject *)code, 0);
-    for (RegionState *s = owner ? owner->states : NULL; s != NULL; s = s->next_of_code) {
-        clear_state(s);
+    RegionState *s = owner ? owner->states : NULL;
+    while (s != NULL) {
+        int filled = s->count > 0 || s->mark != MARK_NONE;
+        clear_state(s); /* what goes with the entries may take other regions with it: from the start */
+        s = filled ? owner->states : s->next_of_code;
     }
     Py_RETURN_NONE;
 }

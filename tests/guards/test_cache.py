@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from typing import Any
@@ -153,3 +154,40 @@ def test_entries_may_die_while_other_threads_call() -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+class Emptying:
+    """Garbage whose finaliser empties a list."""
+
+    def __init__(self, place: list[Any]) -> None:
+        self.place, self.cycle = place, self
+
+    def __del__(self) -> None:
+        self.place[0].clear()
+
+
+def first_two(x: torch.Tensor, items: list[torch.Tensor]) -> torch.Tensor:
+    return x + items[0] + items[1]
+
+
+def test_no_garbage_is_collected_between_guards() -> None:
+    """Else a finaliser takes away what the guards have just found in a list."""
+    compiled = dynamo.compile(first_two, backend="eager")
+    x, before = torch.ones(3), gc.get_threshold()
+    expected = torch.full((3,), 6.0)
+    place = [[torch.full((3,), 2.0), torch.full((3,), 3.0)]]
+    compiled(x, place[0])
+    for trial in range(120):
+        place[0] = [torch.full((3,), 2.0), torch.full((3,), 3.0)]
+        gc.collect()
+        gc.disable()
+        kept = [Emptying(place) for _ in range(3)]
+        del kept
+        gc.set_threshold(trial % 40 + 1)
+        gc.enable()
+        try:
+            result = compiled(x, place[0])
+        except IndexError:  # it was empty before
+            result = expected
+        gc.set_threshold(*before)
+        assert torch.equal(result, expected)

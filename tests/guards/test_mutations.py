@@ -341,7 +341,7 @@ CASES: dict[str, Case] = {
     "builtin shadowed later": (read_length, lambda w: item(globals(), "abs", lambda v: 70)),
     "builtin replaced": (lambda w, x: x + ascii(w.text).count("b"), lambda w: put(
         builtins, "ascii", lambda text: "bbb")),
-    "builtin made": (lambda w, x: x + (made_later() if w.number else 0), lambda w: put(
+    "builtin made": (lambda w, x: x + made_later(), lambda w: put(  # noqa: F821
         builtins, "made_later", lambda: 4)),
     "list length": (read_length, lambda w: _do(lambda: w.list.append(1), w.list.pop)),
     "list item": (read_length, lambda w: item(w.list, 0, 9)),

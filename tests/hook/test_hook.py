@@ -377,3 +377,23 @@ def test_no_reference_is_lost(stacksize: int, calls: int) -> None:
         call(value, k=key)
     assert [sys.getrefcount(item) for item in objects] == before
     assert abs(sys.getallocatedblocks() - blocks) < 200
+
+
+def self_holding(region: hook.Region) -> types.CodeType:
+    """A code object that nothing but its own entry keeps alive."""
+    scope: dict[str, Any] = {}
+    exec(compile("def own(a):\n    return a", "<made>", "exec"), scope)
+    code = scope["own"].__code__
+    region.add(code, hook.Entry(code.replace(co_name="new"), program([is_int()], ("a",)), code))
+    return code
+
+
+@pytest.mark.parametrize("forget", [lambda r, code: r.reset(), lambda r, code: hook.forget(code)])
+def test_entries_that_hold_their_own_code_are_forgotten(forget: Callable[..., Any]) -> None:
+    region = hook.Region(lambda frame: None)
+    codes = [weakref.ref(self_holding(region)) for _ in range(20)]
+    for code in list(region.codes()):
+        forget(region, code)
+    del code
+    gc.collect()
+    assert region.codes() == [] and all(code() is None for code in codes)
