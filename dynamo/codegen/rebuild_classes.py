@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.variables import made_classes
+from dynamo.symbolic.variables.objects import EnumVar
 
 
 @rebuilds(made_classes.MadePartVar)
@@ -11,17 +12,37 @@ def class_part(rebuilder: Rebuilder, var: made_classes.MadePartVar) -> None:
     rebuilder.call_keywords(var.function, var.args, var.kwargs)
 
 
-@rebuilds(made_classes.MadeClassVar)
-def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
-    """An empty class, which is then filled: its parts may refer to it."""
+def bare_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
     emitter = rebuilder.emitter
     emitter.start_call_const(made_classes.make_bare)
-    emitter.load_const(var.kind)
+    if var.kind_var is not None:
+        rebuilder.load(var.kind_var)
+    else:
+        emitter.load_const(var.kind)
     emitter.load_const(var.cls.__name__)
     rebuilder.build("BUILD_TUPLE", var.bases)
     emitter.load_const(tuple(var.names))
     emitter.load_const(var.fixed)
     emitter.call(5)
+
+
+@rebuilds(EnumVar)
+def enum_member(rebuilder: Rebuilder, var: EnumVar) -> None:
+    """A member of an enumeration that the trace has made."""
+    if var.class_var is None:
+        rebuilder.emitter.load_const(var.real)
+    else:
+        rebuilder.call_const(getattr, var.class_var, var.real.name)
+
+
+@rebuilds(made_classes.MadeClassVar)
+def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
+    """An empty class, which is then filled: its parts may refer to it."""
+    emitter = rebuilder.emitter
+    if var.recipe is not None:
+        rebuilder.call_const(var.recipe[0], *var.recipe[1])
+    else:
+        bare_class(rebuilder, var)
     rebuilder.keep(var)
     for name, value in var.entries.items():
         if name not in var.fixed:

@@ -239,6 +239,8 @@ class ObjectProtocol:
         if result is not None:
             return result
         found = find_owner(type(cls), "__call__")
+        if found is not None and found[1] is dict:  # a TypedDict
+            return tx.trace.call(tx, dict, *args, **kwargs)
         if found is not None and isinstance(found[1], types.FunctionType):
             if not issubclass(cls, enum.Enum):
                 raw = RawAttribute(found[1], found[0], "__call__", type(cls), var)
@@ -337,7 +339,9 @@ class ObjectProtocol:
         missing = [name for name in cls._fields if name not in items]
         if missing:
             raise Break("argument_mismatch", f"{cls.__qualname__}: {missing}")
-        return NamedTupleVar(cls, [items[name] for name in cls._fields])
+        made = NamedTupleVar(cls, [items[name] for name in cls._fields])
+        made.class_var = self.made.vars.get(cls)
+        return made
 
     # -- attributes -------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@ left of them outside."""
 
 from __future__ import annotations
 
+import enum
+import typing
 from typing import Any
 
 import pytest
@@ -293,6 +295,117 @@ r = weakref.ref(A); return x + 1, r() is A
 class A:
     def __class_getitem__(cls, k): return (cls.__name__, k)
 return x + 1, A[3]
+# namedtuple
+P = collections.namedtuple('P', 'a b')
+p = P(x + 1, 2); return p.a, p.b, p._fields, P.__name__
+# NamedTuple
+class P(typing.NamedTuple):
+    a: int
+    b: int = 3
+p = P(x + 1); return p.a, p.b, p
+# enum
+class E(enum.Enum):
+    A = 1
+    B = 2
+return x + E.A.value, E(2).name, [e.name for e in E]
+# protocol
+class P(typing.Protocol):
+    def m(self): ...
+class Q(P):
+    def m(self): return 3
+return x + Q().m()
+# instancecheck
+class M(type):
+    def __instancecheck__(cls, o): return o == 3
+class A(metaclass=M): pass
+return x + 1, isinstance(3, A), isinstance(4, A)
+# named tuples
+P = collections.namedtuple('P', ['a', 'b'], defaults=[5])
+p = P(x + 1)
+class Q(P):
+    def tot(self): return self.a + self.b
+q = Q(1, b=2)
+return (p.a, p.b, p._replace(b=4).b, P._make([1, 2]) == (1, 2), q.tot(), isinstance(q, P), repr(P(1, 2)), P(1)._asdict(),
+        [*q], P.__doc__, P.__module__, hash(P(1, 2)) == hash((1, 2)))
+# wrong named tuples
+out = []
+for fn in (lambda: collections.namedtuple('P', 'a a'), lambda: collections.namedtuple('P', 'a def'), lambda: collections.namedtuple('1', 'a'),
+           lambda: collections.namedtuple('P', 'a', defaults=[1, 2])):
+    try: fn()
+    except (ValueError, TypeError) as e: out.append(repr(e))
+return x + 1, out
+# typed fields
+class P(typing.NamedTuple):
+    "doc"
+    a: int
+    b: 'str' = 'q'
+    c: typing.Any = None
+    @property
+    def both(self): return self.a, self.b
+    @classmethod
+    def new(cls): return cls(7)
+return x + P.new().a, P(1).both, P.__doc__, P.__annotations__['b'], P(1) < P(2), P.__qualname__
+# functional
+P = typing.NamedTuple('P', [('a', int), ('b', str)])
+return x + P(1, 'q').a, P._fields, P.__annotations__['a'], P.__module__
+# typed dict
+class T(typing.TypedDict, total=False):
+    a: int
+t = T(a=1); t['b'] = x
+return t, type(t) is dict, T.__name__, T.__total__
+# enumerations
+class E(enum.Enum):
+    "doc"
+    A = 1
+    B = 'b'
+    C = A
+    _p = 3
+    def m(self): return self.value, self.name
+    @property
+    def up(self): return self.name.upper()
+    @classmethod
+    def first(cls): return cls.A
+    @staticmethod
+    def st(): return 5
+out = []
+for fn in (lambda: E(9), lambda: E['Z'], lambda: E.Z):
+    try: fn()
+    except Exception as e: out.append(repr(e))
+d = {E.A: 1, E.B: 2}
+return (x + E.A.value, out, E.C is E.A, E.B.m(), E.A.up, E.first() is E('b'), E.st(), d[E.C], [e.name for e in E], len(E), E.A in E,
+        isinstance(E.A, E), E.A == E.B, f'{E.A} {E.B!r}', list(E.__members__), E.__doc__, bool(E.A))
+# other enumerations
+class I(enum.IntEnum):
+    A = enum.auto()
+    B = enum.auto()
+class F(enum.Flag):
+    R = enum.auto()
+    W = enum.auto()
+class S(enum.StrEnum):
+    Q = enum.auto()
+return x * I.B, I.A < I.B, I.A + 1, (F.R | F.W).value, F.R in (F.R | F.W), S.Q + 'x', S.Q.upper(), sorted([I.B, I.A])[0] is I.A
+# slots of a dataclass
+@dataclasses.dataclass(slots=True, order=True)
+class A:
+    a: int
+    b: typing.Any = 2
+    def m(self): return self.a + self.b
+a = A(1)
+try: a.c = 1
+except AttributeError as e: return x + a.m(), str(e), A.__slots__, a == A(1, 2), repr(a), A(1) < A(3)
+# metaclass made here
+class Meta(type):
+    def __new__(mcs, name, bases, ns, **kw):
+        ns['extra'] = len(kw); return super().__new__(mcs, name, bases, ns)
+    def __init__(cls, name, bases, ns, **kw): super().__init__(name, bases, ns); cls.flag = kw
+    def __call__(cls, *a): o = super().__call__(*a); o.via = 1; return o
+    def __len__(cls): return 7
+    @property
+    def label(cls): return cls.__name__ + '!'
+class A(metaclass=Meta, z=1):
+    def __init__(self, v=0): self.v = v
+class B(A): pass
+return x + len(B), A.extra, A(3).via, A(3).v, type(B) is Meta, isinstance(A, Meta), A.label, A.flag, hasattr(A(), 'label')
 ''')
 
 # What eager can see of a class that outlives the call is what it sees of the compiled one.
@@ -392,28 +505,65 @@ class A: pass
 A.m = lambda self: 5
 setattr(A, 'k', x * 2)
 KEEP.append((A, A())); return A().m(), A.k
+# esc named tuple
+P = collections.namedtuple('P', 'a b')
+KEEP.append((P, P(1, 2))); return x + 1, P(x, 3), type(P(1, 2)) is P
+# esc typed named tuple
+class P(typing.NamedTuple):
+    a: int = 1
+    b: 'str' = 'q'
+    def m(self): return self.a
+p = P(x + 1); KEEP.append((P, P())); return p.m(), p
+# esc named subclass
+class P(collections.namedtuple('P', 'a')):
+    def m(self): return self.a
+p = P(x + 1); KEEP.append((P, P(3))); return p.m(), p
+# esc enum
+class E(enum.Enum):
+    A = 1
+    B = enum.auto()
+    def m(self): return self.value * 2
+KEEP.append((E, E.B)); return x + E.B.m(), E.A.name
+# esc member
+class E(enum.IntEnum):
+    A = 4
+return E.A, x + E.A, KEEP.append((E, E.A))
+# esc slots
+@dataclasses.dataclass(slots=True)
+class A:
+    a: int = 1
+a = A(x + 2); KEEP.append((A, a)); return a.a, a
+# esc metaclass
+class Meta(type):
+    def __len__(cls): return 7
+    def hi(cls): return cls.__name__
+class A(metaclass=Meta):
+    k = 1
+a = A(); KEEP.append((A, a)); return x + len(A), A.hi()
+# enum across a break
+class E(enum.Enum):
+    A = 1
+m = E.A
+dynamo.graph_break()
+KEEP.append((E, m)); return x + E.A.value, m is E.A
 ''')
 
 # Not captured as one graph, and right.
 BREAKS = table('''
+# subclasses
+class A: pass
+class B(A): pass
+return x + 1, len(A.__subclasses__())
+# enum member set
+class E(enum.Enum):
+    A = 1
+try: E.A = 3
+except AttributeError as e: return x + 1, str(e)
 # break inside method
 class A:
     def __init__(self): self.q = x + 1; dynamo.graph_break(); self.r = self.q * 2
     def m(self): return super().__repr__() is not None
 a = A(); return a.r, a.m(), a
-# namedtuple
-P = collections.namedtuple('P', 'a b')
-p = P(x + 1, 2); return p.a, p.b, p._fields, P.__name__
-# NamedTuple
-class P(typing.NamedTuple):
-    a: int
-    b: int = 3
-p = P(x + 1); return p.a, p.b, p
-# enum
-class E(enum.Enum):
-    A = 1
-    B = 2
-return x + E.A.value, E(2).name, [e.name for e in E]
 # autograd function
 class F(torch.autograd.Function):
     @staticmethod
@@ -421,10 +571,6 @@ class F(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g): return g * 3
 return F.apply(x)
-# subclasses
-class A: pass
-class B(A): pass
-return x + 1, len(A.__subclasses__())
 # type hints
 class A:
     a: 'int'
@@ -442,21 +588,10 @@ class A:
     def g(self): return 2
     h = functools.partialmethod(ff, 3)
 return x + A().ff(1), A.g.__name__, A().g(), A().h()
-# protocol
-class P(typing.Protocol):
-    def m(self): ...
-class Q(P):
-    def m(self): return 3
-return x + Q().m()
 # del in class
 class A:
     def __del__(self): LOG.append('del')
 a = A(); del a; return x + 1, LOG
-# instancecheck
-class M(type):
-    def __instancecheck__(cls, o): return o == 3
-class A(metaclass=M): pass
-return x + 1, isinstance(3, A), isinstance(4, A)
 # new
 class A:
     def __new__(cls, v): o = super().__new__(cls); o.v = v; return o
@@ -477,6 +612,8 @@ def test_right_with_breaks(name: str, text: str) -> None:
 def facts_of(cls: Any, instance: Any) -> list[Any]:
     """What a program can see of a class and an instance of it."""
     entries = {k: v for k, v in vars(cls).items() if k not in ("__dict__", "__weakref__")}
+    if issubclass(cls, (enum.Enum, tuple)):  # their methods are stored last
+        entries = dict(sorted(entries.items()))
     kept = vars(instance) if hasattr(instance, "__dict__") else {}
     me = getattr(instance, "me", None)
     return [
@@ -526,3 +663,21 @@ def test_an_argument_equal_to_an_entry_is_guarded() -> None:
     x = torch.ones(2)
     for k in (2, 2, 3, 3, 4, (), (1,)):
         assert compiled(x, k)[1:] == (2, (), k)
+
+
+def test_a_typed_dict_is_left() -> None:
+    def f(x: torch.Tensor) -> Any:
+        class T(typing.TypedDict, total=False):
+            "doc"
+            a: int
+            b: str
+
+        return x + T(a=2)["a"], T
+
+    y, made = dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(2))
+    want = f(torch.ones(2))[1]
+    assert torch.equal(y, torch.full((2,), 3.0)) and made is not want
+    for fact in ("__name__", "__qualname__", "__module__", "__doc__", "__total__", "__annotations__",
+                 "__optional_keys__", "__bases__"):
+        assert getattr(made, fact) == getattr(want, fact), fact
+    assert type(made(a=1)) is dict and type(made) is type(want)

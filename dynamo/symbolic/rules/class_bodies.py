@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import enum
 import functools
+import types
+import typing
 from _abc import _abc_init  # type: ignore[import-not-found]
 from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.rules.library_classes import (
+    EnumBody,
+    enum_class,
+    named_tuple_class,
+    only_base,
+    typed_dict_class,
+)
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
@@ -37,6 +47,10 @@ NONE = ConstVar(None)
 # Metaclasses that do nothing beyond what `MadeClasses.make` does.
 PLAIN_METACLASSES = (type, ABCMeta)
 
+# Methods of a metaclass that the evaluator's own questions about a class would call.
+ASKED_OF_KINDS = ("__hash__", "__eq__", "mro", "__getattribute__", "__getattr__",
+                  "__subclasscheck__", "__init_subclass__")
+
 
 @rule([builtins.__build_class__])
 def build_class(
@@ -45,11 +59,17 @@ def build_class(
     """`class name(*bases, **keywords): body`."""
     if not isinstance(body, FunctionVar):
         raise Break("class_definition", repr(body))
+    if only_base(bases) in (typing.NamedTuple, typing.TypedDict) and not set(keywords) - {"total"}:
+        return class_of_fields(tx, body, name, only_base(bases), keywords)
     classes = class_vars(bases)
     metaclass = keywords.pop("metaclass", None)
     if metaclass is not None and not isinstance(metaclass, ClassVar):
         raise Break("class_definition", f"its metaclass is {metaclass!r}")
     kind = winner(tx, type if metaclass is None else metaclass.cls, classes)
+    if kind is enum.EnumType:
+        members = EnumBody()
+        tx.run_class_body(body, members)
+        return enum_class(tx, name, classes, members, keywords)
     arguments = [name, TupleVar(list(classes))]
     prepare = find_in_mro(kind, "__prepare__")
     namespace: Var = DictVar()
@@ -64,6 +84,19 @@ def build_class(
     if isinstance(cell, CellVar) and cell.peek(tx.trace) is not made:
         raise Break("class_definition", "its metaclass leaves __class__ empty")
     return made
+
+
+def class_of_fields(
+    tx: SymbolicFrame, body: FunctionVar, name: Var, base: Any, keywords: dict[str, Var]
+) -> Var:
+    """`class name(NamedTuple)` or `class name(TypedDict)`."""
+    fields = DictVar()
+    tx.run_class_body(body, fields)
+    if base is typing.NamedTuple:
+        if keywords:
+            raise Break("class_definition", repr(name))
+        return named_tuple_class(tx, name, fields)
+    return typed_dict_class(tx, name, fields, keywords.get("total", ConstVar(True)).as_constant())
 
 
 def class_vars(bases: tuple[Var, ...] | list[Var]) -> list[ClassVar]:
@@ -94,7 +127,7 @@ def make_type(
     """`type.__new__(kind, name, bases, namespace, **keywords)`."""
     made = tx.trace.made
     content = getattr(namespace, "content", None) or namespace
-    if kind in made.vars or not isinstance(content, DictVar) or any(
+    if not is_silent_kind(tx, kind) or not isinstance(content, DictVar) or any(
         issubclass(base.cls, torch.Tensor | torch.jit.ScriptModule) for base in bases
     ):
         raise Break("class_definition", repr(name))
@@ -109,6 +142,12 @@ def make_type(
         set_name(tx, var, key, value)
     init_subclass(tx, var, keywords)
     return var
+
+
+def is_silent_kind(tx: SymbolicFrame, kind: type) -> bool:
+    """True where nothing of a metaclass that the trace has made is asked behind its back."""
+    return kind not in tx.trace.made.vars or not any(
+        isinstance(find_in_mro(kind, name), types.FunctionType) for name in ASKED_OF_KINDS)
 
 
 def set_name(tx: SymbolicFrame, cls: MadeClassVar, name: str, value: Var) -> None:
@@ -165,7 +204,7 @@ def register_part(function: Any) -> None:
 
 
 for _function in (property, classmethod, staticmethod, functools.cached_property,
-                  dataclasses.field):
+                  dataclasses.field, enum.auto):
     register_part(_function)
 
 
@@ -181,7 +220,7 @@ def process_dataclass(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) ->
     before = cls.cls
     after = tx.trace.run_real(lambda: process(before, *values))
     if after is not before:  # slots=True
-        raise Break("class_definition", "dataclass(slots=True)")
+        return tx.trace.made.make_by(process, [cls, *values], tx.step_at_start)
     cls.decorators.append((process, values))
     tx.trace.made.note_parts(cls)
     return cls

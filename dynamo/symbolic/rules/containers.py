@@ -145,7 +145,9 @@ def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
     if kind is tuple:
         return TupleVar(values)
     if hasattr(kind, "_fields"):
-        return NamedTupleVar(kind, values)
+        named = NamedTupleVar(kind, values)
+        named.class_var = tx.trace.made.vars.get(kind)
+        return named
     made = make_value(kind, TupleVar(values)) if value_base(kind) is tuple else None
     if made is None:
         raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")

@@ -219,6 +219,11 @@ class NamedTupleVar(TupleVar):
         super().python_type()
         return self.cls
 
+    def children(self) -> Iterable[Var]:
+        yield from super().children()
+        if self.class_var is not None:
+            yield self.class_var
+
     def as_constant(self) -> Any:
         return self.rebuild([item.as_constant() for item in self.items])
 

@@ -44,7 +44,8 @@ class MadeClassVar(ClassVar):
     entries: what its body left, by name, and what was stored later; names: those of the body;
     fixed: those that `type.__new__` takes, as constants; subclasses: those made in the trace, too;
     decorators: (function, arguments), called with the class when it is complete; step: the
-    instruction that made it.
+    instruction that made it. kind_var: its metaclass, where that is made in the trace, too.
+    recipe: a function and its arguments, for a class that the standard library makes.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class MadeClassVar(ClassVar):
         self.entries = entries
         self.fixed = fixed
         self.step = step
+        self.kind_var: MadeClassVar | None = None
+        self.recipe: tuple[Callable[..., type], tuple[Any, ...]] | None = None
         self.names = list(entries)
         self.subclasses: list[MadeClassVar] = []
         self.decorators: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
@@ -65,6 +68,10 @@ class MadeClassVar(ClassVar):
         if self.must_stay(name):
             super().set_attr(tx, name, value)
             return
+        self.store(tx, name, value)
+
+    def store(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        """`type.__setattr__(self, name, value)`."""
         type.__setattr__(self.cls, name, tx.trace.made.stand_in(value))
         self.entries[name] = value
         tx.trace.made.note_parts(self)
@@ -94,6 +101,10 @@ class MadeClassVar(ClassVar):
     def children(self) -> Iterable[Var]:
         yield from self.bases
         yield from self.subclasses
+        if self.kind_var is not None:
+            yield self.kind_var
+        if self.recipe is not None:
+            yield from (arg for arg in self.recipe[1] if isinstance(arg, Var))
         yield from (value for name, value in self.entries.items() if name not in self.fixed)
 
 
@@ -228,6 +239,7 @@ class MadeClasses:
         real_bases = tuple(base.cls for base in bases)
         model = self.trace.run_real(lambda: make_bare(kind, name, real_bases, list(entries), fixed))
         var = MadeClassVar(model, kind, bases, entries, fixed, step)
+        var.kind_var = self.vars.get(kind)
         self.vars[model] = var
         for base in bases:
             if isinstance(base, MadeClassVar):
@@ -237,6 +249,20 @@ class MadeClasses:
             if key not in fixed:
                 store_entry(model, key, self._entry(key, value))
         finish(model)
+        self.note_parts(var)
+        return var
+
+    def make_by(
+        self, function: Callable[..., type], args: list[Any], step: int
+    ) -> MadeClassVar:
+        """The class that a function of the standard library makes of constants and made classes."""
+        real = [arg.cls if isinstance(arg, MadeClassVar) else arg for arg in args]
+        model = self.trace.run_real(lambda: function(*real))
+        bases = [ClassVar(base, None, None) for base in model.__bases__]
+        var = MadeClassVar(model, type(model), bases, {}, {}, step)
+        var.recipe = function, tuple(args)
+        self.vars[model] = var
+        self.trace.remember(model, var)
         self.note_parts(var)
         return var
 

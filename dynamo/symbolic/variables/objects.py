@@ -351,7 +351,8 @@ class EnumVar(ObjectVar):
         value = self.real.__dict__.get(name, self)
         if value is self:
             return None
-        assert self.source is not None
+        if self.source is None:
+            return tx.trace.constant(value)
         return tx.trace.constant(value) if name in ("_value_", "_name_") else tx.trace.wrap(
             value, ItemSource(DictSource(self.source), name)
         )
