@@ -39,7 +39,8 @@ from dynamo.base.events import Event
 from dynamo.cache import EntryRecord, function_modes
 from dynamo.codegen.again import can_run_again
 from dynamo.codegen.continuation import Continuations
-from dynamo.codegen.generate import Plan, exit_roots, generate, live_frames
+from dynamo.codegen.generate import Plan, exit_roots, generate
+from dynamo.codegen.live import live_frames
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program

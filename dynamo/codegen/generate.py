@@ -25,11 +25,13 @@ from dynamo.codegen import rebuild_iterators as rebuild_iterators
 from dynamo.codegen.continuation import STACK, Continuations, Layout
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
+from dynamo.codegen.live import RECEIVER
 from dynamo.codegen.operands import operands, real_effect
 from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
 from dynamo.codegen.release import release
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
+from dynamo.hook import call_moving
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -41,9 +43,6 @@ from dynamo.symbolic.variables.numbers import is_open
 if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("dynamo.codegen.rebuild_arrays")
 GRAPH_INPUTS = "__graph_inputs"
-RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
-# Functions that read all locals of the frame that calls them, dead ones too.
-FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
 # Reading these names of the frame in the new code would not find what the program would.
 NAME_OPS = {
     "LOAD_FAST": "cannot access local variable '{}' where it is not associated with a value",
@@ -82,57 +81,6 @@ class Plan:
     draws: tuple[int, ...] = ()
 
 
-def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
-    """The exit without locals and cells that nothing can read any more."""
-    frames = []
-    for state in exit.frames:
-        live = codes.liveness(state.code).at(state.instruction)
-        if state is not exit.frames[0]:
-            live = codes.liveness(state.code).at(state.instruction + 1) | _handler_names(
-                state, codes
-            )
-        keep_all = exit.reason.code == "frame_introspection" or not FRAME_READERS.isdisjoint(
-            state.code.co_names
-        )
-        first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
-        receiver = receiver_of(state) if first else {}
-        frames.append(
-            FrameState(
-                code=state.code,
-                instruction=state.instruction,
-                stack=state.stack,
-                locals=receiver
-                | {
-                    name: var
-                    for name, var in state.locals.items()
-                    if keep_all or name in live or name in first
-                },
-                cells={
-                    name: var
-                    for name, var in state.cells.items()
-                    if keep_all or name in live or name == "__class__"
-                },
-                globals=state.globals,
-                line=state.line,
-            )
-        )
-    return BreakExit(exit.reason, tuple(frames), exit.branches)
-
-
-def receiver_of(state: FrameState) -> dict[str, Var]:
-    """What `super()` without arguments takes: the first argument, which may lie in a cell."""
-    cell = state.cells.get(state.code.co_varnames[0])
-    contents = () if cell is None else tuple(cell.children())
-    return {RECEIVER: contents[0]} if contents else {}
-
-
-def _handler_names(state: FrameState, codes: CodeCache) -> frozenset[str]:
-    handler = codes.decode(state.code).handlers[state.instruction]
-    if handler is None:
-        return frozenset()
-    return codes.liveness(state.code).at(handler.target)
-
-
 def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
     """What leaves the trace."""
     if isinstance(exit, ReturnExit):
@@ -164,7 +112,7 @@ class Generator:
         self.depth = 0
         self.draws = Draws(self.rebuilder, plan.effects)
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
-        self.leaves: list[Raw] = []  # calls of continuations, and raises that no handler here sees
+        self.leaves: list[Raw] = []  # where the program's code runs again, see `release`
 
     def run(self) -> CodeType:
         emitter = self.emitter
@@ -300,9 +248,9 @@ class Generator:
         def action() -> None:
             for var in used_stack:
                 self.rebuilder.load(var)
+            first = len(self.raw.instructions)
             self._copy(level.decoded, instruction, without_null=bool(null))
-            if instruction.op in ENDS and level.handler is None:
-                self.leaves.append(self.raw.instructions[-1])
+            self.leaves.append(self.raw.instructions[first])
 
         def after() -> None:
             if instruction.op in ENDS:
@@ -368,7 +316,7 @@ class Generator:
         def action() -> None:
             self.rebuilder.load(top)
             if loop:
-                emitter.emit("FOR_ITER", target=other)
+                self.leaves.append(emitter.emit("FOR_ITER", target=other))
                 return
             if or_pop:
                 emitter.emit("COPY", 1)
@@ -501,7 +449,8 @@ class _Level:
             Fact(LocalSource(name), "size", axis)
             for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
         })  # fmt: skip
-        emitter.start_call(lambda: self._load_function(code, cells))
+        emitter.start_call_const(call_moving)
+        self._load_function(code, cells)
         for name in locals_:
             generator.rebuilder.load(state.locals[name])
         count = len(locals_)
@@ -512,7 +461,7 @@ class _Level:
         for name in names:
             emitter.load_fast(name)
             emitter.delete_fast(name)
-        generator.leaves.append(emitter.call(count + len(names)))
+        generator.leaves.append(emitter.call(1 + count + len(names)))
 
     def _ordered_locals(self, form: str, instruction: int) -> list[str]:
         names = list(self.state.locals)

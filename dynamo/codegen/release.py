@@ -2,10 +2,11 @@
 
 A frame that an exception's traceback holds keeps its locals: where one of them holds the exception,
 both, and all else that the frame holds, stay until the garbage collector runs. So the last load of
-a local moves its value out, and locals that nobody has moved are emptied where the frame is left.
+a local moves its value out, and locals that nobody has moved are emptied before code of the program
+runs.
 
-In: the instructions of the new code, and where it calls what goes on in its place or raises. Out:
-the same list with instructions that empty locals.
+In: the instructions of the new code, and where code of the program runs or goes on. Out: the same
+list with instructions that empty locals.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ ENDS = frozenset(("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD"))
 
 
 def release(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
-    """kept: locals that stay as they are; leaves: the calls and raises that leave the frame."""
+    """Adds the instructions that empty locals.
+
+    kept: locals that stay as they are; leaves: the calls of continuations, and the instructions of
+    the program that run in the frame.
+    """
     live, ended = _live_after(raw), True
     for position in range(len(raw.instructions) - 1, -1, -1):
         item = raw.instructions[position]

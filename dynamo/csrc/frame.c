@@ -330,7 +330,54 @@ done:
     return result;
 }
 
+/* The frame that the arguments went to holds them by now. */
+static void release_moved(Moved *moved) {
+    thread_region.moved = moved->outer;
+    while (moved->count > 0) {
+        Py_DECREF(moved->items[--moved->count]);
+    }
+}
+
+#define FEW_ARGUMENTS 16
+
+/* `call_moving(function, *args)`: a call for which the caller keeps no reference to the arguments,
+ * so that each dies when the function lets go of it. Up to 3.13, `args` are the slots of the
+ * caller's stack, which it clears after the call: they are given something else to hold. */
+PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count < 1) {
+        return PyErr_Format(PyExc_TypeError, "call_moving() takes a function");
+    }
+#if PY_VERSION_HEX >= 0x030E0000
+    return PyObject_Vectorcall(args[0], args + 1, count - 1, NULL);
+#else
+    PyObject *few[FEW_ARGUMENTS], **items = few, **slots = (PyObject **)args + 1;
+    Moved moved = {few, count - 1, thread_region.moved};
+    if (moved.count > FEW_ARGUMENTS) {
+        moved.items = items = PyMem_New(PyObject *, moved.count);
+        if (items == NULL) {
+            return PyErr_NoMemory();
+        }
+    }
+    for (Py_ssize_t i = 0; i < moved.count; i++) {
+        items[i] = slots[i];
+        slots[i] = Py_NewRef(Py_None);
+    }
+    thread_region.moved = &moved;
+    PyObject *result = PyObject_Vectorcall(args[0], items, count - 1, NULL);
+    if (moved.count > 0) { /* no frame was offered to the hook */
+        release_moved(&moved);
+    }
+    if (items != few) {
+        PyMem_Free(items);
+    }
+    return result;
+#endif
+}
+
 PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
+    if (thread_region.moved != NULL) {
+        release_moved(thread_region.moved);
+    }
     Region *region = thread_region.region;
     PyCodeObject *code = FRAME_CODE(frame);
     if (region == NULL || throwflag || !(code->co_flags & CO_OPTIMIZED) ||

@@ -55,6 +55,13 @@ typedef struct {
     int compiled; /* code made by the compiler: never offered */
 } CodeState;
 
+/* Arguments on their way into a frame, see `call_moving`. */
+typedef struct Moved {
+    PyObject **items;
+    Py_ssize_t count;
+    struct Moved *outer;
+} Moved;
+
 typedef struct {
     Region *region; /* strong */
     Region **saved; /* stack of `with` statements; strong or NULL */
@@ -62,6 +69,7 @@ typedef struct {
     PyCodeObject *pending_code; /* fallback call in progress */
     PyObject *pending_inputs;
     int pending_slot;
+    Moved *moved;
     int depth;
 } ThreadRegion;
 
@@ -85,6 +93,7 @@ Py_ssize_t count_entries(PyCodeObject *code); /* over all regions */
 
 /* regions.c */
 Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */
+PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *frame_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwflag);
 
 #ifdef __cplusplus

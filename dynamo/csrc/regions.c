@@ -432,6 +432,8 @@ static PyMethodDef module_functions[] = {
     {"leave", pop_region, METH_NOARGS, "Undoes the last enter of this thread."},
     {"current_region", current_region, METH_NOARGS, "The region of this thread, or None."},
     {"counters", hook_counters, METH_NOARGS, "What the hook has done so far."},
+    {"call_moving", (PyCFunction)call_moving, METH_FASTCALL,
+     "call_moving(function, *args): the caller keeps no reference to the arguments."},
     {"mark_compiled", mark_compiled, METH_O, "This code object is never offered to a callback."},
     {NULL}};
 

@@ -103,6 +103,19 @@ def collect() -> None:
     gc.collect()
 
 
+def without_frames(error: BaseException) -> BaseException:
+    """The exception, none of whose tracebacks (eager's and compiled code's differ) holds a frame's locals."""
+    seen: set[Any] = set()
+    work: list[Any] = [error]
+    while work:
+        part = work.pop()
+        if part is not None and part not in seen:
+            seen.add(part)
+            part.__traceback__ = None
+            work += [part.__cause__, part.__context__, *getattr(part, "exceptions", ())]
+    return error
+
+
 def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[[], None], calls: int) -> Outcome:
     """Runs the program `calls` times in one fresh module; argument values change with the call."""
     module = types.ModuleType(f"fuzzed_{next(_names)}")
@@ -120,7 +133,7 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
             with contextlib.redirect_stdout(out):
                 outcome = ("returned", f(*arguments))
         except Exception as error:
-            outcome = ("raised", error.with_traceback(None))
+            outcome = ("raised", without_frames(error))
         collect()
         viewer = Viewer()
         state = [module.__dict__[k] for k in ("EVENTS", "COUNT", "SHARED", "TABLE")]

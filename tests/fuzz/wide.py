@@ -259,7 +259,7 @@ MORE_SIMPLE = (
     "fs = [lambda v, i=i: v + i for i in range(3)]; acc.append([f_(1) for f_ in fs])", "fs = [lambda: i_ for i_ in range(3)]; acc.append([f_() for f_ in fs])",
     "OTHER.level += {N}", "OTHER.items.append({A})", "OTHER.table['k'] = {A}", "OTHER.fresh = {N}; acc.append(OTHER.fresh); del OTHER.fresh", "OTHER.level = {A}",
     "global LATE; LATE = {N}; acc.append(LATE)", "keys = d.keys(); d['kk'] = {N}; acc.append(list(keys))", "acc.append(d.keys() - {{'a'}} == {{'k'}})", "acc.append(list(reversed(d)))", "acc.append(('a', 1) in d.items())",
-    "ss = {{1, 2, {N}}}; ss.add({N}); ss |= {{7}}; ss.discard(1); acc.append(sorted(ss))", "ss = {{1}}; tt = ss; ss |= {{2}}; ss -= {{1}}; acc.append((tt, tt is ss))", "acc.append({{1, 2}} ^ {{2, {N}}})", "acc.append(frozenset([{N}]) | {{1}})",
+    "ss = {{1, 2, {N}}}; ss.add({N}); ss |= {{7}}; ss.discard(1); acc.append(sorted(ss, key=repr))", "ss = {{1}}; tt = ss; ss |= {{2}}; ss -= {{1}}; acc.append((tt, tt is ss))", "acc.append({{1, 2}} ^ {{2, {N}}})", "acc.append(frozenset([{N}]) | {{1}})",
     "dq = collections.deque([1, 2, {N}]); dq.rotate(1); dq.appendleft({A}); acc.append(dq)", "lst *= 2", "al = lst; al += [{A}]; acc.append(al is lst)", "lst.sort(key=lambda q: str(type(q)))", "lst[::2] = lst[::2]", "del lst[{N} % 2:]", "lst[-1], lst[0] = lst[0], lst[-1]",
     "acc.append(lst.index({N}))", "lst.remove({N})", "acc.append(lst.count({N}))", "lst[:] = [{A}, {A}]", "acc.append(lst.copy() is lst)", "acc.append(sorted(lst, key=repr)[:1])",
     "print('p', {N}, {S}, sep='-')", "print({S}, end='|')", "print(f'{{{N}:03d}}', [1, {N}], ({S}, None))", "EVENTS.extend([{N}, {S}])", "EVENTS[:] = EVENTS[-2:]",
@@ -322,7 +322,7 @@ class WideGenerator(Generator):
     def match_wide(self, depth: int) -> Stmt:
         subject = self.expr("A", 1)
         return Stmt(f"match {subject}:\n    case Sub(p, q):\n        acc.append(('sub', p, q))\n    case Vec(n=p) if p:\n        acc.append(('vec', p))\n    case Box(value=int(p) | str(p)):\n        acc.append(('box', p))\n"
-                    "    case [] | {}:\n        acc.append('empty')\n    case [1, *rest]:\n        acc.append(rest)\n    case (p, q) if p is q:\n        acc.append('twice')\n    case {'a': 1, **rest}:\n        acc.append(rest)\n"
+                    "    case [] | {}:\n        acc.append('empty')\n    case [1, *rest]:\n        acc.append(rest)\n    case (p, q) if p == q:\n        acc.append('twice')\n    case {'a': 1, **rest}:\n        acc.append(rest)\n"
                     "    case 'abc' | 'lit' as p:\n        acc.append(p)\n    case torch.Tensor():\n        acc.append('tensor')\n    case Color.RED | None | True:\n        acc.append('const')\n    case _:\n        acc.append('rest')")
 
     def handler_block(self, depth: int) -> Stmt:

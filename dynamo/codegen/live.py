@@ -1,0 +1,80 @@
+"""What a frame that breaks carries over: the locals and cells that something may still need.
+
+In: the frames of a break. Out: the same without what nobody can read any more, or notice the end of.
+"""
+
+from __future__ import annotations
+
+import types
+
+from dynamo.symbolic.context import CodeCache
+from dynamo.symbolic.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.trace_result import BreakExit, FrameState
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.objects import ObjectVar
+
+RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
+# Functions that read all locals of the frame that calls them, dead ones too.
+FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
+
+
+def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
+    """The exit without locals and cells that nothing can read any more."""
+    frames = []
+    for state in exit.frames:
+        live = codes.liveness(state.code).at(state.instruction)
+        if state is not exit.frames[0]:
+            live = codes.liveness(state.code).at(state.instruction + 1) | _handler_names(
+                state, codes
+            )
+        keep_all = exit.reason.code == "frame_introspection" or not FRAME_READERS.isdisjoint(
+            state.code.co_names
+        )
+        first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
+        receiver = receiver_of(state) if first else {}
+        frames.append(
+            FrameState(
+                code=state.code,
+                instruction=state.instruction,
+                stack=state.stack,
+                locals=receiver
+                | {
+                    name: var
+                    for name, var in state.locals.items()
+                    if keep_all or name in live or name in first or is_noticed(var)
+                },
+                cells={
+                    name: var
+                    for name, var in state.cells.items()
+                    if keep_all or name in live or name == "__class__"
+                },
+                globals=state.globals,
+                line=state.line,
+            )
+        )
+    return BreakExit(exit.reason, tuple(frames), exit.branches)
+
+
+def receiver_of(state: FrameState) -> dict[str, Var]:
+    """What `super()` without arguments takes: the first argument, which may lie in a cell."""
+    cell = state.cells.get(state.code.co_varnames[0])
+    contents = () if cell is None else tuple(cell.children())
+    return {RECEIVER: contents[0]} if contents else {}
+
+
+def _handler_names(state: FrameState, codes: CodeCache) -> frozenset[str]:
+    handler = codes.decode(state.code).handlers[state.instruction]
+    if handler is None:
+        return frozenset()
+    return codes.liveness(state.code).at(handler.target)
+
+
+def is_noticed(var: Var) -> bool:
+    """True for a value that tells when it dies: a generator's `finally`, `__del__`."""
+    if isinstance(var, ObjectVar):
+        kind = var.cls
+    elif isinstance(var, UnreadVar | OpaqueVar):
+        kind = type(var.value)
+    else:
+        return False
+    return kind is types.GeneratorType or any("__del__" in base.__dict__ for base in kind.__mro__)
