@@ -233,7 +233,9 @@ class Converter:
             modes.callback(keep_modes())
             modes.callback(trace.leave)
             try:
-                return self.attempt(frame, trace)
+                root = self.root_frame(frame, trace)
+                modes.callback(root.clear)
+                return self.attempt(frame, root)
             except ObservedException as error:
                 assert error.step is not None
                 step = error.step
@@ -258,8 +260,8 @@ class Converter:
             context.seconds_lost = time.perf_counter() - start
         raise InternalError(f"{frame.code.co_qualname}: no end of restarts")
 
-    def attempt(self, frame: hook.FrameState, trace: Trace) -> TraceResult:
-        """One attempt: runs the root frame on Vars."""
+    def root_frame(self, frame: hook.FrameState, trace: Trace) -> SymbolicFrame:
+        """The frame that is compiled, of which nothing has run yet."""
         locals_: dict[str, Var] = {
             name: UnreadVar(value, LocalSource(name)) for name, value in frame.locals.items()
         }
@@ -268,6 +270,11 @@ class Converter:
         for name, cell in frame.cells.items():
             root.cells[name] = trace.wrap(cell, CellSource(name))  # type: ignore[assignment]
         trace.frames.pop()
+        return root
+
+    def attempt(self, frame: hook.FrameState, root: SymbolicFrame) -> TraceResult:
+        """One attempt: runs the root frame on Vars."""
+        trace = root.trace
         exit: ReturnExit | BreakExit
         try:
             exit = ReturnExit(root.run())

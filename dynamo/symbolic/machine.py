@@ -97,12 +97,15 @@ class SymbolicFrame:
         finally:
             trace.frames.pop()
 
-    def leave(self) -> None:
-        """Lets go of what the root frame holds when it returns."""
+    def clear(self) -> None:
         self.locals.clear()
         self.cells.clear()
         self.stack.clear()
         self.stack_at_start.clear()
+
+    def leave(self) -> None:
+        """What happens when the root frame returns and lets go of what it holds."""
+        self.clear()
         if self.trace.suspended:
             self.trace.frames.append(self)
             try:
