@@ -47,7 +47,8 @@ def _in_torch(*names: str) -> tuple[str, ...]:
 # exporters run programs on stand-ins of tensors.
 WHOLE_FILES = frozenset(_in_torch(
     "utils/checkpoint.py", "nn/modules/lazy.py", "_functorch/aot_autograd.py",
-    "_functorch/partitioners.py", "_dynamo/convert_frame.py", "fx/_symbolic_trace.py",
+    "_functorch/partitioners.py", "_dynamo/convert_frame.py",
+    "_dynamo/eval_frame.py", "fx/_symbolic_trace.py",
 ))  # fmt: skip
 WHOLE_FOLDERS = (AOT_FOLDER, "<frozen", *_in_torch(
     "_higher_order_ops/", "_export/", "export/", "_inductor/", "_functorch/_aot_autograd/",

@@ -1,7 +1,8 @@
 """What a user said about dimensions of a tensor: dynamic, maybe dynamic, unbacked, or static.
 
-Kept as an attribute of the tensor object itself, so that it lives as long as the tensor does; or
-given by name to `dynamo.compile(f, dynamic={"x": {0: Dim("batch")}})`.
+Kept as an attribute of the tensor object itself, so that it lives as long as the tensor does (marks
+that torch's own compiler keeps there count, too); or given by name to
+`dynamo.compile(f, dynamic={"x": {0: Dim("batch")}})`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 NAME = "_dynamo_marks"
+# The attributes in which torch.compile's marks are kept.
+OF_TORCH = {
+    "_dynamo_weak_dynamic_indices": "maybe",
+    "_dynamo_dynamic_indices": "dynamic",
+    "_dynamo_unbacked_indices": "unbacked",
+    "_dynamo_static_indices": "static",
+}
 NONE: Mapping[int, Mark] = MappingProxyType({})
 
 
@@ -64,6 +72,16 @@ def set_mark(tensor: Any, axis: int, mark: Mark) -> None:
 
 
 def marks_of(tensor: Any) -> Mapping[int, Mark]:
-    """The marks of a tensor by dimension."""
+    """The marks of a tensor by dimension; those of torch's own compiler count where there are none
+    of ours."""
     found: Mapping[int, Mark] = tensor.__dict__.get(NAME, NONE)
-    return found
+    return found or _marks_of_torch(tensor.__dict__)
+
+
+def _marks_of_torch(given: Mapping[str, Any]) -> Mapping[int, Mark]:
+    ranges = {item.dim: (item.min, item.max) for item in given.get("_dynamo_dynamic_range", ())}
+    return {
+        axis: Mark(kind, *ranges.get(axis, (None, None)))
+        for name, kind in OF_TORCH.items()
+        for axis in given.get(name, ())
+    }

@@ -34,6 +34,7 @@ STAND_INS = frozenset(
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
 SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
 DISABLED = "__dynamo_disabled__"
 RESUME_OF_YIELD_FROM = 2
@@ -80,6 +81,8 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
         if code.co_name == "graph_break":
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)
+    if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
+        raise Break("explicit_break")
     if function.real is not None and function.real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
     if decisions.has("skipped", code):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
 from dynamo.guards.sources import (
     AttrSource,
@@ -124,15 +125,29 @@ class FunctionVar(Var):
         root = str(self.globals.get("__name__")).partition(".")[0]
         return root not in FIXED_LIBRARIES
 
-    def hidden_by_torch(self) -> types.FunctionType | None:
-        """torch's own compiler, once used, wraps parts of torch so that it leaves them alone: what
-        is inside is the program."""
-        if self.real is None or "_torchdynamo_disable" not in self.real.__dict__:
+    def behind_wrapper(self) -> str | None:
+        """The attribute with the function that is to be traced in the place of a wrapper of
+        torch's own compiler: a compiled function is what it compiles, and parts of torch are
+        wrapped, once that compiler is used, so that it leaves them alone.
+
+        Breaks for what `torch.compiler.disable` has made.
+        """
+        marks = {} if self.real is None else self.real.__dict__
+        if "_torchdynamo_disable" in marks:
+            original = marks.get("__wrapped__")
+            if isinstance(original, types.FunctionType) and original.__module__.startswith(
+                ("torch.optim.", "torch.random")
+            ):
+                return "__wrapped__"
+        if marks.get("_torchdynamo_wrapper_id") != id(self.real):  # copied by functools.wraps
             return None
-        original = self.real.__dict__.get("__wrapped__")
-        is_torch = isinstance(original, types.FunctionType) and original.__module__.startswith(
-            ("torch.optim.", "torch.random"))
-        return original if is_torch else None
+        original = marks["_torchdynamo_orig_callable"]
+        if "_torchdynamo_disable" not in marks:
+            return "_torchdynamo_orig_callable"
+        if not marks.get("_torchdynamo_disable_recursive", True) and hasattr(original, "__code__"):
+            decisions.keep("skipped", original.__code__)
+        why = marks.get("_torchdynamo_disable_msg") or "torch.compiler.disable"
+        raise Break("call_disabled", f"{getattr(original, '__qualname__', self.qualname)}: {why}")
 
     def guard_identity(self, trace: Trace) -> None:
         """Guards the function object itself: needed where code alone does not decide."""
@@ -186,12 +201,12 @@ class FunctionVar(Var):
         return self.python_type() is types.FunctionType
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        original = self.hidden_by_torch()
-        if original is not None:
+        behind = self.behind_wrapper()
+        if behind is not None:
             self.guard_identity(tx.trace)
-            assert self.source is not None
-            return tx.trace.wrap(original, AttrSource(self.source, "__wrapped__")).call(
-                tx, args, kwargs)
+            assert self.source is not None and self.real is not None
+            inner = tx.trace.wrap(self.real.__dict__[behind], AttrSource(self.source, behind))
+            return inner.call(tx, args, kwargs)
         if self.real is not None:
             if tx.trace.is_modelled(self.real):
                 self.guard_identity(tx.trace)

@@ -1,0 +1,108 @@
+"""What programs say to torch's own compiler holds here, too: its decorators and its marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # the program's imports: users mix both compilers
+
+import dynamo
+
+COUNTED: list[torch.fx.GraphModule] = []
+
+
+def counting(module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    COUNTED.append(module)
+    return module.forward
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Any:
+    dynamo.reset()
+    COUNTED.clear()
+    with dynamo.config.patch(suppress_errors=False):
+        yield
+    torch._dynamo.reset()
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@torch.compiler.disable
+def excluded(x: torch.Tensor) -> torch.Tensor:
+    assert not torch.compiler.is_compiling()
+    return doubled(x)
+
+
+@torch.compiler.disable(recursive=False)
+def excluded_alone(x: torch.Tensor) -> torch.Tensor:
+    return doubled(x) + 1
+
+
+@torch.compile(backend="eager")
+def compiled_by_torch(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Part(torch.nn.Module):
+    @torch.compiler.disable(reason="it prints")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+ROWS: list[tuple[Any, int, int]] = [  # the function, graphs, operations in them
+    (excluded, 2, 2), (excluded_alone, 3, 3), (Part(), 2, 2), (compiled_by_torch, 1, 3),
+    (lambda x: (torch._dynamo.graph_break(), x * 2)[1], 3, 3),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=("disable", "disable alone", "method", "compile", "break"))
+def test_decorators(row: tuple[Any, int, int]) -> None:
+    inner, graphs, operations = row
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return inner(x + 1) - 1
+
+    compiled = dynamo.compile(f, backend=counting)
+    x = torch.randn(3)
+    for _ in range(2):
+        assert torch.equal(compiled(x), f(x))
+    assert len(COUNTED) == graphs
+    assert sum(node.op.startswith("call_") for module in COUNTED for node in module.graph.nodes) == operations
+
+
+def test_a_module_compiled_by_torch() -> None:
+    part = torch.compile(torch.nn.Linear(3, 3), backend="eager")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return part(x + 1) - 1
+
+    x = torch.randn(2, 3)
+    compiled = dynamo.compile(f, backend=counting)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_the_reason_is_shown() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return Part.forward(None, x) + 1  # type: ignore[arg-type]
+
+    with pytest.raises(dynamo.exc.Unsupported, match="it prints"):
+        dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+@pytest.mark.parametrize("mark, graphs", [
+    (torch._dynamo.mark_dynamic, 1), (torch._dynamo.maybe_mark_dynamic, 1), (torch._dynamo.decorators.mark_unbacked, 1),
+    (lambda x, axis: torch._dynamo.mark_dynamic(x, axis, min=2, max=8), 1),
+    (torch._dynamo.mark_static, 3), (lambda x, axis: None, 2)])
+def test_marks_of_dimensions(mark: Any, graphs: int) -> None:
+    compiled = dynamo.compile(lambda x: x * 2, backend=counting)
+    for size in (4, 5, 6):
+        x = torch.randn(size, 3)
+        mark(x, 0)
+        assert torch.equal(compiled(x), x * 2)
+    assert len(COUNTED) == graphs
