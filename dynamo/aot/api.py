@@ -54,6 +54,9 @@ def compile_inference(
     )  # fmt: skip
     if graph.needs_grad or graph.mutates_history:
         raise Unsupported("an output requires grad")
+    if not torch.is_inference_mode_enabled():
+        if any(example_inputs[mutation.input].is_inference() for mutation in graph.mutations):
+            raise Unsupported("writes into an inference tensor, which eager refuses here")
     module = simplify(graph.module, decompositions, world)
     graph = with_symbols(replace(graph, module=module), world)
     compiled = compiler(graph.module, graph.fakes)

@@ -7,6 +7,7 @@ units are compiled side by side and linked; one unit is compiled and linked by o
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,22 @@ def library_key(units: Sequence[str], toolchain: Toolchain) -> Key:
     )
 
 
+TABLE = (("Q", 0x28), ("HH", 0x3A))  # in the head: where it lies, its rows' size and number
+
+
+def is_whole(path: Path) -> bool:
+    """False for a library that lost its end, or all, when the machine went down.
+
+    The table of sections ends an ELF file.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or head[:4] != b"\x7fELF":
+        return False
+    (start,), (size, count) = (struct.unpack_from(f"={form}", head, at) for form, at in TABLE)
+    return start + size * count <= path.stat().st_size
+
+
 def build_library(
     units: Sequence[str], toolchain: Toolchain, store: Store, explain: bool = False
 ) -> Built:
@@ -55,7 +72,7 @@ def build_library(
     """
     key = library_key(units, toolchain)
     found = store.find(key, ".so")
-    if found is not None:
+    if found is not None and is_whole(found):
         return Built(found, key, True, "")
     reason = store.explain_miss(key) if explain else "not in the cache"
     path = store.path(key, ".so")

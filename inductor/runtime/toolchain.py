@@ -7,6 +7,7 @@ holds as long as the compiler's file is the same, costs none of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -85,7 +86,8 @@ def find_toolchain(store: Store) -> Toolchain | str:
     key = make_key("toolchain", {"compiler": identity, "isa": isa, "flags": repr(BASE_FLAGS)})
     remembered = store.read(key, ".json")
     if remembered is not None:
-        return _decode(remembered)
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
+            return _decode(remembered)
     found = _probe(path, isa)
     if isinstance(found, Toolchain):
         store.write(key, ".json", json.dumps(asdict(found)).encode())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynamo
 from dynamo import aot
 from tests.aot.compare import check
 from tests.aot.programs import (
@@ -159,10 +160,18 @@ def test_inference_mode() -> None:
         assert all(out.is_inference() for out in compiled(*squares()))
 
 
+def test_an_inference_tensor_is_not_written_to_outside_of_inference_mode() -> None:
+    with torch.inference_mode():
+        x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        dynamo.compile(lambda x: x.add_(1))(x)
+
+
 def test_nothing_else_is_imported() -> None:
     """Capture, and training of what has no in-place operations, load neither compiler nor SymPy."""
     script = """
 import sys, torch
+import dynamo
 from dynamo import aot
 gm = torch.fx.symbolic_trace(lambda x, w: torch.nn.functional.gelu(x @ w).sum())
 examples = [torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)]

@@ -70,6 +70,19 @@ def test_build_and_reuse(store: Store, toolchain: Toolchain) -> None:
     assert build_library([ONE], toolchain, store).reused
 
 
+@pytest.mark.parametrize("left", [0, 1000, -1])
+def test_damaged_files_are_made_again(store: Store, toolchain: Toolchain, left: int) -> None:
+    first = build_library([ONE], toolchain, store)
+    content = first.path.read_bytes()
+    first.path.write_bytes(content[:left])
+    (remembered,) = (store.root / "toolchain").glob("*/*.json")
+    remembered.write_bytes(remembered.read_bytes()[:left])
+    assert find_toolchain(store) == toolchain
+    again = build_library([ONE], toolchain, store)
+    assert not again.reused and again.path.stat().st_size == len(content)
+    assert build_library([ONE], toolchain, store).reused
+
+
 def test_units_are_linked(store: Store, toolchain: Toolchain) -> None:
     caller = ONE.replace("one", "two").replace("return 1", "return 1 + one()")
     caller = 'extern "C" int one();\n' + caller
