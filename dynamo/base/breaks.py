@@ -91,6 +91,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Do it outside of the compiled function."),
     ("hooked_tensor_changed", "a tensor is changed in place after a hook was put on it",
      "Put the hook on it after the change, or use the operation that makes a new tensor."),
+    ("random_choice", "a random number of Python decides with which objects the program goes on",
+     "Nothing is wrong. Choose outside, or by a random.Random(seed) made in the function."),
 )
 
 REASONS = {

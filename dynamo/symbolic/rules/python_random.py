@@ -62,5 +62,17 @@ def drawn(
     return result
 
 
+def register_break(name: str, code: str) -> None:
+    @rule(getattr(random.Random, name), ObjectVar)
+    def stop(tx: SymbolicFrame, generator: ObjectVar, *args: Var, **kwargs: Var) -> Var | None:
+        if generator.python_type() is not random.Random:
+            return None  # its methods are Python functions
+        raise Break(code, f"{name} of {generator!r}")
+
+
 for _name in FUNCTIONS:
     register(_name)
+for _name in ("choice", "choices", "sample", "shuffle"):
+    register_break(_name, "random_choice")
+for _name in ("seed", "getstate", "setstate"):
+    register_break(_name, "random_state")
