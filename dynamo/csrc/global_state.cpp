@@ -182,8 +182,10 @@ struct Settings {
     }
 };
 
-int64_t autocast(const Torch &torch, c10::DeviceType device) {
-    return torch.cast_enabled(device) ? 1 + (int64_t)torch.cast_dtype(device) : 0;
+// The dtype counts while autocast is off, too: a program may ask for it, or enter autocast later.
+int64_t autocast(const Torch &torch, c10::DeviceType device, bool may_be_on) {
+    bool on = may_be_on && torch.cast_enabled(device);
+    return 2 * (int64_t)torch.cast_dtype(device) + on;
 }
 
 // 0: none. 1: torch's own, which change no value (`save_on_cpu`, checkpoints). 2: the program's.
@@ -224,11 +226,14 @@ void read_thread(int64_t *state) {
     state[DUAL_LEVEL] = torch.dual_level && torch.dual_level(0) != nullptr;
     state[SAVED_HOOKS] = saved_tensor_hooks(torch);
     state[CAST_CPU] = state[CAST_CUDA] = state[CAST_OTHER] = state[CAST_CACHE] = 0;
-    if (!keys.excluded_.has_all(c10::autocast_dispatch_keyset) && torch.cast_enabled) {
-        state[CAST_CPU] = autocast(torch, c10::kCPU);
-        state[CAST_CUDA] = autocast(torch, c10::kCUDA);
-        for (auto device : {c10::kXPU, c10::kHPU, c10::kMPS, c10::kMTIA, c10::kPrivateUse1}) {
-            state[CAST_OTHER] = state[CAST_OTHER] * 64 + autocast(torch, device);
+    if (torch.cast_enabled && torch.cast_dtype) {
+        bool may_be_on = !keys.excluded_.has_all(c10::autocast_dispatch_keyset);
+        state[CAST_CPU] = autocast(torch, c10::kCPU, may_be_on);
+        state[CAST_CUDA] = autocast(torch, c10::kCUDA, may_be_on);
+        if (may_be_on) {
+            for (auto device : {c10::kXPU, c10::kHPU, c10::kMPS, c10::kMTIA, c10::kPrivateUse1}) {
+                state[CAST_OTHER] = state[CAST_OTHER] * 128 + autocast(torch, device, true);
+            }
         }
         state[CAST_CACHE] = torch.cast_cache && torch.cast_cache();
     }

@@ -120,7 +120,7 @@ SHOWN = 4  # items of a container in a sentence
 
 
 def _keys(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, dict) else ()
+    return tuple(value) if isinstance(value, dict | types.MappingProxyType) else ()
 
 
 GUARD_KINDS: dict[str, GuardKind] = {

@@ -21,13 +21,15 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
+    DictSource,
     GlobalSource,
+    ItemSource,
     ModuleSource,
     ObjectSource,
     Source,
 )
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
-from dynamo.symbolic.variables.attributes import Attributes, RawAttribute
+from dynamo.symbolic.variables.attributes import Attributes, RawAttribute, is_settled
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -563,9 +565,15 @@ def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
 
 @wraps(types.MappingProxyType)
 def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
-    """A read-only view; only of objects that the entry keeps, which nobody changes."""
+    """A read-only view; only of objects that the entry keeps. Those of classes are guarded."""
     if source is None or not isinstance(source.root(), ObjectSource):
         raise Break("value_unknown", "mappingproxy")
+    owner = source.root().value
+    if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
+        trace.guard("DICT_KEYS", source, tuple(value))
+        for name in value:
+            if not name.startswith("__"):
+                trace.guard("ID", ItemSource(source, name), value[name])
     copy = dict(value)
     trace.made.note_copy(copy, source)
     return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)

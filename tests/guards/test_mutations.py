@@ -119,6 +119,10 @@ def default_of(x: Any, by: Any = 1, *, more: Any = 0) -> Any:
     return x + by + more
 
 
+def last_of(x: Any, b: Any, c: Any = 3) -> Any:
+    return x * b + c
+
+
 def make_closure() -> Callable[..., Any]:
     count = 1
 
@@ -144,6 +148,7 @@ class World:
         self.function = types.FunctionType(
             default_of.__code__, globals(), "default_of", (1,), None)
         self.function.__kwdefaults__ = {"more": 0}
+        self.last = types.FunctionType(last_of.__code__, globals(), "last_of", (3,))
         self.partial = functools.partial(self.function, by=3)
         self.method = self.child.value
         self.key = Base()
@@ -389,6 +394,16 @@ CASES: dict[str, Case] = {
     "closure": (lambda w, x: w.closure(x), lambda w: put(
         w.closure.__closure__[0], "cell_contents", 8)),
     "defaults": (lambda w, x: w.function(x), lambda w: put(w.function, "__defaults__", (5,))),
+    "more defaults": (lambda w, x: w.last(x, 2), lambda w: put(w.last, "__defaults__", (3, 9))),
+    "a default at last": (lambda w, x: w.last(x), lambda w: put(w.last, "__defaults__", (3, 9))),
+    "signature": (lambda w, x: x + len(inspect.signature(w.last).parameters), lambda w: put(
+        w.last, "__signature__", inspect.signature(lambda: None))),
+    "dict of a class": (lambda w, x: x + len([k for k in vars(Made) if k[0] != "_"]), lambda w: put(
+        Made, "another", 1)),
+    "value in the dict of a class": (lambda w, x: x + vars(Made)["own"], lambda w: put(
+        Made, "own", 8)),
+    "dtype of autocast to come": (lambda w, x: x + (torch.get_autocast_dtype("cpu") is torch.half),
+        lambda w: setting(lambda to: torch.set_autocast_dtype("cpu", to), torch.half, torch.bfloat16)),
     "kwdefaults": (lambda w, x: w.function(x), lambda w: item(
         w.function.__kwdefaults__, "more", 5)),
     "code": (lambda w, x: w.function(x), lambda w: put(

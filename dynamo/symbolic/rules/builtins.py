@@ -564,7 +564,7 @@ def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
     inner = function.function if isinstance(function, MethodVar) else function
     if not isinstance(inner, FunctionVar) or inner.real is None:
         raise Break("call_of_unknown_function", f"inspect.signature({function!r})")
-    inner.guard_identity(tx.trace)
+    inner.guard_signature(tx.trace)
     real = types.MethodType(inner.real, object()) if bound else inner.real
     return tx.trace.wrap(inspect.signature(real), None)
 

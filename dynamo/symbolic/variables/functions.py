@@ -18,6 +18,7 @@ from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break
 from dynamo.guards.sources import (
     AttrSource,
+    DictSource,
     GlobalSource,
     ItemSource,
     ModuleSource,
@@ -154,6 +155,20 @@ class FunctionVar(Var):
         if self.source is not None:
             trace.guard("ID", self.source, self.real)
 
+    def guard_signature(self, trace: Trace) -> None:
+        """Guards all that `inspect.signature` looks at."""
+        self.guard_identity(trace)
+        if self.source is None or self.real is None:
+            return
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            trace.guard("ID", AttrSource(self.source, name), getattr(self.real, name))
+        own = DictSource(self.source)
+        for name in ("__signature__", "__wrapped__"):
+            if name in self.real.__dict__:
+                trace.guard("ID", ItemSource(own, name), self.real.__dict__[name])
+            else:
+                trace.guard("DICT_LACKS", own, name)
+
     def _part(self, trace: Trace, value: Any, source: Source) -> Var:
         assert self.source is not None
         if type(value) in VALUE_TYPES and is_settled_place(self.source) and not self.may_change():
@@ -165,9 +180,10 @@ class FunctionVar(Var):
         if self._defaults is None:
             assert self.real is not None and self.source is not None
             base = AttrSource(self.source, "__defaults__")
-            self._defaults = [
-                self._part(tx.trace, value, ItemSource(base, index))
-                for index, value in enumerate(self.real.__defaults__ or ())
+            values = self.real.__defaults__ or ()
+            self._defaults = [  # counted from the last parameter, as Python does
+                self._part(tx.trace, value, ItemSource(base, index - len(values)))
+                for index, value in enumerate(values)
             ]
         return self._defaults
 
