@@ -566,9 +566,10 @@ def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
 @wraps(types.MappingProxyType)
 def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
     """A read-only view; only of objects that the entry keeps. Those of classes are guarded."""
-    if source is None or not isinstance(source.root(), ObjectSource):
+    root = None if source is None else source.root()
+    if source is None or not isinstance(root, ObjectSource):
         raise Break("value_unknown", "mappingproxy")
-    owner = source.root().value
+    owner = root.value
     if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
         trace.guard("DICT_KEYS", source, tuple(value))
         for name in value:
