@@ -33,7 +33,7 @@ FROM_TORCH: tuple[str, ...] = (
     "binary_cross_entropy_with_logits.default", "multi_margin_loss.default",
     # backward of activations
     "elu_backward.default", "gelu_backward.default", "glu_backward.default",
-    "hardsigmoid_backward.default", "hardswish_backward.default", "hardtanh_backward.default",
+    "hardswish_backward.default", "hardtanh_backward.default",
     "leaky_relu_backward.default", "log_sigmoid_backward.default", "logit_backward.default",
     "mish_backward.default", "sigmoid_backward.default", "silu_backward.default",
     "softplus_backward.default", "tanh_backward.default", "threshold_backward.default",
@@ -104,6 +104,11 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     away = (x - target).abs()
     loss = torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def hardsigmoid_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    """With ATen's slope, which is a float32 for all dtypes."""
+    return torch.where((x > -3.0) & (x < 3.0), gradient * 0.1666666716337204, 0.0)
 
 
 def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
@@ -182,6 +187,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 OWN: dict[str, Callable[..., Any]] = {
     "glu.default": glu,
+    "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
     "logsumexp.default": logsumexp,
     "pixel_shuffle.default": pixel_shuffle,

@@ -7,6 +7,7 @@ sees each node before it runs and its value afterwards.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import upsample_linear
-from dynamo.shapes.interpolate import OPERATORS, interpolate, resizes
+from dynamo.shapes.interpolate import OPERATORS, interpolate
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
@@ -109,8 +110,8 @@ def is_of_program(error: Exception) -> bool:
 
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
-        function: Any = dropout if node.target is functional.dropout else node.target
-        return (resize if resizes(function) else function)(*args, **kwargs)
+        function = OWN_STEPS.get(node.target, node.target)
+        return function(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     module = gm.get_submodule(str(node.target))
@@ -124,20 +125,20 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: L
 
 
 def dropout(
-    x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> torch.Tensor:
     """`F.dropout` in the steps that ATen takes on the CPU, without its in-place division, whose
     check imports SymPy."""
-    if inplace or not training or not 0.0 < p < 1.0 or x.device.type != "cpu" or not x.numel():
-        return functional.dropout(x, p, training, inplace)
-    noise = torch.empty_like(x).bernoulli_(1 - p)
-    return x * (noise / (1 - p))
+    if inplace or not training or not 0.0 < p < 1.0 or input.device.type != "cpu" or not input.numel():
+        return functional.dropout(input, p, training, inplace)
+    noise = torch.empty_like(input).bernoulli_(1 - p)
+    return input * (noise / (1 - p))
 
 
-def resize(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+def resize(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     """`F.interpolate`, in operators that take open sizes, backward too."""
-    operators = WITH_BACKWARD if x.requires_grad else OPERATORS
-    result = interpolate(x, *args, operators=operators, **options)
+    operators = WITH_BACKWARD if input.requires_grad else OPERATORS
+    result = interpolate(input, *args, operators=operators, **options)
     if result is NotImplemented:
         raise Unsupported("interpolation of nothing")
     return result
@@ -146,6 +147,12 @@ def resize(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
 WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
     key: upsample_linear if "linear" in key[0] else operator for key, operator in OPERATORS.items()
 }
+
+# What runs in steps of our own, which come to the same.
+OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
+    functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
+    math.sqrt: torch.sym_sqrt,
+}  # fmt: skip
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:

@@ -47,6 +47,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "IntTrueDiv": Operation(operator.truediv, "({} / {})"),
     "FloatTrueDiv": Operation(operator.truediv, "({} / {})"),
     "ToFloat": Operation(torch.sym_float, "float({})"),
+    "FloatPow": Operation(operator.pow, "({} ** {})"),
     "OpaqueUnaryFn_sqrt": Operation(torch.sym_sqrt, "({} ** 0.5)"),
     "Equality": Operation(operator.eq, "({} == {})"),
     "Unequality": Operation(operator.ne, "({} != {})"),
@@ -63,13 +64,27 @@ OPERATIONS: Mapping[str, Operation] = {
 def operation_of(expression: Any) -> Operation:
     """Errors: Unsupported for what Python's operators don't do exactly."""
     found = OPERATIONS.get(type(expression).__name__)
-    if found is None or found.function is operator.pow and not _is_natural(expression.args[1]):
+    exact = POWERS.get(type(expression).__name__)
+    if found is None or exact is not None and not exact(expression):
         raise Unsupported(f"the expression {expression} in sizes")
     return found
 
 
-def _is_natural(exponent: Any) -> bool:
+def _is_natural_power(expression: Any) -> bool:
+    exponent = expression.args[1]
     return bool(exponent.is_Integer and exponent > 0)
+
+
+def is_root(expression: Any) -> bool:
+    """True for a float to the power of 0.5 or -0.5."""
+    power = expression.args[1]
+    return bool(power.is_Float and abs(float(power)) == 0.5)
+
+
+# Which powers are exactly Python's.
+POWERS: Mapping[str, Callable[[Any], bool]] = {
+    "Pow": _is_natural_power, "PowByNatural": _is_natural_power, "FloatPow": is_root,
+}  # fmt: skip
 
 
 def constant_of(expression: Any) -> int | float | bool | None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Unsupported
+from dynamo.aot.symbols import is_root
 from inductor.ir.extent import Extent, Real, Sizes, surely_less, surely_positive
 
 
@@ -143,6 +144,9 @@ class Symbols:
         if name == "ToFloat" or expression.is_integer:
             inner = expression.args[0] if name == "ToFloat" else expression
             return f"k_real({self._translate(inner)})"
+        if name == "FloatPow" and is_root(expression):
+            root = f"k_root({self._spell_real(expression.args[0])})"
+            return root if expression.args[1] > 0 else f"(1.0 / {root})"
         sign = REALS.get(name)
         if sign is None:
             raise Unsupported(f"a number that is {expression}")
