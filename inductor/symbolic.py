@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import fx
 
+from dynamo.aot.fakes import expression_of
 from dynamo.aot.records import SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
@@ -57,11 +58,18 @@ class ForAllSizes:
         self.lock = threading.Lock()
         first = compile_for(None)
         self.variants = [first]
+        self.known = functools.lru_cache(MOST_BOUND)(self._bind)
+        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.call = _write_call(
-            sum(node.op == "placeholder" for node in module.graph.nodes), first.sources,
-            first.tensors, "unbound({inputs})",
-            {"known": functools.lru_cache(MOST_BOUND)(self._bind), "unbound": self._run_as_aten},
+            len(nodes), _key_of(first.sources), first.tensors, "unbound({inputs})",
+            {"known": self.known, "unbound": self._run_as_aten},
         )  # fmt: skip
+        if len(first.tensors) == len(nodes):
+            self.call.launcher_for = self._launcher_for  # type: ignore[attr-defined]
+
+    def _launcher_for(self, inputs: Sequence[Any]) -> Compiled | None:
+        """What `call` comes to for inputs of these sizes, if these are tensors all."""
+        return self.known(tuple([source.read(inputs) for source in self.variants[0].sources]))
 
     def _run_as_aten(self, *inputs: Any) -> Any:
         counters["inductor"]["calls run as ATen operators for their sizes"] += 1
@@ -115,7 +123,7 @@ class Program:
         self.known: dict[tuple[int, ...], Compiled] = {}
         count = len(example_inputs)
         self.call = _write_call(
-            count, places_of(gm, example_inputs), range(count), "choose(({key}), ({inputs},))",
+            count, _telling(gm, example_inputs), range(count), "choose(({key}), ({inputs},))",
             {"known": self.known.get, "choose": self._choose},
         )  # fmt: skip
         metrics.count("symbolic_graphs")
@@ -123,7 +131,10 @@ class Program:
     def _choose(self, key: tuple[int, ...], inputs: tuple[Any, ...]) -> Any:
         with self.lock:
             compiled = self._variant_for(inputs)
-            if len(self.known) >= MOST_KNOWN:
+            launcher_for = getattr(compiled, "launcher_for", None)
+            if launcher_for is not None:
+                compiled = launcher_for(inputs) or compiled
+            if len(self.known) >= (MOST_KNOWN if launcher_for is None else MOST_BOUND):
                 self.known.clear()
             self.known[key] = compiled
         return compiled(*inputs)
@@ -183,15 +194,45 @@ def call({inputs}):
 """
 
 
+def _telling(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:
+    """What tells one set of sizes from others: numbers, and the shapes in which a symbol is first
+    met. Whoever calls has checked that the others follow from these, as in the capture."""
+    found: list[str] = []
+    seen: set[Any] = set()
+    nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    for number, (node, example) in enumerate(zip(nodes, example_inputs, strict=True)):
+        if type(example) is int:
+            found.append(f"a{number}")
+        sizes = map(expression_of, getattr(node.meta.get("example_value"), "shape", ()))
+        sizes_open = [size for size in sizes if type(size) is not int and size.free_symbols]
+        if any(not size.free_symbols <= seen for size in sizes_open):
+            found.append(f"a{number}.shape")
+            seen.update(size for size in sizes_open if size.is_Symbol)
+    return found
+
+
+def _key_of(sources: Sequence[Source]) -> list[str]:
+    """Texts that read the numbers, each shape once."""
+    found: list[str] = []
+    read: set[int] = set()
+    for source in sources:
+        shape = f"s{source.input}" if source.input in read else f"(s{source.input} := {{}}.shape)"
+        if source.dim is None:
+            found.append(f"a{source.input}")
+            continue
+        found.append(f"{shape.format(f'a{source.input}')}[{source.dim}]")
+        read.add(source.input)
+    return found
+
+
 def _write_call(
-    count: int, places: Sequence[Source], given: Sequence[int], missed: str, scope: dict[str, Any]
+    count: int, parts: Sequence[str], given: Sequence[int], missed: str, scope: dict[str, Any]
 ) -> Compiled:
-    """A function of `count` inputs that looks up by the numbers in `places` (`known` of the scope)
+    """A function of `count` inputs `a0`, .. that looks up by `parts` of them (`known` of the scope)
     what to call with the inputs `given`; it runs at each call of a graph.
 
     missed: what it returns where nothing is found; it may use `inputs`, `key`.
     """
-    parts = [f"a{p.input}" + ("" if p.dim is None else f".shape[{p.dim}]") for p in places]
     words = {
         "inputs": ", ".join(f"a{number}" for number in range(count)),
         "key": "".join(f"{part}, " for part in parts),

@@ -110,7 +110,7 @@ def is_of_program(error: Exception) -> bool:
 
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
-        function = OWN_STEPS.get(node.target, node.target)
+        function: Any = OWN_STEPS.get(node.target, node.target)
         return function(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
@@ -129,7 +129,8 @@ def dropout(
 ) -> torch.Tensor:
     """`F.dropout` in the steps that ATen takes on the CPU, without its in-place division, whose
     check imports SymPy."""
-    if inplace or not training or not 0.0 < p < 1.0 or input.device.type != "cpu" or not input.numel():
+    drops = training and 0.0 < p < 1.0 and input.numel()
+    if inplace or not drops or input.device.type != "cpu":
         return functional.dropout(input, p, training, inplace)
     noise = torch.empty_like(input).bernoulli_(1 - p)
     return input * (noise / (1 - p))
