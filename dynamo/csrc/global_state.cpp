@@ -203,6 +203,25 @@ int64_t saved_tensor_hooks(const Torch &torch) {
     return own ? 1 : 2;
 }
 
+// What a function mode is known by: a default device by the device, others by their identity
+// (entries keep these alive).
+int64_t mode_key(PyObject *mode) {
+    static PyObject *name = PyUnicode_InternFromString("device");
+    static PyObject *module = PyImport_ImportModule("torch.utils._device");
+    static PyObject *type = module ? PyObject_GetAttrString(module, "DeviceContext") : nullptr;
+    if ((PyObject *)Py_TYPE(mode) != type) {
+        return (int64_t)mode;
+    }
+    PyObject *device = PyObject_GetAttr(mode, name);
+    int64_t key = device == nullptr ? -1 : (int64_t)PyObject_Hash(device);
+    Py_XDECREF(device);
+    if (key == -1) {
+        PyErr_Clear();
+        return (int64_t)mode;
+    }
+    return key * 2 + 1;
+}
+
 // What the thread is in. Autocast is on where its dispatch keys are not excluded.
 void read_thread(int64_t *state) {
     const Torch &torch = Torch::get();
@@ -217,10 +236,10 @@ void read_thread(int64_t *state) {
     state[DISPATCH_MODES] = c10::impl::TorchDispatchModeTLS::stack_len();
     int64_t modes = torch.function_modes ? torch.function_modes() : 0;
     state[FUNCTION_MODES] = modes;
-    for (int64_t i = 0; i < modes; i++) {  // by identity: entries keep them alive
+    for (int64_t i = 0; i < modes; i++) {
         const c10::SafePyObject &mode = *torch.function_mode(i);
         auto *object = mode.ptr(&mode.pyinterpreter());
-        state[FUNCTION_MODES] = state[FUNCTION_MODES] * 31 + (int64_t)object;
+        state[FUNCTION_MODES] = state[FUNCTION_MODES] * 31 + mode_key(object);
     }
     state[FUNCTIONS_OFF] = torch.functions_disabled ? torch.functions_disabled() : 0;
     state[DUAL_LEVEL] = torch.dual_level && torch.dual_level(0) != nullptr;

@@ -8,6 +8,7 @@ in the trace count only when the object is reachable from outside.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -39,6 +40,7 @@ class Effects:
         self._globals: dict[tuple[int, str], Var | None] = {}
         self._calls = 0
         self._hooked: set[Var] = set()
+        self.taken: Counter[int] = Counter()  # locks, by identity
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+import torch
+
+import dynamo
 from tests.features.harness import make_tests, table
 
 SETUP = """
@@ -314,3 +320,23 @@ BREAKS = {
 
 
 test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP, BREAKS)
+
+
+LOCK = threading.RLock()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_lock_that_is_given_back_twice(backend: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with LOCK:
+            x = x + 1
+        try:
+            LOCK.release()
+        except RuntimeError:
+            return x * 2
+        return x
+
+    x = torch.ones(2)
+    compiled = dynamo.compile(f, backend=backend)
+    for _ in range(2):
+        assert torch.equal(compiled(x), f(x))

@@ -252,3 +252,22 @@ def test_lbfgs_with_a_closure(settings: dict[str, Any], backend: str) -> None:
     assert got[0][-1] < got[0][0] / 2
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
     assert 0 < counter.frame_count <= 60
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adadelta])
+def test_a_step_counter_that_is_no_tensor(kind: Any) -> None:
+    def step(wrong: bool) -> str:
+        param = torch.nn.Parameter(torch.ones(2))
+        optimizer = kind([param])
+        compiled = dynamo.compile(optimizer.step, backend="eager")
+        param.grad = torch.ones(2)
+        compiled()
+        optimizer.state[param]["step"] = 3 if wrong else torch.tensor(3.0)
+        try:
+            compiled()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    assert "singleton tensors" in step(True)
+    assert not step(False)

@@ -212,3 +212,18 @@ def test_an_error_in_the_graph_leaves_the_dtype_as_eager_does() -> None:
         assert left == torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_default_device_is_known_by_the_device() -> None:
+    counter = CompileCounter("eager")
+
+    def f(x: torch.Tensor) -> Any:
+        torch.set_default_device("meta")
+        made = torch.zeros(2)
+        torch.set_default_device(None)
+        return x + 1, made.device, torch.zeros(2).device
+
+    compiled, x = dynamo.compile(f, backend=counter), torch.ones(2)
+    for _ in range(4):
+        assert compiled(x)[1:] == f(x)[1:] == (torch.device("meta"), torch.device("cpu"))
+    assert counter.frame_count <= 2

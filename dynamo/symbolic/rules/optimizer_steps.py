@@ -5,16 +5,18 @@ They compute both ways and choose by `torch.where`, so that the counter stays in
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import asgd, radam
+from torch.optim import adadelta, adam, adamax, asgd, radam, rmsprop, rprop
 from torch.optim.optimizer import _get_value
 
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -88,3 +90,25 @@ def _register(real: Any, step: Callable[..., None]) -> None:
 
 for update, stand_in in STEPS.items():
     _register(update, stand_in)
+
+
+# Torch leaves this check out of compiled code.
+COUNTED = (
+    adadelta.adadelta, adam.adam, adamax.adamax, rmsprop.rmsprop, rprop.rprop,
+)  # fmt: skip
+NOT_TENSORS = "API has changed, `state_steps` argument must contain a list of singleton tensors"
+
+
+def _register_check(function: Callable[..., Any]) -> None:
+    place = list(inspect.signature(function).parameters).index("state_steps")
+
+    @rule(function)
+    def check_steps(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+        steps = args[place] if place < len(args) else kwargs["state_steps"]
+        if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
+            tx.trace.raise_exception(RuntimeError, NOT_TENSORS)
+        return None
+
+
+for update in COUNTED:
+    _register_check(update)

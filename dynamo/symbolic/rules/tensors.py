@@ -10,6 +10,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource
+from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import hooks, table, torch_functions
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
@@ -55,6 +56,10 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
             return trace.constant(var.real.output_nr)
     if name in FACTS:
         return trace.constant(getattr(var.fake, name))
+    if name == "_version" and var.source is None:
+        storages = [storage_of(given.fake) for given in trace.tensor_inputs]
+        if storage_of(var.fake) not in storages:
+            return ConstVar(var.fake._version)
     if name in VIEWS:
         made = None
         if torch_functions.in_transform():

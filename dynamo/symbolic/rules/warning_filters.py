@@ -95,11 +95,16 @@ def register_lock(name: str) -> None:
         """A lock that exists is taken and given back behind the graph, in program order."""
         if not isinstance(lock, ObjectVar) or lock.real is None or (args and name != "__exit__"):
             return None
+        takes = name in ("acquire", "__enter__")
+        taken = tx.trace.effects.taken
+        if not takes and not taken[id(lock.real)]:  # it may be an error, which is raised here
+            raise Break("call_of_unknown_function", f"{name} of a lock that is not taken here")
+        taken[id(lock.real)] += 1 if takes else -1
         tx.trace.guard("ID", lock.source, lock.real)
         values: list[Any] = [None, None, None] if name == "__exit__" else []
         call = functools.partial(function, lock.real, *values)
         tx.trace.effects.output(hook.Disabled(call))
-        return ConstVar(True) if name in ("acquire", "__enter__") else NONE
+        return ConstVar(True) if takes else NONE
 
 
 for _name in ("acquire", "release", "__enter__", "__exit__"):
