@@ -74,3 +74,17 @@ def test_what_is_no_choice_breaks(f: Callable[..., Any]) -> None:
     compiled = dynamo.compile(lambda x: f(torch.cond, x), backend="eager", fullgraph=True)
     with pytest.raises(dynamo.exc.Unsupported, match="torch.cond"):
         compiled(torch.rand(2, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_predicate_that_is_a_bool_chooses_when_compiled(backend: str) -> None:
+    def f(x: torch.Tensor, flag: bool, cond: Any) -> torch.Tensor:
+        y = cond(flag, lambda a: a.sin(), lambda a: a * 2, (x,))
+        return cond(x.shape[0] > 2, lambda a: a + 1, lambda a: cond(False, torch.cos, torch.exp, (a,)), (y,))
+
+    counter = CompileCounter(backend)
+    compiled = dynamo.compile(lambda x, flag: f(x, flag, torch.cond), backend=counter, fullgraph=True)
+    for size, flag in ((2, True), (3, True), (2, False), (2, True)):
+        x = torch.rand(size, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x, flag), f(x, flag, plain))
+    assert counter.frame_count == 3

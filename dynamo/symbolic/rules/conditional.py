@@ -49,8 +49,12 @@ class Choice:
 def cond(
     tx: SymbolicFrame, pred: Var, true_fn: Var, false_fn: Var, operands: Var = TupleVar([])  # noqa: B008
 ) -> Var:
-    """`torch.cond(pred, true_fn, false_fn, operands)` with a predicate that is a tensor."""
+    """`torch.cond(pred, true_fn, false_fn, operands)`; a bool that is known chooses at once."""
     trace = tx.trace
+    if pred.python_type() is bool and not isinstance(pred, TensorVar):
+        given = operands.unpack(tx)
+        if all(isinstance(operand, TensorVar) for operand in given):
+            return tx.call(true_fn if pred.truth(tx) else false_fn, given, {})
     if not isinstance(pred, TensorVar) or pred.fake.numel() != 1 or torch_functions.in_transform():
         raise Break("call_of_unknown_function", f"torch.cond of {pred!r}")
     node = pred.node
