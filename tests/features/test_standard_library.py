@@ -57,6 +57,19 @@ os.environ["FEATURE_TABLE"] = "on"
 """
 
 ONE_GRAPH = table('''
+# bounds of islice
+import sys
+class At:
+    def __init__(self, n): self.n = n
+    def __index__(self): return self.n
+class Bad:
+    def __index__(self): raise KeyError(1)
+out = []
+for bounds in ((3,), (At(3),), (1, None), (None, 4), (0, 5, 2), (1, 6, At(2)), (None, None, None), (-1,), (-2,), (1.5,), (Bad(),), (-1, 3),
+               (2, -1), (2, -3), (0, 4, 0), (0, 4, -1), (0, 4, Bad()), (sys.maxsize + 1,), (5, 2), (True, 3)):
+    try: out.append(list(itertools.islice(range(7), *bounds)))
+    except Exception as e: out.append((repr(e), repr(e.__context__)))
+return x + 1, out
 # islice
 c = itertools.count(); a = list(itertools.islice(c, 3)); b = next(c); it = iter(range(10)); d = list(itertools.islice(it, 1, 6, 2)); e = next(it); f = list(itertools.islice([1, 2, 3], None)); g = list(itertools.islice("abc", 5, 9)); return x + 1, a, b, d, e, f, g
 # tee
@@ -276,6 +289,12 @@ return x + 1, sorted(["b", "A", "c"], key=str.lower), sorted([("a", 2), ("b", 1)
 ''')
 
 ANY_GRAPHS = table('''
+# a tensor is no bound of islice
+out = []
+for bounds in ((x,), (x, 3), (0, 4, x), (x.sum().long(),)):
+    try: out.append(list(itertools.islice(range(7), *bounds)))
+    except Exception as e: out.append((repr(e), repr(e.__context__)))
+return x + 1, out
 # time never constant
 t = time.time(); u = time.perf_counter(); v = x + 1; return v * 2, time.time() - t < 5, time.perf_counter() >= u
 # now

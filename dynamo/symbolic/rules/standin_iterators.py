@@ -73,8 +73,11 @@ def from_iterable_method(tx: SymbolicFrame, cls: Var, iterable: Var) -> Var:
     return tx.trace.call(tx, itertools.chain.from_iterable, iterable)
 
 
+BOUNDS_OF_ISLICE = "for islice() must be None or an integer: 0 <= x <= sys.maxsize."
+
+
 def _islice(iterable: Iterable[Any], start: Any, stop: Any, step: Any) -> Iterator[Any]:
-    position, wanted = 0, start or 0
+    position, wanted = 0, start
     while stop is None or wanted < stop:
         item: Any = None
         while position <= wanted:
@@ -83,22 +86,32 @@ def _islice(iterable: Iterable[Any], start: Any, stop: Any, step: Any) -> Iterat
                 return
             position += 1
         yield item
-        wanted += step or 1
+        wanted += step
     while stop is not None and position < stop:
         if next(iterable, Nothing) is Nothing:  # type: ignore[call-overload]
             return
         position += 1
 
 
+def _index_or(value: Any, default: Any) -> Any:
+    """The index, `default` for None; -1 for what is none."""
+    if value is None:
+        return default
+    try:
+        return operator.index(value)
+    except Exception:  # whatever it is, islice says it in its own words
+        return -1
+
+
 @stands_in(itertools.islice, generator=_islice)
 def islice(iterable: Iterable[Any], *bounds: Any) -> Iterator[Any]:
-    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    for place, bound in (("Stop argument", stop), ("Indices", start)):
-        is_index = bound is None or hasattr(bound, "__index__")
-        if not is_index or not 0 <= operator.index(bound or 0) <= sys.maxsize:
-            text = f"{place} for islice() must be None or an integer: 0 <= x <= sys.maxsize."
-            raise ValueError(text)
-    if step is not None and (not hasattr(step, "__index__") or operator.index(step) < 1):
+    given = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    start, stop, step = _index_or(given[0], 0), _index_or(given[1], None), _index_or(given[2], 1)
+    if stop is not None and (stop == -1 or stop > sys.maxsize):
+        raise ValueError(f"Stop argument {BOUNDS_OF_ISLICE}")
+    if not 0 <= start <= sys.maxsize or (stop is not None and stop < 0):
+        raise ValueError(f"Indices {BOUNDS_OF_ISLICE}")
+    if step < 1 or step > sys.maxsize:
         raise ValueError("Step for islice() must be a positive integer or None.")
     return _islice(iter(iterable), start, stop, step)
 
