@@ -96,14 +96,28 @@ bool integer_step(int word, int64_t a, int64_t b, Number *out) {
     return true;
 }
 
+// Python's a // b and a % b, which go by the exact remainder: 1.0 // 0.1 is 9.
+double float_mod(double a, double b) {
+    double rest = std::fmod(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+double float_floordiv(double a, double b) {
+    double quotient = (a - std::fmod(a, b)) / b;
+    double rest = std::fmod(a, b);
+    quotient -= rest != 0 && (rest < 0) != (b < 0);
+    double whole = std::floor(quotient);
+    return whole + (quotient - whole > 0.5);
+}
+
 bool float_step(int word, double a, double b, Number *out) {
     switch (word) {
         case ADD: *out = make(a + b); return true;
         case SUB: *out = make(a - b); return true;
         case MUL: *out = make(a * b); return true;
         case TRUEDIV: *out = make(a / b); return b != 0;
-        case FLOORDIV: *out = make(std::floor(a / b)); return b != 0;
-        case MOD: *out = make(a - b * std::floor(a / b)); return b != 0;
+        case FLOORDIV: *out = make(float_floordiv(a, b)); return b != 0;
+        case MOD: *out = make(float_mod(a, b)); return b != 0;
         case POW: *out = make(std::pow(a, b)); return true;
         case MIN: *out = make(b < a ? b : a); return true;
         case MAX: *out = make(b > a ? b : a); return true;

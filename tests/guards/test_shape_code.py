@@ -42,6 +42,17 @@ def test_machine_agrees_with_python(text: str) -> None:
         assert held == (False if big else expected), (rows, columns, n)
 
 
+@pytest.mark.parametrize("operator", ["//", "%"])
+def test_division_of_floats_is_exact(operator: str) -> None:
+    """As in Python, where 1.0 // 0.1 is 9."""
+    values = [0.1, -0.1, 0.3, 1.0, 1.1, 3.0, -3.0, 0.7, 1e17, 2.5, -7.3]
+    for left, right in itertools.product(values, values):
+        expected = eval(f"{left!r} {operator} {right!r}")
+        guard = Guard("SHAPE", None, ShapeFacts(
+            f"n {operator} {right!r} == {expected!r}", {"n": NAMES["n"]}))
+        assert build_program([guard]).run({"n": left}, {}, {})[2], (left, right)
+
+
 def test_sentence() -> None:
     guard = Guard("SHAPE", None, ShapeFacts("s0 % 8 == 0", {"s0": NAMES["s0"]}))
     scope = Scope({"x": torch.empty(3, 1)}, {}, {})
