@@ -12,10 +12,12 @@ int sets_equal(PyObject *left, PyObject *right) {
     }
     PyObject *mine = PySequence_List(left), *theirs = PySequence_List(right);
     int equal = mine && theirs ? 1 : -1;
+    Py_ssize_t count = equal == 1 ? PyList_GET_SIZE(theirs) : 0, at = 0;
     for (Py_ssize_t i = 0; equal == 1 && i < PyList_GET_SIZE(mine); i++) {
-        equal = 0;
-        for (Py_ssize_t j = 0; equal == 0 && j < PyList_GET_SIZE(theirs); j++) {
-            equal = constants_equal(PyList_GET_ITEM(mine, i), PyList_GET_ITEM(theirs, j));
+        equal = 0;  // most often both have one order: the search goes on behind the last find
+        for (Py_ssize_t j = 0; equal == 0 && j < count; j++) {
+            at = at == count ? 0 : at;
+            equal = constants_equal(PyList_GET_ITEM(mine, i), PyList_GET_ITEM(theirs, at++));
         }
     }
     Py_XDECREF(mine);

@@ -61,6 +61,9 @@ class TensorFacts:
         )
 
 
+SIMPLE = frozenset({int, str, bytes, bool, type(None)})  # equal where type and hash decide
+
+
 def const_equal(a: Any, b: Any) -> bool:
     """Equal and of one type, floats bit by bit, containers item by item. Runs no user code."""
     if a is b:
@@ -75,7 +78,11 @@ def const_equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) or cls is list:
         return len(a) == len(b) and all(map(const_equal, a, b))
     if cls in (frozenset, set):
-        return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
+        simple = {(type(y), y) for y in b if type(y) in SIMPLE}
+        return len(a) == len(b) and all(
+            (type(x), x) in simple if type(x) in SIMPLE else any(const_equal(x, y) for y in b)
+            for x in a
+        )
     if cls in (slice, range):
         return const_equal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if cls.__flags__ & HEAP_TYPE:

@@ -364,3 +364,14 @@ def test_dynamic_sizes() -> None:
     facts = TensorFacts.of(torch.randn(2, 3), frozenset({0}))
     checker = Checker(Guard("TENSOR", X, facts))
     assert checker(x=torch.randn(7, 3)) and not checker(x=torch.randn(7, 4))
+
+
+def test_large_sets_are_compared_in_linear_time() -> None:
+    """In any order, and type by type; quadratic would take minutes."""
+    items = frozenset(range(20_000)) | {f"k{n}" for n in range(20_000)}
+    guard = Guard("SET_ITEMS", LocalSource("s"), items)
+    program = build_program([guard])
+    for value, holds in ((set(items), True), (set(items) - {1} | {True}, False),
+                         (set(items) - {1} | {1.0}, False), (set(items) - {"k3"} | {"q"}, False)):
+        assert program.run({"s": value}, {}, {})[2] == holds
+        assert (not failures([guard], Scope({"s": value}, {}, {}))) == holds
