@@ -119,7 +119,7 @@ def table(text: str) -> list[tuple[str, str]]:
 
 def make_tests(
     one_graph: list[tuple[str, str]], any_graphs: list[tuple[str, str]], setup: str,
-    broken: Container[str],
+    broken: Container[str] = (),
 ) -> tuple[Callable[[str, str], None], Callable[[str, str], None]]:
     """The tests of two tables: rows that are one graph (but those named in `broken`), rows of any number."""
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dynamo
-from tests.features.harness import build, check, same, table
+from tests.features.harness import build, make_tests, same, table
 
 SETUP = """
 KEEP = []
@@ -599,14 +599,7 @@ return A(x).v + 1, A.__new__ is A.__dict__['__new__'].__func__
 ''')
 
 
-@pytest.mark.parametrize(("name", "text"), ONE_GRAPH, ids=[name for name, _ in ONE_GRAPH])
-def test_one_graph(name: str, text: str) -> None:
-    check(text, SETUP)
-
-
-@pytest.mark.parametrize(("name", "text"), BREAKS, ids=[name for name, _ in BREAKS])
-def test_right_with_breaks(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None)
+test_one_graph, test_right_with_breaks = make_tests(ONE_GRAPH, BREAKS, SETUP)
 
 
 def facts_of(cls: Any, instance: Any) -> list[Any]:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import io
 import json
 
-import pytest
 import torch
 
 import dynamo
-from tests.features.harness import check, table
+from tests.features.harness import make_tests, table
 
 SETUP = r'''
 import io, os, sys, re, json, time, math, uuid, hashlib, heapq, bisect, string, decimal, fractions, threading, contextlib, functools, traceback, inspect, copy, importlib, weakref, logging, collections, itertools, random, textwrap, datetime, struct, base64, statistics, operator, types
@@ -215,14 +214,7 @@ random.seed(4); a = random.random(); random.shuffle(l := [1, 2, 3]); return x + 
 ''')
 
 
-@pytest.mark.parametrize(("name", "text"), ONE_GRAPH, ids=[name for name, _ in ONE_GRAPH])
-def test_one_graph(name: str, text: str) -> None:
-    check(text, SETUP)
-
-
-@pytest.mark.parametrize(("name", "text"), BREAKS, ids=[name for name, _ in BREAKS])
-def test_right_with_breaks(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None)
+test_one_graph, test_right_with_breaks = make_tests(ONE_GRAPH, BREAKS, SETUP)
 
 
 def test_json_follows_what_it_is_of() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dynamo
-from tests.features.harness import check, table
+from tests.features.harness import check, make_tests, table
 
 SETUP = '''
 import contextlib, sys
@@ -257,14 +257,7 @@ d = {"a": 1}; return x, f"{d["a"]} {f"{d["a"] + 1}"}"
 ''')
 
 
-@pytest.mark.parametrize(("name", "text"), ONE_GRAPH, ids=[name for name, _ in ONE_GRAPH])
-def test_one_graph(name: str, text: str) -> None:
-    check(text, SETUP, graphs=1)
-
-
-@pytest.mark.parametrize(("name", "text"), ANY_GRAPHS, ids=[name for name, _ in ANY_GRAPHS])
-def test_any_graphs(name: str, text: str) -> None:
-    check(text, SETUP, graphs=None)
+test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="syntax of Python 3.12")
