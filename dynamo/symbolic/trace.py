@@ -228,7 +228,8 @@ class Trace(ObjectProtocol):
         builtins = builtins_of(module_globals)
         if name not in builtins:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
-            self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
+            if builtins is builtins_of({}):
+                self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             error = ExceptionVar(NameError, [ConstVar(f"name '{name}' is not defined")])
             error.name_once(name=ConstVar(name))
             raise ObservedException(error)

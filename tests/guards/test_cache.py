@@ -191,3 +191,17 @@ def test_no_garbage_is_collected_between_guards() -> None:
             result = expected
         gc.set_threshold(*before)
         assert torch.equal(result, expected)
+
+
+def test_builtins_of_its_own() -> None:
+    """A program whose globals name another dict of built-ins: without `sum`, with a `len` that changes."""
+    own = {"len": len, "NameError": NameError}
+    scope: dict[str, Any] = {"__builtins__": own}
+    exec("def f(x):\n    try: return x + sum([x])\n    except NameError: return x + len([1])", scope)
+    compiled, x = dynamo.compile(scope["f"], backend="eager"), torch.ones(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert torch.equal(compiled(x), x + 1)
+        own["len"] = lambda items: 7
+        assert torch.equal(compiled(x), x + 7)
