@@ -57,6 +57,7 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.memory import keep_apart
+from dynamo.symbolic.noticed import Noticed
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
@@ -266,6 +267,8 @@ class Converter:
             name: UnreadVar(value, LocalSource(name)) for name, value in frame.locals.items()
         }
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
+        if self.continuations.is_continuation(frame.code):
+            trace.noticed = Noticed(locals_)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
             root.cells[name] = trace.wrap(cell, CellSource(name))  # type: ignore[assignment]

@@ -93,6 +93,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Put the hook on it after the change, or use the operation that makes a new tensor."),
     ("random_choice", "a random number of Python decides with which objects the program goes on",
      "Nothing is wrong. Choose outside, or by a random.Random(seed) made in the function."),
+    ("dropped_value", "a generator or an object with __del__ is let go of", EAGER),
 )
 
 REASONS = {

@@ -54,6 +54,8 @@ NAME_OPS = {
 FREE_TEXT = (
     "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
 )
+# Breaks after which the whole instruction runs in a continuation.
+RESUMED = frozenset(("frame_introspection", "dropped_value"))
 ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
 
 
@@ -182,7 +184,7 @@ class Generator:
         self.emitter.position = (line, None, None, None)
         for level in levels:
             level.keep_values()
-        if len(levels) == 1 and exit.reason.code != "frame_introspection":
+        if len(levels) == 1 and exit.reason.code not in RESUMED:
             self._run_here(levels[0], exit)
             return
         self._nested(levels, len(levels) - 1)

@@ -1,17 +1,14 @@
 """What a frame that breaks carries over: the locals and cells that something may still need.
 
-In: the frames of a break. Out: the same without what nobody can read any more, or notice the end of.
+In: the frames of a break. Out: the same without what nobody can read, or notice the end of.
 """
 
 from __future__ import annotations
 
-import types
-
 from dynamo.symbolic.context import CodeCache
-from dynamo.symbolic.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.noticed import is_noticed
 from dynamo.symbolic.trace_result import BreakExit, FrameState
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.objects import ObjectVar
 
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.
@@ -67,14 +64,3 @@ def _handler_names(state: FrameState, codes: CodeCache) -> frozenset[str]:
     if handler is None:
         return frozenset()
     return codes.liveness(state.code).at(handler.target)
-
-
-def is_noticed(var: Var) -> bool:
-    """True for a value that tells when it dies: a generator's `finally`, `__del__`."""
-    if isinstance(var, ObjectVar):
-        kind = var.cls
-    elif isinstance(var, UnreadVar | OpaqueVar):
-        kind = type(var.value)
-    else:
-        return False
-    return kind is types.GeneratorType or any("__del__" in base.__dict__ for base in kind.__mro__)

@@ -134,6 +134,8 @@ class SymbolicFrame:
                 raise Break("trace_too_long", f"{trace.steps} instructions")
             if trace.suspended:
                 self.close_dropped()
+            if trace.noticed and trace.noticed.dropped(trace):
+                raise Break("dropped_value")
             HANDLERS[op](self, instruction.arg, instruction)
         except Break as reason:
             breaks.end_trace(self, reason)

@@ -32,6 +32,7 @@ from dynamo.shapes.worlds import make_world
 from dynamo.symbolic import modelled
 from dynamo.symbolic.effects import Effects
 from dynamo.symbolic.graph import GraphBuilder
+from dynamo.symbolic.noticed import Noticed
 from dynamo.symbolic.protocol import ObjectProtocol
 from dynamo.symbolic.rules import decided, devices, table, torch_functions
 from dynamo.symbolic.stack_values import OpaqueVar
@@ -75,6 +76,7 @@ class Trace(ObjectProtocol):
         self.steps = 0
         self.handles = False
         self.forced_breaks: frozenset[int] = frozenset()
+        self.noticed: Noticed | None = None
         self.suspended: dict[SymbolicFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
         self.effects = Effects()
@@ -94,6 +96,7 @@ class Trace(ObjectProtocol):
         self._known.clear()
         self._copies.clear()
         self.suspended.clear()
+        self.noticed = None
         self.made.clear()
         self.tensor_inputs.clear()
         self.arrays.clear()
