@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import types
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,45 @@ from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.handles import HandleVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar
 from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+
+def hold(rebuilder: Rebuilder, effect: tr.Effect) -> None:
+    """Keeps what the effect will replace in a local.
+
+    What dies may run code of the program, which must find all effects made: a later one would write
+    over what it does.
+    """
+    emitter = rebuilder.emitter
+    if isinstance(effect, tr.StoreAttrEffect) and effect.raw and is_fetched(effect.target):
+        if not replaces_plain(effect.value):
+            rebuilder.call_const(old_attribute, effect.target, effect.name)
+            emitter.store_fresh("held")
+    elif isinstance(effect, tr.ContentsEffect) and is_fetched(effect.target):
+        rebuilder.call_const(gc.get_referents, effect.target)  # runs no `__iter__`
+        emitter.store_fresh("held")
+    elif isinstance(effect, tr.StoreGlobalEffect) and not replaces_plain(effect.value):
+        emitter.start_call_const(dict.get)
+        emitter.load_const(effect.module_globals)
+        emitter.load_const(effect.name)
+        emitter.call(2)
+        emitter.store_fresh("held")
+
+
+def replaces_plain(value: Var | None) -> bool:
+    """True for a tensor or a number: what they take the place of is most often another one."""
+    if isinstance(value, ConstVar):
+        return value._value is not None
+    return isinstance(value, TensorVar | SymbolicNumber)
+
+
+def old_attribute(target: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(target, "__dict__").get(name)
+    except AttributeError:
+        return None
 
 
 def replay(rebuilder: Rebuilder, effect: tr.Effect) -> None:

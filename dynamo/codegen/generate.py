@@ -134,6 +134,8 @@ class Generator:
                 self.rebuilder.places[var] = emitter.store_fresh("number")
         if self.plan.function is not None:
             self._call_graph(self.plan.function)
+        for effect in self.plan.effects if len(self.plan.effects) > 1 else ():
+            effect_rows.hold(self.rebuilder, effect)
         for effect in self.plan.effects:
             effect_rows.replay(self.rebuilder, effect)
         if isinstance(self.plan.exit, ReturnExit):

@@ -1,9 +1,9 @@
-"""Lets go of locals of the new code as soon as nothing reads them any more.
+"""Empties locals of the new code that nothing reads any more.
 
 A frame that an exception's traceback holds keeps its locals: where one of them holds the exception,
-both, and all else that the frame holds, stay until the garbage collector runs. So the last load of
-a local moves its value out, and locals that nobody has moved are emptied before code of the program
-runs.
+both, and all else that the frame holds, stay until the garbage collector runs. So they are emptied
+before code of the program runs: not earlier, since what dies may run code of the program, too, and
+that must find all effects made.
 
 In: the instructions of the new code, and where code of the program runs or goes on. Out: the same
 list with instructions that empty locals.
@@ -19,25 +19,11 @@ ENDS = frozenset(("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD"))
 
 
 def release(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
-    """Adds the instructions that empty locals.
+    """Adds the instructions.
 
     kept: locals that stay as they are; leaves: the calls of continuations, and the instructions of
     the program that run in the frame.
     """
-    live, ended = _live_after(raw), True
-    for position in range(len(raw.instructions) - 1, -1, -1):
-        item = raw.instructions[position]
-        ended = ended and item not in leaves  # what only returns need not be emptied
-        if ended or item.name != "LOAD_FAST" or item.slots[0] not in raw.varnames:
-            continue
-        if item.slots[0] not in live[position] and item.slots[0] not in kept:
-            moved = Raw("DELETE_FAST", 0, item.slots, None, item.position)
-            raw.instructions.insert(position + 1, moved)
-    _empty(raw, kept, leaves)
-
-
-def _empty(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None:
-    """Empties, before each of `leaves`, the bound locals that nothing behind it reads."""
     live, bound = _live_after(raw), _bound_before(raw)
     for position in range(len(raw.instructions) - 1, -1, -1):
         item = raw.instructions[position]
@@ -45,11 +31,13 @@ def _empty(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> None
             continue
         calls = position and raw.instructions[position - 1].name == "PRECALL"
         empty = raw.const(None)
-        for name in sorted(bound[position] - live[position] - set(kept)):
-            raw.instructions[position - calls : position - calls] = [
+        dead = bound[position] - live[position] - set(kept) - set(item.slots)
+        raw.instructions[position - calls : position - calls] = [
+            made for name in raw.varnames if name in dead for made in (
                 Raw("LOAD_CONST", empty, (), None, item.position),
                 Raw("STORE_FAST", 0, (name,), None, item.position),
-            ]
+            )
+        ]
 
 
 def _next(raw: RawCode) -> list[list[int]]:

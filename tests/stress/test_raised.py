@@ -120,3 +120,80 @@ def test_generators_are_closed_before_the_call_is_over(function: Callable[..., A
         with contextlib.suppress(ValueError):
             compiled(torch.rand(2), events)
         assert events == ["end", "end"]
+
+
+def overwrites(x: torch.Tensor, events: list[str]) -> Any:
+    for _ in range(2):
+        numbers = counts(events)
+        next(numbers)
+        events.append("next")
+    return x + 1
+
+
+def keeps_to_the_end(x: torch.Tensor, events: list[str]) -> Any:
+    first, second = counts(events), counts(events)
+    next(first)
+    dynamo.graph_break()
+    next(second)
+    dynamo.graph_break()
+    events.append("last")
+    return x + 1
+
+
+def drops_an_attribute(x: torch.Tensor, events: list[str]) -> Any:
+    box = Held()
+    box.numbers = counts(events)
+    next(box.numbers)
+    dynamo.graph_break()
+    box.numbers = None
+    events.append("dropped")
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [overwrites, keeps_to_the_end])
+def test_generators_are_closed_in_order(function: Callable[..., Any]) -> None:
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        expected: list[str] = []
+        events: list[str] = []
+        function(torch.ones(2), expected)
+        compiled(torch.ones(2), events)
+        assert events == expected
+
+
+def test_nothing_that_a_finally_does_is_lost() -> None:
+    compiled = dynamo.compile(drops_an_attribute, backend="eager")
+    for _ in range(2):
+        events: list[str] = []
+        compiled(torch.ones(2), events)
+        assert sorted(events) == ["dropped", "end"]
+
+
+class Tells:
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def __del__(self) -> None:
+        self.events.append("died")
+
+
+def deletes(x: torch.Tensor, events: list[str]) -> Any:
+    told = Tells(events)
+    dynamo.graph_break()
+    events.append("alive")
+    del told
+    events.append("deleted")
+    told = Tells(events)
+    dynamo.graph_break()
+    events.append("end")
+    return x + 1
+
+
+def test_finalizers_run_in_order() -> None:
+    compiled = dynamo.compile(deletes, backend="eager")
+    for _ in range(2):
+        expected: list[str] = []
+        events: list[str] = []
+        deletes(torch.ones(2), expected)
+        compiled(torch.ones(2), events)
+        assert events == expected

@@ -441,6 +441,16 @@ def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) ->
     return [rank.item for rank in sorted(ranks, reverse=reverse)]
 
 
+def in_order(tx: SymbolicFrame, items: SetVar, key: Var) -> list[Any]:
+    """The items of a set of constants, sorted: a key may order what has no order itself."""
+    if none_if_none(key) is not None:
+        try:
+            return sorted(items.as_constant())
+        except TypeError as error:
+            raise Break("set_order", repr(items)) from error
+    return tx.trace.run_real(lambda: sorted(items.as_constant()))  # type: ignore[no-any-return]
+
+
 @rule([sorted])
 def sorted_(
     tx: SymbolicFrame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
@@ -448,9 +458,7 @@ def sorted_(
     if isinstance(items, SetVar):
         if not items.is_constant():
             raise Break("set_order", repr(items))
-        values: list[Var] = [
-            ConstVar(v) for v in tx.trace.run_real(lambda: sorted(items.as_constant()))
-        ]
+        values: list[Var] = [ConstVar(value) for value in in_order(tx, items, key)]
     else:
         values = tx.trace.unpack_sized(tx, items)
     return ListVar(sort(tx, values, none_if_none(key), reverse.truth(tx)))
