@@ -183,10 +183,10 @@ def deletes(x: torch.Tensor, events: list[str]) -> Any:
     events.append("alive")
     del told
     events.append("deleted")
-    told = Tells(events)
+    other = Tells(events)
     dynamo.graph_break()
     events.append("end")
-    return x + 1
+    return x + 1, other is None
 
 
 def test_finalizers_run_in_order() -> None:
