@@ -181,3 +181,17 @@ def test_operator(symbol: str) -> None:
             if not (symbol in ("**", "<<", "*") and "70" in right):
                 cases.append((f"o {symbol} {right}", random_.choice(texts)))
     compare(cases, 4)
+
+
+def test_a_key_sorts_a_set_of_what_has_no_order() -> None:
+    def f(x: torch.Tensor, found: list[Any]) -> torch.Tensor:
+        y = x + 1
+        try:
+            found.append(sorted({1, 2, "early"}, key=repr))
+        except TypeError:
+            found.append("error")
+        return y
+
+    found: list[Any] = []
+    dynamo.compile(f, backend="eager")(torch.rand(2), found)
+    assert found == [["early", 1, 2]]
