@@ -25,7 +25,7 @@ from dynamo.aot.joint import SAVED, JointGraph
 TWICE = (
     "this compiled backward can't be differentiated again (create_graph=True, double backward): "
     "its program draws random numbers, writes into its inputs, or runs under autocast, or an "
-    "input has changed since. Compile it with backend=\"eager\", or run it uncompiled"
+    "input has changed since or has died. Compile it with backend=\"eager\", or run it uncompiled"
 )
 
 

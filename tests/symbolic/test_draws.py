@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 import torch
@@ -67,3 +68,16 @@ def test_a_draw_without_memory_is_refused_as_in_eager():
     for function in (f, dynamo.compile(f, backend="eager")):
         with pytest.raises((RuntimeError, NotImplementedError)):
             function()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_new_takes_a_size_for_a_size(backend: str, dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return (x.new(x.shape[:1]).zero_() + x.sum(), x.new(torch.Size([3, 2])).fill_(2), x.new((3, 2)),
+                x.new(x.size()).copy_(x) / x, x.new(torch.Size([])).fill_(1), x.new([4, 5]))
+
+    compiled = dynamo.compile(f, backend=backend, dynamic=dynamic)
+    for size in (2, 3, 4):
+        x = torch.rand(size, 3, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), f(x))

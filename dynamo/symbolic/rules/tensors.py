@@ -16,6 +16,7 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.variables.lists import SizeVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -202,6 +203,12 @@ def set_grad_enabled(tx: SymbolicFrame, mode: Var) -> Var:
     trace.effects.call(torch._C._set_grad_enabled, value)
     torch._C._set_grad_enabled(value)
     return ConstVar(None)
+
+
+@rule(torch.Tensor.new, TensorVar, SizeVar)
+def new_of_size(tx: SymbolicFrame, tensor: Var, size: Var, **kwargs: Var) -> Var:
+    """A size stands in a graph as a tuple of ints, which `new` takes for values."""
+    return tx.trace.call(tx, torch.Tensor.new_empty, tensor, size, **kwargs)
 
 
 @rule([torch._assert])
