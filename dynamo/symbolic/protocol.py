@@ -273,7 +273,10 @@ class ObjectProtocol:
         init = find_owner(cls, "__init__")
         if init is not None and isinstance(init[1], types.FunctionType):
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
-            tx.call(self.attributes.bind_raw(tx, raw), args, kwargs)
+            result = tx.call(self.attributes.bind_raw(tx, raw), args, kwargs).python_type()
+            if result is not type(None):
+                message = f"__init__() should return None, not '{result.__name__}'"
+                tx.trace.raise_exception(TypeError, message)
         elif value_base(cls) is not None or issubclass(cls, type):
             pass  # `__new__` has taken the arguments
         elif isinstance(made, ObjectVar) and made.content is not None:

@@ -471,6 +471,90 @@ for fn in (lambda: super(int, o), lambda: super(3, o), lambda: super(A, int), la
     try: out.append(repr(type(fn())))
     except Exception as e: out.append((type(e).__name__, str(e)))
 return x + 1, out
+# class machinery
+class Reg:
+    subs = []
+    def __init_subclass__(cls, /, tag='none', **kw): super().__init_subclass__(**kw); Reg.subs.append((cls.__name__,
+            tag))
+class Meta(type):
+    def __call__(cls, *a, **k): LOG.append(('call', cls.__name__)); return super().__call__(*a, **k)
+    def __contains__(cls, v): return v == 3
+    def __iter__(cls): return iter([1, 2])
+    def __getitem__(cls, k): return ('item', k)
+    def __getattr__(cls, n): return 'meta ' + n
+    def __bool__(cls): return False
+    def __add__(cls, o): return 'added'
+class K(metaclass=Meta):
+    def __new__(cls, *a): LOG.append('new'); return super().__new__(cls)
+    def __init__(self, *a): LOG.append('init')
+    def __init__subclass__(cls): pass
+class NotInst:
+    def __new__(cls): return 5
+    def __init__(self): LOG.append('never')
+class BadInit:
+    def __init__(self): return 3
+class Single:
+    inst = None
+    def __new__(cls):
+        if cls.inst is None: cls.inst = super().__new__(cls)
+        return cls.inst
+class Slots:
+    __slots__ = ('a', '__dict__')
+class S2(Slots):
+    __slots__ = ()
+class Abs(abc.ABC):
+    @abc.abstractmethod
+    def m(self): ...
+class Call:
+    def __call__(self, *a, **k): return a, k
+    __name__ = 'callme'
+---
+out = [K(1) is not None, 3 in K, list(K), K[1, 2], K.zz, bool(K), K + 1, NotInst(), Single() is Single(), Call()(1,
+        b=2), callable(Call()), type(K).__name__]
+s = Slots(); s.a = 1; s.z = 2; out.append((s.a, s.__dict__))
+for fn in (BadInit, Abs, lambda: object(1), lambda: K.__new__(), lambda: type('X', (int, str), {}),
+        lambda: type('X', (bool,), {}), lambda: type('X', 3, {}), lambda: object().x, lambda: Slots().a,
+        lambda: setattr(S2(), 'q', 1), lambda: int.__new__(str), lambda: type(), lambda: type(1, 2),
+        lambda: isinstance(1, 'a'), lambda: isinstance(1, (int, 'a')), lambda: issubclass(1, int),
+        lambda: issubclass(int, 3), lambda: object.__new__(int), lambda: list.append(3, 4), lambda: str.upper(3),
+        lambda: int.__add__(1, 'a'), lambda: dict.fromkeys([1, 2], 3), lambda: super(K, K).__new__):
+    try: out.append(str(fn()) if callable(fn) else fn)
+    except Exception as e: out.append((type(e).__name__, str(e)))
+return x + 1, out, len(Reg.subs)
+# mro super cooperative
+class A:
+    def go(self, *a): LOG.append(('A', a)); return ['A']
+    @classmethod
+    def mk(cls, *a): return cls.__name__, a
+    @property
+    def pr(self): return 'Apr'
+    def __repr__(self): return 'A()'
+class B(A):
+    def go(self, *a): LOG.append('B'); return ['B'] + super().go(*a, 'b')
+    pr = property(lambda self: super(B, self).pr + 'B')
+class C(A):
+    def go(self, *a): LOG.append('C'); return ['C'] + super().go(*a, 'c')
+    @classmethod
+    def mk(cls, *a): return super().mk(*a, 'c')
+class D(B, C):
+    def go(self, *a): return ['D'] + super(D, self).go(*a)
+    def __getattr__(self,
+            n): return super().__getattribute__('go') if n == 'alias' else object.__getattribute__(self, n)
+    def lam(self): return (lambda: super(D, self).go())()
+    def comp(self): return [super(D, self).pr for _ in range(2)]
+    def __eq__(self, o): return super().__eq__(o)
+    __hash__ = A.__hash__
+    def __setattr__(self, n, v): super().__setattr__(n, v * 2)
+    def __delattr__(self, n): LOG.append(n); super().__delattr__(n)
+---
+d = D(); d.v = 4; out = [d.go(1), d.mk(2), D.mk(3), d.pr, d.alias()[0], d.lam(), d.comp(), d == d, d == 3, d.v,
+        repr(d), [k.__name__ for k in D.__mro__], C.mk.__self__.__name__, D.go.__qualname__, d.go.__func__ is D.go,
+        d.go == d.go, d.go is d.go]
+del d.v
+for fn in (lambda: d.v, lambda: d.nope, lambda: super(A, d).go, lambda: super(B, D).mk(1), lambda: delattr(d, 'zz')):
+    try: out.append(fn())
+    except Exception as e: out.append((type(e).__name__, str(e)))
+return x + 1, out
 ''')
 
 

@@ -146,7 +146,8 @@ class A:
             return n
     l = [n for _ in range(2)]
 r = A.B().fn(), n, A.B.m, A.l, hasattr(A, 'n')
-return x + n, r
+a = [n for n in range(3)]; c = [(lambda: n)() for n in range(2)]
+return x + n, r, a, c
 # generator protocol
 def gen():
     got = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import SkipFrame
 from dynamo.bytecode.decode import Instruction
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
@@ -76,8 +77,16 @@ def LOAD_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
     frame.push(frame.load_local(arg) or value)
 
 
+def check_single(frame: SymbolicFrame, name: str) -> None:
+    """Since 3.12 a comprehension may have a variable of the name of a free one; both have that name
+    in the same frame."""
+    if name in frame.code.co_freevars:
+        raise SkipFrame(f"{name} is a free variable and one of a comprehension")
+
+
 @opcode
 def LOAD_FAST_AND_CLEAR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    check_single(frame, arg)
     if arg in frame.cells:
         frame.push(frame.cells.pop(arg))
     else:
@@ -105,6 +114,7 @@ def DELETE_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> Non
 
 @opcode
 def MAKE_CELL(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
+    check_single(frame, arg)
     value = frame.locals.pop(arg, None)
     if value is not None:
         value = frame.read(value)

@@ -183,6 +183,8 @@ def call_type(tx: SymbolicFrame, name: Var, *parts: Var, **keywords: Var) -> Var
     """`type(name, bases, namespace)`."""
     if len(parts) != 2:
         return None
+    if not isinstance(parts[0], TupleVar):
+        raise Break("class_definition", repr(name))
     classes = class_vars(parts[0].unpack(tx))
     kind = winner(tx, type, classes)
     if kind in PLAIN_METACLASSES:

@@ -207,6 +207,7 @@ def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
         return None
     values = [printed(tx, arg) for arg in args]
     keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+    tx.trace.run_real(lambda: print(file=io.StringIO(), **keywords))  # a wrong one fails here
     if target is not None:
         tx.trace.guard("ID", file.source, target)
         keywords["file"] = target

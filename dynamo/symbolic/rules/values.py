@@ -17,19 +17,26 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
-@rule([base.__new__ for base in VALUES if base is not tuple])
-def new_value(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
-    """`int.__new__(cls, ...)` and the like."""
-    if not isinstance(cls, ClassVar):
-        raise Break("argument_mismatch", f"__new__({cls!r})")
-    base = value_base(cls.cls)
-    if base is None:
-        return tx.trace.construct(tx, cls, list(args), kwargs)
-    content = tx.trace.construct(tx, ClassVar(base, None, None), list(args), kwargs)
-    made = make_value(cls.cls, content)
-    if made is None:
-        raise Break("call_of_unknown_function", f"{base.__name__}.__new__({cls!r}, {content!r})")
-    return made
+def register_new(owner: type) -> None:
+    @rule(owner.__new__)
+    def new_value(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+        """`int.__new__(cls, ...)` and the like."""
+        if not isinstance(cls, ClassVar) or not issubclass(cls.cls, owner):
+            raise Break("argument_mismatch", f"{owner.__name__}.__new__({cls!r})")
+        base = value_base(cls.cls)
+        if base is None:
+            return tx.trace.construct(tx, cls, list(args), kwargs)
+        content = tx.trace.construct(tx, ClassVar(base, None, None), list(args), kwargs)
+        made = make_value(cls.cls, content)
+        if made is None:
+            what = f"{base.__name__}.__new__({cls!r}, {content!r})"
+            raise Break("call_of_unknown_function", what)
+        return made
+
+
+for _base in VALUES:
+    if _base is not tuple:
+        register_new(_base)
 
 
 @rule([repr], ObjectVar)
