@@ -255,8 +255,7 @@ class ObjectProtocol:
         """`type.__call__(cls, ...)`: `__new__`, then `__init__`."""
         cls = var.cls
         if issubclass(cls, enum.Enum):
-            values = [arg.as_constant() for arg in args]
-            return tx.trace.wrap(self.run_real(lambda: cls(*values)), None)
+            return enum_member(tx, cls, [arg.as_constant() for arg in args])
         if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
             raise Break("module_structure_change", cls.__qualname__)
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
@@ -513,6 +512,18 @@ class ObjectProtocol:
         self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         return tensors.call_method(tx, var, name, args, kwargs)
+
+
+def enum_member(tx: SymbolicFrame, cls: type[enum.Enum], values: list[Any]) -> Var:
+    """`cls(value)`, which asks the class's own `_missing_` where no member has the value."""
+    if len(values) != 1 or not cls.__members__:
+        raise Break("class_definition", f"{cls.__qualname__}{tuple(values)}")
+    (value,) = values
+    owner = find_owner(cls, "_missing_")
+    if owner is not None and owner[0].__module__ != "enum":
+        if type(value) is not cls and all(value != member.value for member in cls):
+            raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})")
+    return tx.trace.wrap(tx.trace.run_real(lambda: cls(value)), None)
 
 
 def alias_part(tx: SymbolicFrame, var: Var) -> Any:

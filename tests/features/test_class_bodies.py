@@ -524,6 +524,11 @@ class E(enum.Enum):
     B = enum.auto()
     def m(self): return self.value * 2
 KEEP.append((E, E.B)); return x + E.B.m(), E.A.name
+# esc annotated enum
+class E(enum.Enum):
+    A: int = 1
+    b: str
+KEEP.append((E, E.A)); return x + E.A.value, 1
 # esc member
 class E(enum.IntEnum):
     A = 4

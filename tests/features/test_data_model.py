@@ -555,6 +555,43 @@ for fn in (lambda: d.v, lambda: d.nope, lambda: super(A, d).go, lambda: super(B,
     try: out.append(fn())
     except Exception as e: out.append((type(e).__name__, str(e)))
 return x + 1, out
+# enums from outside
+class E(enum.Enum):
+    A = 1
+    B = (2, 'x')
+    def __str__(self): return 'E!' + self.name
+    @classmethod
+    def _missing_(cls, v): LOG.append(v); return cls.A if v == 99 else None
+class F(enum.Flag):
+    R = 1; W = 2; RW = 3
+class I(enum.IntEnum):
+    A = 1; B = 2
+class S(str, enum.Enum):
+    A = 'a'
+---
+out = [str(E.A), f'{E.B}', E(99), E((2, 'x')), E['A'], F.R | F.W, F.R in F.RW, ~F.R, bool(F(0)), [*F], I.A + 1,
+        I.A == 1, I.B > I.A, {I.A: 1}[1], S.A == 'a', S.A.upper(), '%s %d' % (S.A, I.A), format(I.A), repr(I.A),
+        E.A is E(1), E.A in {E.A}, hash(S.A) == hash('a'), I(2), len(E), list(E.__members__), E.A.value,
+        E.B.value[1], isinstance(I.A, int), max(I), sorted(I, reverse=True), range(5)[I.B], [1, 2, 3][I.A],
+        x[I.A].shape, E.A != E.B, F.RW.value]
+for fn in (lambda: E(5), lambda: E['Q'], lambda: E.Q, lambda: E.A < E.B, lambda: setattr(E.A, 'value', 2),
+        lambda: F.R + 1, lambda: E.A(), lambda: I('a'), lambda: type('X', (E,), {})):
+    try: out.append(fn())
+    except Exception as e: out.append((type(e).__name__, str(e)))
+return x + I.B, out
+# functional enum
+---
+E = enum.Enum('E', 'A B'); F = enum.Enum('E', {'A': 3})
+return x + E.A.value, E is F, F.A.value, E.__module__ is not None
+# enum flags
+class F(enum.Flag):
+    R = 1; W = 2
+class M(enum.Enum):
+    A = 1
+    @classmethod
+    def _missing_(cls, v): LOG.append(v); return cls.A
+---
+return x + 1, F(3), F(0), F(F.R), M(1), M(M.A), M(2), M([1]), F(1) | F.W
 ''')
 
 

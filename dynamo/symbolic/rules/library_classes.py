@@ -24,9 +24,8 @@ from dynamo.symbolic.variables.objects import EnumVar
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
-GIVEN_NAMES = ("__module__", "__qualname__", "__doc__")
-HIDDEN = frozenset({"__annotations__", "__orig_bases__", "__static_attributes__",
-                    "__firstlineno__", *GIVEN_NAMES})
+GIVEN_NAMES = ("__module__", "__qualname__", "__doc__", "__static_attributes__", "__firstlineno__")
+HIDDEN = frozenset({"__annotations__", *GIVEN_NAMES})
 # What a class statement of a named tuple may not set.
 PROHIBITED = frozenset({"__new__", "__init__", "__slots__", "__getnewargs__", "_fields",
                         "_field_defaults", "_make", "_replace", "_asdict", "_source",
@@ -182,7 +181,10 @@ def enum_class(
     for key, value in entries.items():
         if is_part_of_class(value):
             later[key] = value
-        elif key not in HIDDEN - set(GIVEN_NAMES):
+        elif key == "__annotations__" and isinstance(value, DictVar):
+            pairs = value.entries.values()
+            members[key] = {name.as_constant(): as_given(tx, kind) for name, kind in pairs}
+        else:
             members[key] = enum.auto if is_auto(value) else as_given(tx, value)
     members.setdefault("__module__", tx.globals.get("__name__"))
     kinds = tuple(as_given(tx, base) for base in bases)

@@ -7,6 +7,7 @@ each item gets a Var of its own (guarded in its turn when it is used).
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+
+# What is stored into a slice is read before the slice's place in the list is settled.
+NEW_ITEMS_FIRST = sys.version_info >= (3, 13)
 
 
 class SequenceVar(Var):
@@ -280,7 +284,7 @@ class ListVar(SequenceVar):
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
         if isinstance(key, SliceVar):
             where = key.resolve(tx)
-            if where.step in (None, 1):  # reading the new items may change the list
+            if where.step in (None, 1) and not NEW_ITEMS_FIRST:  # reading them may change the list
                 start, stop, _ = where.indices(len(self.items))
                 where = slice(start, max(start, stop))
             new = self._assigned(tx, value, where)
@@ -298,7 +302,7 @@ class ListVar(SequenceVar):
         except ObservedException as error:
             if not issubclass(error.value.python_type(), TypeError):
                 raise
-            plain = where.step in (None, 1)
+            plain = where.step in (None, 1) and not NEW_ITEMS_FIRST
             tx.trace.raise_exception(TypeError, "can only assign an iterable" if plain else (
                 "must assign iterable to extended slice"))
         return iterator.unpack(tx)
