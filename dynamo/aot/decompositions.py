@@ -59,7 +59,7 @@ FROM_TORCH: tuple[str, ...] = (
     "upsample_bicubic2d.default", "upsample_bicubic2d.vec",
     "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default",
     "replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default",
-    "grid_sampler_2d.default", "im2col.default", "affine_grid_generator.default",
+    "im2col.default", "affine_grid_generator.default",
     # the rest
     "aminmax.default", "dist.default", "nansum.default", "unsafe_split.Tensor",
     "unsafe_split_with_sizes.default", "_weight_norm_interface.default", "_chunk_cat.default",

@@ -106,10 +106,15 @@ def test_numbers_that_decide_dtypes_are_not_free() -> None:
 
 
 def test_roots_of_sizes() -> None:
-    compiled = dynamo.compile(lambda x: (x / x.shape[0] ** 0.5, x * math.sqrt(x.shape[0])))
+    def program(x: torch.Tensor) -> Any:
+        return x / x.shape[0] ** 0.5, x * math.sqrt(x.shape[0]), x * x.shape[1] ** -0.5
+
+    compiled = dynamo.compile(program, dynamic=True)
+    before = metrics.snapshot()["graphs"]
     for rows in (3, 4, 5, 6):
-        x = torch.randn(rows, 2)
-        torch.testing.assert_close(compiled(x), (x / rows**0.5, x * math.sqrt(rows)))
+        x = torch.randn(rows, rows + 7, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert metrics.snapshot()["graphs"] - before == 1
 
 
 def test_numbers_of_which_one_stays() -> None:

@@ -67,6 +67,20 @@ def test_beside_infinities_for_changing_sizes(dynamic: bool | None) -> None:
         compiled(torch.randn(2, 3, 0, 4, dtype=torch.float64))
 
 
+def test_samples_beside_infinities() -> None:
+    """What lies outside counts for nothing, also where the border is infinite."""
+
+    def f(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x + 1, grid, align_corners=False)
+
+    compiled = dynamo.compile(f)
+    for height, width in ((4, 5), (3, 6), (7, 4)):
+        x = torch.randn(2, 3, height, width, dtype=torch.float64)
+        x[..., 0], x[..., -1, :] = float("inf"), float("nan")
+        grid = 3 * torch.rand(2, height, 3, 2, dtype=torch.float64) - 1.5
+        torch.testing.assert_close(compiled(x, grid), f(x, grid), equal_nan=True)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
 def test_gradients_of_changing_sizes(mode: str) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
