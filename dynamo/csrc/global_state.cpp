@@ -219,7 +219,7 @@ int64_t mode_key(PyObject *mode) {
         PyErr_Clear();
         return (int64_t)mode;
     }
-    return key * 2 + 1;
+    return (int64_t)((uint64_t)key * 2 + 1);
 }
 
 // What the thread is in. Autocast is on where its dispatch keys are not excluded.
@@ -239,7 +239,8 @@ void read_thread(int64_t *state) {
     for (int64_t i = 0; i < modes; i++) {
         const c10::SafePyObject &mode = *torch.function_mode(i);
         auto *object = mode.ptr(&mode.pyinterpreter());
-        state[FUNCTION_MODES] = state[FUNCTION_MODES] * 31 + mode_key(object);
+        state[FUNCTION_MODES] =
+            (int64_t)((uint64_t)state[FUNCTION_MODES] * 31 + (uint64_t)mode_key(object));
     }
     state[FUNCTIONS_OFF] = torch.functions_disabled ? torch.functions_disabled() : 0;
     state[DUAL_LEVEL] = torch.dual_level && torch.dual_level(0) != nullptr;
