@@ -83,6 +83,8 @@ from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
 RESTARTS = 100
+# A trace takes in more than what a continuation begins with.
+LEAST_STEPS = 100
 
 
 class Converter:
@@ -168,7 +170,8 @@ class Converter:
     ) -> CompileContext:
         carried = self.continuations.carried(frame.code)
         return CompileContext(
-            self.codes, options, config.max_steps, config.inline_depth, compile_id,
+            self.codes, options, max(config.max_steps, LEAST_STEPS), config.inline_depth,
+            compile_id,
             changed=(changed if learns(options) else frozenset()) | carried, carried=carried,
             learns=learns(options), everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),

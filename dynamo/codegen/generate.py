@@ -55,7 +55,7 @@ FREE_TEXT = (
     "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
 )
 # Breaks after which the whole instruction runs in a continuation.
-RESUMED = frozenset(("frame_introspection", "dropped_value"))
+RESUMED = frozenset(("frame_introspection", "dropped_value", "trace_too_long"))
 ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
 
 

@@ -129,6 +129,8 @@ class SymbolicFrame:
         self.awaiting = op in TAIL_OPS
         try:
             if trace.steps in trace.forced_breaks:
+                if op in ("LOAD_DEREF", "DELETE_DEREF"):  # raises only while the cell is empty
+                    self.load_local(instruction.arg)
                 raise trace.context.forced[trace.steps]
             if trace.steps > trace.context.max_steps:
                 raise Break("trace_too_long", f"{trace.steps} instructions")
