@@ -79,8 +79,8 @@ def test_a_deleted_variable_of_a_closure_that_breaks() -> None:
     def f(x: torch.Tensor, d: list[int]) -> Any:
         def inner() -> int:
             dynamo.graph_break()
-            d.append(1)
-            return len(d)
+            d.append(1)  # noqa: F821
+            return len(d)  # noqa: F821
 
         first = inner()
         x = x + first
