@@ -82,7 +82,8 @@ def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
             raise Break("explicit_break")
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
-        raise Break("explicit_break")
+        if not tx.code.co_filename.startswith(TORCH):  # torch's own are for its own compiler
+            raise Break("explicit_break")
     if function.real is not None and function.real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
     if decisions.has("skipped", code):

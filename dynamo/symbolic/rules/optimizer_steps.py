@@ -103,11 +103,11 @@ def _register_check(function: Callable[..., Any]) -> None:
     place = list(inspect.signature(function).parameters).index("state_steps")
 
     @rule(function)
-    def check_steps(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def check_steps(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
         steps = args[place] if place < len(args) else kwargs["state_steps"]
         if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
             tx.trace.raise_exception(RuntimeError, NOT_TENSORS)
-        return None
+        return inline_stand_in(tx, function, list(args), kwargs)
 
 
 for update in COUNTED:
