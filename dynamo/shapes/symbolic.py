@@ -25,7 +25,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -49,6 +48,7 @@ from dynamo.shapes.fake import (
     give_history,
 )
 from dynamo.shapes.interpolate import interpolate, resizes
+from dynamo.shapes.symbolic_mode import SymbolicMode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SymbolicWorld:
         self.env = ShapeEnv(
             allow_scalar_outputs=config.capture_scalar_outputs,
             allow_dynamic_output_shape_ops=config.capture_dynamic_output_shape_ops)
-        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode = SymbolicMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.mode.cache_enabled = False  # a hit would not repeat what the kernel assumed
         self.symbols: dict[str, Any] = {}
         self._names: dict[sympy.Symbol, str] = {}

@@ -1,0 +1,55 @@
+"""The fake mode of worlds with symbolic sizes.
+
+Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so would
+assume that it stays below 16, or above. All of these kernels give results of one layout: the batch
+size is a constant while torch's rule for that layout runs, and is put into the results afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+aten = torch.ops.aten
+# Where the operators have their tensors with a batch dimension, and the flag `transposed`.
+CONVOLUTIONS = {
+    aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
+}  # fmt: skip
+ANY_BATCH = 32
+
+
+class SymbolicMode(FakeTensorMode):
+    """A `FakeTensorMode` whose convolutions assume nothing of the batch size."""
+
+    def dispatch(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        places, flag = CONVOLUTIONS.get(func, ((), 0))
+        if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
+            return super().dispatch(func, types, args, kwargs)
+        batch = args[places[-1]].shape[0]
+        given = list(args)
+        for place in places:
+            given[place] = self._with_batch(args[place], ANY_BATCH)
+        results = super().dispatch(func, types, tuple(given), kwargs)
+        if func is aten.convolution.default:
+            return self._with_batch(results, batch)
+        first, *others = results
+        return (None if first is None else self._with_batch(first, batch), *others)
+
+    def _is_open(self, tensor: Any) -> bool:
+        return (
+            type(tensor) is FakeTensor
+            and tensor.fake_device.type == "cpu"
+            and tensor.dim() > 2
+            and isinstance(tensor.shape[0], torch.SymInt)
+        )
+
+    def _with_batch(self, tensor: torch.Tensor, batch: Any) -> torch.Tensor:
+        with self, torch.no_grad():
+            return torch.empty_strided(
+                (batch, *tensor.shape[1:]), tensor.stride(), dtype=tensor.dtype,
+                device=tensor.device,
+            )
