@@ -94,6 +94,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("random_choice", "a random number of Python decides with which objects the program goes on",
      "Nothing is wrong. Choose outside, or by a random.Random(seed) made in the function."),
     ("dropped_value", "a generator or an object with __del__ is let go of", EAGER),
+    ("long_list_changed", "a list with many items is changed",
+     "Nothing is wrong: the change runs as plain Python. Make it outside to get one graph."),
 )
 
 REASONS = {

@@ -1,8 +1,8 @@
 """The fake mode of worlds with symbolic sizes.
 
-Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so would
-assume that it stays below 16, or above. All of these kernels give results of one layout: the batch
-size is a constant while torch's rule for that layout runs, and is put into the results afterwards.
+Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so
+would assume that it stays below 16, or above. All of these kernels give results of one layout: the
+batch size is a constant while torch's rule for that layout runs, and put into the results then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SymbolicMode(FakeTensorMode):
         given = list(args)
         for place in places:
             given[place] = self._with_batch(args[place], ANY_BATCH)
-        results = super().dispatch(func, types, tuple(given), kwargs)
+        results: Any = super().dispatch(func, types, tuple(given), kwargs)
         if func is aten.convolution.default:
             return self._with_batch(results, batch)
         first, *others = results

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 
 def loops(x: torch.Tensor, d: dict[str, int]) -> Any:
@@ -93,3 +94,20 @@ def test_a_deleted_variable_of_a_closure_that_breaks() -> None:
         with pytest.raises(NameError):
             compiled(torch.ones(1), given)
         assert given == [1]
+
+
+def test_a_long_list_from_outside_grows_without_a_new_compile() -> None:
+    """Compiled code would write all of it again, and hold for one length only."""
+    history = [0.0] * 5000
+    counter = CompileCounter()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        history.append(1.0)
+        return y * 2
+
+    compiled = dynamo.compile(f, backend=counter)
+    for call in range(5):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 4.0))
+        assert len(history) == 5001 + call
+    assert counter.frame_count == 2

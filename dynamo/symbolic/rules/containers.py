@@ -25,9 +25,7 @@ T = TypeVar("T")
 
 def changed(tx: SymbolicFrame, var: ListVar) -> list[Var]:
     """The items of a list, to be mutated now."""
-    items = var.items
-    var.change(tx)
-    return items
+    return var.change(tx)
 
 
 @rule(list.append, ListVar)

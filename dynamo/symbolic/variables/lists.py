@@ -267,6 +267,9 @@ def field_names(cls: type) -> tuple[str, ...]:
     return tuple(cls._fields)  # type: ignore[attr-defined]
 
 
+MOST_WRITTEN = 1000  # items of a list from outside that compiled code changes
+
+
 class ListVar(SequenceVar):
     """Exactly `list`."""
 
@@ -276,7 +279,9 @@ class ListVar(SequenceVar):
         tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
 
     def change(self, tx: SymbolicFrame) -> list[Var]:
-        """The items, to be mutated now."""
+        """The items, to be mutated now; new code writes all of them again."""
+        if self._real is not None and len(self._real) > MOST_WRITTEN:
+            raise Break("long_list_changed", f"it has {len(self._real)} items")
         items = self.items
         tx.trace.effects.change_contents(self)
         return items
