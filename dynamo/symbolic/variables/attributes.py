@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -154,9 +155,17 @@ def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
     found = raw.instance.read_slot(tx, raw.name, raw.value)
     if found is None:
-        message = f"'{raw.cls.__name__}' object has no attribute '{raw.name}'"
+        message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
         tx.trace.raise_exception(AttributeError, message)
     return found
+
+
+def told_by_slots(cls: type) -> str:
+    """The name of a class in the error of an empty slot: from 3.13 on with its module."""
+    if sys.version_info < (3, 13):
+        return cls.__name__
+    known = cls.__module__ in ("builtins", "__main__")
+    return cls.__qualname__ if known else f"{cls.__module__}.{cls.__qualname__}"
 
 
 @binds(types.GetSetDescriptorType)
