@@ -150,17 +150,6 @@ def drops_an_attribute(x: torch.Tensor, events: list[str]) -> Any:
     return x + 1
 
 
-@pytest.mark.parametrize("function", [overwrites, keeps_to_the_end])
-def test_generators_are_closed_in_order(function: Callable[..., Any]) -> None:
-    compiled = dynamo.compile(function, backend="eager")
-    for _ in range(2):
-        expected: list[str] = []
-        events: list[str] = []
-        function(torch.ones(2), expected)
-        compiled(torch.ones(2), events)
-        assert events == expected
-
-
 def test_nothing_that_a_finally_does_is_lost() -> None:
     compiled = dynamo.compile(drops_an_attribute, backend="eager")
     for _ in range(2):
@@ -189,11 +178,12 @@ def deletes(x: torch.Tensor, events: list[str]) -> Any:
     return x + 1, other is None
 
 
-def test_finalizers_run_in_order() -> None:
-    compiled = dynamo.compile(deletes, backend="eager")
+@pytest.mark.parametrize("function", [overwrites, keeps_to_the_end, deletes])
+def test_generators_and_finalizers_run_in_order(function: Callable[..., Any]) -> None:
+    compiled = dynamo.compile(function, backend="eager")
     for _ in range(2):
         expected: list[str] = []
         events: list[str] = []
-        deletes(torch.ones(2), expected)
+        function(torch.ones(2), expected)
         compiled(torch.ones(2), events)
         assert events == expected
