@@ -1,0 +1,400 @@
+"""All model types of transformers that a small configuration builds: right, graphs, seconds, speed.
+
+    python benchmarks/transformers_all.py [NAME ...] [--offset 0] [--stride 1] [--count N]
+        [--seconds 1500] [--each 180] [--processes N] [--threads 1] [--device cuda]
+        [--backend inductor] [--training] [--no-peer] [--out FILE]
+
+Each model runs in a process of its own, as eager, as `dynamo.compile` and as `torch.compile`; the
+caches of files are empty at first. Errors are distances to eager in float64: of the results, and
+with --training of the gradients. Ours may be four times eager's (or 2e-5). Where it is more, the
+compiled float64 model decides: `rounding` says that it agrees with eager's (a choice by top-k, say,
+hangs on the last bits), `WRONG` that it does not, `differs` that eager has no float64 result.
+Graphs are counted with a backend that runs the graph; seconds are those of the first call, on a
+machine that is busy with the other processes; milliseconds are of later calls, in turns with eager.
+The table ends with the first lines of all failures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import dynamo  # noqa: E402
+from benchmarks.small_models import Arguments, CannotBuild, build, names, tensors_in  # noqa: E402
+
+RESULT = "RESULT "  # how a process begins the lines that are a row
+ROUNDS = 5
+ALLOWED, TIMES, ALLOWED_EXACT = 2e-5, 4.0, 1e-4
+Row = dict[str, Any]
+Step = Callable[[], list[torch.Tensor]]
+Compile = Callable[..., nn.Module]
+
+
+# -- one model, in a process of its own -----------------------------------------------------------
+
+
+def inference(model: nn.Module, call: Callable[..., Any], arguments: Arguments) -> Step:
+    def step() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            return tensors_in(call(**arguments))
+
+    return step
+
+
+def training(model: nn.Module, call: Callable[..., Any], arguments: Arguments) -> Step:
+    """Gradients of a bounded function of all results, to all parameters."""
+
+    def step() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        model.zero_grad(set_to_none=True)
+        parts = [t for t in tensors_in(call(**arguments)) if t.requires_grad]
+        torch.stack([t.tanh().square().mean() for t in parts]).sum().backward()
+        zero = torch.zeros(())
+        return [zero if p.grad is None else p.grad for p in model.parameters()]
+
+    return step
+
+
+def distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """The worst |x - x64| of a result over its greatest |x64|; inf where sizes or kinds differ."""
+    if len(found) != len(exact):
+        return float("inf")
+    return max((distance_of(*pair) for pair in zip(found, exact, strict=True)), default=0.0)
+
+
+def distance_of(found: torch.Tensor, exact: torch.Tensor) -> float:
+    if found.shape != exact.shape or found.is_floating_point() != exact.is_floating_point():
+        return float("inf")
+    found, exact = found.detach().cpu().double(), exact.detach().cpu().double()
+    good = exact.isfinite()
+    if not torch.equal(good, found.isfinite()):
+        return float("inf")
+    if not good.any():
+        return 0.0
+    return float((found - exact)[good].abs().max() / exact[good].abs().max().clamp(min=1e-6))
+
+
+def joined(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients as one tensor: small ones are compared with the greatest of all."""
+    return [torch.cat([t.detach().reshape(-1).cpu() for t in tensors])] if tensors else []
+
+
+MAKERS = {"eval": inference, "train": training}
+GATHER: dict[str, Callable[..., Any]] = {"eval": list, "train": joined}
+
+
+def exactly(arguments: Arguments) -> Arguments:
+    return {key: t.double() if t.is_floating_point() else t for key, t in arguments.items()}
+
+
+def forget(compile_with: Compile) -> None:
+    dynamo.reset() if compile_with is dynamo.compile else torch._dynamo.reset()
+
+
+def timed(step: Step, device: str) -> tuple[list[torch.Tensor], float]:
+    start = time.perf_counter()
+    result = step()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - start
+
+
+class Measurement:
+    """What is known of one model; every step adds to the row, which is printed after each."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.options = options
+        self.row: Row = {"name": name}
+        self.model, self.arguments = build(name, options.device)
+        self.exact = copy.deepcopy(self.model).double(), exactly(self.arguments)
+        self.compilers: dict[str, Compile] = {"ours": dynamo.compile}
+        if not options.no_peer:
+            self.compilers["peer"] = torch.compile
+        self.references: dict[str, list[torch.Tensor]] = {}
+
+    def show(self) -> None:
+        print(RESULT + json.dumps(self.row), flush=True)
+
+    def run(self) -> None:
+        """Ours first: the peer may be cut off."""
+        for what in ("eval", "train") if self.options.training else ("eval",):
+            self.refer(what)
+        for kind, compile_with in self.compilers.items():
+            self.row[f"{kind}_graphs"] = self.graphs(compile_with)
+            for what in self.references:
+                self.compare(kind, what)
+                self.show()
+        self.row["done"] = True
+        self.show()
+
+    def step(self, kind: str, what: str, exact: bool = False) -> Step:
+        model, arguments = self.exact if exact else (self.model, self.arguments)
+        call: Callable[..., Any] = model
+        if kind in self.compilers:
+            backend = {"backend": self.options.backend} if kind == "ours" else {}
+            call = self.compilers[kind](model, **backend)
+        return MAKERS[what](model, call, arguments)
+
+    def attempt(self, key: str, action: Callable[[], Any]) -> Any:
+        """The result of an action; what it raises is noted in the row."""
+        try:
+            return action()
+        except Exception as error:
+            lines = f"{type(error).__name__}: {error}".strip().splitlines()
+            self.row[f"{key}_fails"] = lines[0][:300]
+            traceback.print_exc()
+            return None
+
+    def refer(self, what: str) -> None:
+        """What eager says, in float64 if it can; without it there is nothing to compare."""
+        found = self.attempt(f"{what}_eager", self.step("eager", what))
+        if found is None:
+            return
+        exact = self.attempt(f"{what}_exact", self.step("eager", what, exact=True))
+        self.references[what] = GATHER[what](found if exact is None else exact)
+        self.row[f"{what}_eager_error"] = distance(GATHER[what](found), self.references[what])
+
+    def graphs(self, compile_with: Compile) -> int:
+        count = 0
+
+        def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+            nonlocal count
+            count += 1
+            return gm.forward
+
+        step = inference(self.model, compile_with(self.model, backend=backend), self.arguments)
+        done = self.attempt("graphs", step)
+        forget(compile_with)
+        return -1 if done is None else count
+
+    def compare(self, kind: str, what: str) -> None:
+        """Error, seconds and milliseconds of one kind of step."""
+        row, key, device = self.row, f"{what}_{kind}", self.options.device
+        eager, step = self.step("eager", what), self.step(kind, what)
+        first = self.attempt(key, lambda: timed(step, device))
+        second = self.attempt(key, step)
+        if first is not None and second is not None:
+            row[f"{key}_seconds"] = first[1]
+            row[f"{key}_error"] = max(self.error(what, one) for one in (first[0], second))
+            row[f"{what}_eager_ms"], row[f"{key}_ms"] = turns((eager, step), device)
+            if kind == "ours" and not close(row, what) and f"{what}_exact_fails" not in row:
+                dynamo.reset()
+                again = self.attempt(f"{what}_float64", self.step("ours", what, exact=True))
+                row[f"{what}_float64_error"] = self.error(what, again or [])
+        forget(self.compilers[kind])
+
+    def error(self, what: str, found: list[torch.Tensor]) -> float:
+        return distance(GATHER[what](found), self.references[what])
+
+
+def turns(steps: Sequence[Step], device: str) -> list[float]:
+    times = [[timed(step, device)[1] * 1000 for step in steps] for _ in range(ROUNDS)]
+    return [statistics.median(values) for values in zip(*times, strict=True)]
+
+
+# -- what a row says ------------------------------------------------------------------------------
+
+
+def close(row: Row, what: str) -> bool:
+    """Whether our results are as near to float64 as eager's; True where there are none."""
+    return row.get(f"{what}_ours_error", 0.0) <= max(ALLOWED, TIMES * row[f"{what}_eager_error"])
+
+
+def verdict(row: Row) -> str:
+    if "skip" in row:
+        return "skipped"
+    if not row.keys().isdisjoint(("eval_ours_fails", "train_ours_fails", "graphs_fails")):
+        return "FAILS"
+    said = [verdict_of(row, what) for what in MAKERS if f"{what}_eager_error" in row]
+    for worst in ("WRONG", "differs", "rounding"):
+        if worst in said:
+            return worst
+    return "ok" if row.get("done") else "cut off"
+
+
+def verdict_of(row: Row, what: str) -> str:
+    if close(row, what):
+        return "ok"
+    exact = row.get(f"{what}_float64_error")
+    if exact is None:  # eager has no float64 result
+        return "differs"
+    return "rounding" if exact <= ALLOWED_EXACT else "WRONG"
+
+
+HEAD = (
+    f"{'model':28s} {'step':5s} {'':8s} {'graphs':>7s} "
+    f"{'err eager':>9s} {'err ours':>9s} {'err peer':>9s} {'s ours':>7s} {'s peer':>7s} "
+    f"{'ms eager':>8s} {'ms ours':>8s} {'ms peer':>8s}"
+)
+COLUMNS = (
+    ("eager_error", "9.1e"), ("ours_error", "9.1e"), ("peer_error", "9.1e"),
+    ("ours_seconds", "7.1f"), ("peer_seconds", "7.1f"),
+    ("eager_ms", "8.2f"), ("ours_ms", "8.2f"), ("peer_ms", "8.2f"),
+)  # fmt: skip
+
+
+def lines_of(row: Row) -> Iterator[str]:
+    graphs = f"{row.get('ours_graphs', -1):3d}/{row.get('peer_graphs', -1):3d}"
+    for what in (what for what in MAKERS if f"{what}_eager_error" in row):
+        cells = (format(row.get(f"{what}_{key}", float("nan")), how) for key, how in COLUMNS)
+        yield " ".join((f"{row['name']:28s} {what:5s} {verdict(row):8s} {graphs}", *cells))
+
+
+def reasons_of(row: Row) -> Iterator[str]:
+    """First lines of what failed or differs."""
+    for key, text in row.items():
+        if key.endswith("_fails") and not key.endswith(("_exact_fails", "_eager_fails")):
+            yield f"{row['name']}: {key.removesuffix('_fails')}: {text}"
+        if key.endswith("_float64_error") and verdict(row) == "WRONG":
+            yield f"{row['name']}: {key}: {text:.1e}"
+    if "crash" in row:
+        yield f"{row['name']}: {row['crash']}"
+
+
+def ratio(rows: list[Row], above: str, below: str) -> str:
+    values = [row[above] / max(row[below], 1e-6) for row in rows if above in row and below in row]
+    if not values:
+        return ""
+    return f"{above} / {below}: median {statistics.median(values):.2f} of {len(values)}"
+
+
+def report(rows: list[Row]) -> None:
+    rows = sorted(rows, key=lambda row: row["name"])
+    print(f"\ntorch {torch.__version__}\n{HEAD}")
+    for line in (line for row in rows for line in lines_of(row)):
+        print(line)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[verdict(row)] = counts.get(verdict(row), 0) + 1
+    print("\n" + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+    ran = [row for row in rows if row.get("ours_graphs", -1) >= 0]
+    ours, peer = (sum(row.get(f"{kind}_graphs") == 1 for row in ran) for kind in ("ours", "peer"))
+    print(f"one graph: ours {ours}, peer {peer} of {len(ran)}")
+    pairs = (("ours_seconds", "peer_seconds"), ("eager_ms", "ours_ms"), ("peer_ms", "ours_ms"))
+    for what in MAKERS:
+        lines = (ratio(rows, f"{what}_{above}", f"{what}_{below}") for above, below in pairs)
+        print(*filter(None, lines), sep="\n")
+    print(*(line for row in rows for line in reasons_of(row)), sep="\n")
+    print("skipped:", *(row["name"] for row in rows if "skip" in row))
+
+
+# -- many models, in processes --------------------------------------------------------------------
+
+
+CACHES = ("DYNAMO_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def in_a_process(name: str, given: list[str], limit: float, caches: str) -> Row:
+    command = [sys.executable, "-W", "ignore", __file__, "--worker", name, *given]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {key: f"{caches}/{key}" for key in CACHES},
+        start_new_session=True,
+    )
+    try:
+        text, said = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with the compilers it started
+        text, said = process.communicate()
+    rows = [line.removeprefix(RESULT) for line in text.splitlines() if line.startswith(RESULT)]
+    row: Row = json.loads(rows[-1]) if rows else {"name": name}
+    if "skip" not in row and not row.get("done"):
+        last = (said.strip().splitlines() or [""])[-1][:200]
+        killed = process.returncode == -signal.SIGKILL
+        row["crash"] = f"cut off after {limit:.0f} s" if killed else last
+    return row
+
+
+def run_all(options: argparse.Namespace, given: list[str], caches: str) -> list[Row]:
+    wanted = options.names or names()[options.offset :: options.stride][: options.count]
+    end = time.monotonic() + options.seconds
+    jobs: queue.Queue[str] = queue.Queue()
+    for name in wanted:
+        jobs.put(name)
+    rows: list[Row] = []
+
+    def work() -> None:
+        while (left := end - time.monotonic()) > 5:
+            try:
+                name = jobs.get_nowait()
+            except queue.Empty:
+                return
+            row = in_a_process(name, given, min(options.each, left), caches)
+            rows.append(row)
+            for line in (*lines_of(row), *reasons_of(row)):
+                print(line, flush=True)
+
+    threads = [threading.Thread(target=work) for _ in range(options.processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"{len(rows)} of {len(wanted)} types tried")
+    return rows
+
+
+def worker(options: argparse.Namespace) -> None:
+    torch.set_num_threads(options.threads)
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        Measurement(options.worker, options).run()
+    except CannotBuild as error:
+        print(RESULT + json.dumps({"name": options.worker, "skip": str(error)}))
+
+
+def main() -> None:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--offset", type=int, default=0, help="of the first, by the alphabet")
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--count", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=1500.0, help="for all")
+    parser.add_argument("--each", type=float, default=180.0, help="seconds for one")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--threads", type=int, default=1, help="of torch, in each process")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default="inductor", help="of dynamo.compile")
+    parser.add_argument("--training", action="store_true", help="gradients, too")
+    parser.add_argument("--no-peer", action="store_true", help="without torch.compile")
+    parser.add_argument("--out", default="", help="a file for the rows, as JSON")
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options)
+        return
+    given = ["--device", options.device, "--backend", options.backend]
+    given += ["--threads", str(options.threads)]
+    given += ["--training"] * options.training + ["--no-peer"] * options.no_peer
+    with tempfile.TemporaryDirectory() as caches:
+        rows = run_all(options, given, caches)
+    report(rows)
+    if options.out:
+        Path(options.out).write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
