@@ -53,9 +53,10 @@ def _generalised(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
         for stage in kernel.stages
     )
     local = tuple(replace(local, name=names[local.name]) for local in kernel.locals)
-    # floats compare equal to others (0.0 and -0.0), so the text of immediates is part of the name
-    exact = repr([[op.imm for op in stage.ops if op.imm is not None] for stage in stages])
-    return Kernel(exact, kernel.outer, stages, local, (), Origins()), places
+    # immediates compare equal to others (0.0 and -0.0, variables of one name and two sizes), so the
+    # text of the operations that have one is part of the name
+    exact = [[str(op) for op in stage.ops if op.imm is not None] for stage in stages]
+    return Kernel(repr(exact), kernel.outer, stages, local, (), Origins()), places
 
 
 def placeholder_layouts(shared: Shared, layouts: Mapping[str, Layout]) -> dict[str, Layout]:
