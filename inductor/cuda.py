@@ -65,7 +65,7 @@ def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) 
         text = print_python_wrapper(graph, schedule, kernels, symbols)
     logs.log("output_code").emit(text)
     logs.log("kernel_code").emit(
-        lambda: "\n".join(source.text for made in kernels.values() for source in made.sources)
+        lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())
     )
     logs.log("schedule").emit(lambda: str(schedule))
     return Generated(text, tuple(slow))

@@ -26,6 +26,7 @@ each kernel that Triton cannot do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.triton_launch import Allocation, current_stream, keep, view
+from inductor.runtime.triton_launch import Allocation, BySize, current_stream, keep, view
 
 ops = torch.ops
 inf, nan = float("inf"), float("nan")
@@ -78,6 +79,7 @@ class _Writer:
         self.targets: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
         self.launches: dict[str, str] = {}
+        self.conditions: dict[str, str] = {}
         self.allocations: dict[str, str] = {}
         self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
@@ -114,7 +116,8 @@ class _Writer:
         if symbols:  # in here, since kernels have functions of the same names
             yield f"    from inductor.codegen.bind import {', '.join(FUNCTIONS)}"
         yield f"\n    def bind({', '.join(symbols)}):"
-        for text, name in (*self.launches.items(), *self.allocations.items()):
+        bound = (self.conditions, self.launches, self.allocations)
+        for text, name in itertools.chain.from_iterable(found.items() for found in bound):
             yield f"        {name} = {text}"
         yield f"\n        def call({', '.join(self.inputs)}):"
         if self.launches:
@@ -127,28 +130,36 @@ class _Writer:
     def _sources(self) -> Iterator[TritonSource]:
         for step in self.steps:
             if isinstance(step, Kernel) and step.name in self.kernels:
-                yield from self.kernels[step.name].sources
+                yield from self.kernels[step.name].all_sources()
 
-    def _launch(self, source: TritonSource) -> str:
+    def _launch(self, source: TritonSource, likely: bool) -> str:
         """The name of a launch; those that differ in nothing else but tensors share one."""
         launcher = self.launchers.setdefault(
-            self._prepared(source), f"triton{len(self.launchers)}"
+            self._prepared(source, likely), f"triton{len(self.launchers)}"
         )
-        grids = tuple(source.grid(config) for config in source.configs)
+        grids = [str(tuple(map(source.grid, found.configs))) for found in source.choices.classes]
         numbers = "".join(f"{number.value}, " for number in source.numbers)
-        text = f"{launcher}.at({grids}, ({numbers}))"
+        at = grids[0] if len(grids) == 1 else f"{source.choices.measure}, ({', '.join(grids)})"
+        text = f"{launcher}.at({at}, ({numbers}))"
         return self.launches.setdefault(text, f"launch{len(self.launches)}")
 
-    def _prepared(self, source: TritonSource) -> str:
+    def _prepared(self, source: TritonSource, likely: bool) -> str:
         """Everything about a launch that does not change from call to call."""
-        choices = tuple((config.rows, config.columns, config.warps) for config in source.configs)
         kinds = "".join(KINDS[number.kind] for number in source.numbers)
         dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
-        return (
-            f"prepare({source.name}, {choices!r}, ({dtypes}), unsure={unsure!r}, "
-            f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r})"
-        )
+        made = []
+        for number, found in enumerate(source.choices.classes):
+            configs = tuple((config.rows, config.columns, config.warps) for config in found.configs)
+            ahead = likely and number == source.choices.likely()
+            made.append(
+                f"prepare({source.name}, {configs!r}, ({dtypes}), unsure={unsure!r}, "
+                f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r}, ahead={ahead})"
+            )
+        if len(made) == 1:
+            return made[0]
+        bounds = tuple(found.most for found in source.choices.classes)
+        return f"BySize({bounds}, ({', '.join(made)}))"
 
     def _run(self, step: Step) -> None:
         if isinstance(step, Kernel):
@@ -172,17 +183,33 @@ class _Writer:
             self.slow[slow] = f"slow({step.nodes!r}, {names!r})"
             self.body.append(f"{slow}({', '.join(names)})")
             return
+        if printed.short is None:
+            self._run_sources(printed, True)
+            return
+        choices = printed.short.choices
+        likely = choices.likely() < len(choices.classes)
+        text = f"{choices.measure} <= {choices.classes[-1].most}"
+        fits = self.conditions.setdefault(text, f"fits{len(self.conditions)}")
+        self.body += [f"if {fits}:", f"    {self._called(printed.short, likely)}", "else:"]
+        start = len(self.body)
+        self._run_sources(printed, not likely)
+        self.body[start:] = ["    " + line for line in self.body[start:]]
+
+    def _run_sources(self, printed: TritonKernel, likely: bool) -> None:
+        """likely: what runs at the sizes of the first compile, so it is compiled ahead."""
         for scratch in printed.scratch:
             self.dtypes[scratch.name] = scratch.dtype
             layout = Layout(self.graph.device, scratch.dtype, (scratch.elements,), (1,))
             self._allocate(scratch.name, layout)
         for source in printed.sources:
-            launch = self._launch(source)
-            self.body.append(f"{launch}({', '.join(('stream', *source.parameters))})")
+            self.body.append(self._called(source, likely))
         if printed.scratch:
             dead = [scratch.name for scratch in printed.scratch]
             self.body.append(f"del {', '.join(dead)}")
             self.alive -= set(dead)
+
+    def _called(self, source: TritonSource, likely: bool) -> str:
+        return f"{self._launch(source, likely)}({', '.join(('stream', *source.parameters))})"
 
     def _allocate(self, name: str, layout: Layout) -> None:
         if layout.offset != 0 or any(step < 0 for step in layout.stride):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -84,8 +85,8 @@ class Started:
 class Launcher:
     """One Triton function with its launch parameters; kinds: of its numbers, codes of `struct`.
 
-    chosen: the position of the choice that the first call made. started: set by the first call
-    that others can follow.
+    ahead: compiled with the module, not at the first call. chosen: the position of the choice that
+    the first call made. started: set by the first call that others can follow.
     """
 
     function: Any
@@ -96,6 +97,7 @@ class Launcher:
     measure: bool
     device: torch.device
     kinds: str
+    ahead: bool = True
     chosen: int | None = None
     started: Started | None = None
 
@@ -121,6 +123,23 @@ class Launcher:
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
             "enable_reflect_ftz": False,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """Launchers of one function for classes of sizes. bounds: the greatest measure of each."""
+
+    bounds: tuple[int, ...]
+    launchers: tuple[Launcher, ...]
+
+    def at(
+        self, measure: int, grids: tuple[tuple[Grid, ...], ...], numbers: tuple[float, ...]
+    ) -> KernelCall | None:
+        """That of the launcher for `measure`; None where there is none (another function runs)."""
+        position = bisect_left(self.bounds, measure)
+        if position == len(self.bounds):
+            return None
+        return self.launchers[position].at(grids[position], numbers)
 
 
 @dataclass(slots=True)
@@ -205,11 +224,12 @@ class Preparation:
     def prepare(
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
         unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
+        ahead: bool = True,
     ) -> Launcher:
         """See `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(
-            function, choices, dtypes, unsure, asserts, measure, self.device, kinds
+            function, choices, dtypes, unsure, asserts, measure, self.device, kinds, ahead
         )
         self.launchers.append(made)
         return made
@@ -219,5 +239,6 @@ class Preparation:
         if self.device.type != "cuda" or self.measure:
             return
         with ThreadPoolExecutor(workers) as pool:
-            for _ in pool.map(Launcher.warm_up, self.launchers):
+            likely = [launcher for launcher in self.launchers if launcher.ahead]
+            for _ in pool.map(Launcher.warm_up, likely):
                 pass

@@ -1,6 +1,8 @@
 """Block sizes and warps of a launch: the likely best first, then what autotuning may try.
 
-In: a `Launch`. Out: a few `Config`s. The figures are those of a large device (132 multiprocessors).
+In: a `Launch`. Out: `Choices`: a few `Config`s; where sizes are known at a call, for each class of
+sizes, of which Triton compiles those that occur. The figures are those of a large device (132
+multiprocessors).
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
+SMALL, MEDIUM = 1 << 16, 1 << 19  # elements of a launch without columns
+MANY_IN_TILES = 1 << 21
+ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length a call brings
+ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
 LOOP_BLOCKS_ALONG_ROWS = ((32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8), (128, 16, 8))
 
@@ -27,6 +33,30 @@ class Config:
     rows: int
     columns: int
     warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """What is tried where the launch's measure is at most `most`, the default first."""
+
+    most: int
+    configs: tuple[Config, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The classes in order. measure: what they go by; a call with more than the last has none."""
+
+    measure: int
+    classes: tuple[SizeClass, ...]
+
+    def all(self) -> tuple[Config, ...]:
+        """The configs of all classes."""
+        return tuple(config for found in self.classes for config in found.configs)
+
+    def likely(self) -> int:
+        """The position of the class at the first compile; their number if there is none."""
+        return sum(found.most < hint_of(self.measure) for found in self.classes)
 
 
 def power_of_two(count: int) -> int:
@@ -46,35 +76,54 @@ def likely_columns(columns: int) -> int:
     return max(power_of_two(hint_of(columns)), least)
 
 
-def choose_configs(launch: Launch) -> tuple[Config, ...]:
-    """The default config first."""
-    widest = max(likely_columns(stage.columns) for stage in launch.stages)
+def choose_configs(launch: Launch) -> Choices:
+    """One class where the sizes are known; otherwise several where the best config differs."""
+    columns = max((stage.columns for stage in launch.stages), key=likely_columns)
     if launch.tiled:
-        return _tile_configs(launch, widest)
-    if widest <= 1 and launch.splits == 1:
-        return _flat_configs(launch)
-    if launch.persistent:
-        return _persistent_configs(launch, widest)
-    return _loop_configs(launch, widest)
+        return _tile_choices(launch, columns)
+    if columns == 1 and launch.splits == 1:
+        return _flat_choices(launch.rows)
+    if not launch.persistent:
+        return _one_class(_loop_configs(launch, likely_columns(columns)))
+    if type(columns) is Extent:
+        lengths = [length for length in ROW_LENGTHS if length <= launch.longest]
+        return Choices(columns, tuple(
+            SizeClass(most, _persistent_configs(launch, most)) for most in lengths))
+    return _one_class(_persistent_configs(launch, likely_columns(columns)))
 
 
-def _flat_configs(launch: Launch) -> tuple[Config, ...]:
+def _one_class(configs: tuple[Config, ...]) -> Choices:
+    return Choices(0, (SizeClass(ANY_NUMBER, configs),))
+
+
+def _flat_choices(rows: int) -> Choices:
+    if type(rows) is not Extent:
+        return _one_class(_flat_configs(power_of_two(rows)))
+    found = ((SMALL, LIKELY_ROWS), (MEDIUM, MEDIUM), (ANY_NUMBER, 2 * MEDIUM))
+    return Choices(rows, tuple(SizeClass(most, _flat_configs(likely)) for most, likely in found))
+
+
+def _flat_configs(rows: int) -> tuple[Config, ...]:
     """Small launches spread over the device; large ones give each thread several elements."""
-    rows = likely_rows(launch)
-    if rows >= 1 << 20:
+    if rows > MEDIUM:
         found = [(1024, 4), (512, 4), (512, 8), (2048, 8), (256, 4)]
-    elif rows >= 1 << 17:
+    elif rows > SMALL:
         found = [(512, 4), (256, 4), (1024, 4), (128, 2)]
     else:
         found = [(128, 4), (256, 4), (64, 2)]
     return _unique([Config(min(block, rows), 1, warps) for block, warps in found])
 
 
-def _tile_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
-    rows = likely_rows(launch)
-    large = hint_of(launch.rows) * hint_of(launch.stages[0].columns) >= 1 << 21
-    found = TILES if large else (TILES[1], TILES[0])
-    return _unique([Config(min(x, rows), min(r, columns), warps) for x, r, warps in found])
+def _tile_choices(launch: Launch, columns: int) -> Choices:
+    elements = launch.rows * columns
+    few, many = (
+        _unique([Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
+                 for x, r, warps in tiles])
+        for tiles in ((TILES[1], TILES[0]), TILES)
+    )
+    if type(elements) is not Extent:
+        return _one_class(many if elements >= MANY_IN_TILES else few)
+    return Choices(elements, (SizeClass(MANY_IN_TILES - 1, few), SizeClass(ANY_NUMBER, many)))
 
 
 def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:

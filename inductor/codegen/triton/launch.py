@@ -3,11 +3,12 @@
 In: made by `plan`. Out: read by the printer. Grammar:
 
     Plan   := launches(Launch*) scratch(Scratch*)
-    Launch := rows stages(Stage*) locals(register) splits chunk persistent tiled
+    Launch := rows stages(Stage*) locals(register) splits chunk persistent longest tiled
     Stage  := serial columns reduction ops(Op*)
 
 A launch is one Triton function. Its rows are spread over the programs of the grid: variable `x`.
-The columns of each stage (variable `r`) are one tile (`persistent`) or a loop over tiles; they are
+The columns of each stage (variable `r`) are one tile (`persistent`; where their number is known at
+a call, up to `longest`) or a loop over tiles; they are
 the reduction loops of the stage (`reduction`) or else its plain loops. `serial` (variable `s`)
 counts plain loops that stand around reduction loops. In a `tiled` launch, whose stages all have
 the same columns and no reductions, columns too are spread over programs. Where a reduction has few
@@ -65,6 +66,7 @@ class Launch:
     splits: int = 1
     chunk: int = 0
     persistent: bool = True
+    longest: int = 0
     tiled: bool = False
 
 

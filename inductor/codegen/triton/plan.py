@@ -41,6 +41,25 @@ def plan_kernel(kernel: Kernel) -> Plan:
     return Plan(tuple(launches), tuple(scratch))
 
 
+def plan_short_rows(kernel: Kernel) -> Launch | None:
+    """A second way to run a kernel whose rows are as long as a call says: each row one tile.
+
+    None where that is not possible, or no better.
+    """
+    if _is_flat(kernel):
+        return None
+    if len(kernel.stages) == 1:
+        kernel = _promote_loops(kernel)
+    most = _longest_tile(kernel)
+    lengths = {_columns_of(stage) for stage in kernel.stages} - {1}
+    if len(lengths) != 1 or type(*lengths) is not Extent or most <= PERSISTENT_ALONG_ROWS:
+        return None
+    if _unfit_locals(kernel, True):
+        return None
+    stages = tuple(_row_stage(kernel, stage) for stage in kernel.stages)
+    return Launch(kernel.name, product(kernel.outer), stages, kernel.locals, longest=most)
+
+
 def _iterations(stage: LoopBody) -> int:
     return product(stage.ranges) * product(stage.reduction_ranges)
 
@@ -200,12 +219,17 @@ def _columns_of(stage: LoopBody) -> int:
 
 
 def _is_persistent(kernel: Kernel) -> bool:
-    tiles = any(not is_one(local.elements) for local in kernel.locals) or _reads_again(kernel)
-    limit = PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
-    if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
-        limit = PERSISTENT_ALONG_ROWS
+    limit = _longest_tile(kernel)
     columns = [_columns_of(stage) for stage in kernel.stages]
     return all(type(count) is not Extent and 0 < count <= limit for count in columns)
+
+
+def _longest_tile(kernel: Kernel) -> int:
+    """So many columns are one tile at most."""
+    if any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
+        return PERSISTENT_ALONG_ROWS
+    tiles = any(not is_one(local.elements) for local in kernel.locals) or _reads_again(kernel)
+    return PERSISTENT_WITH_LOCALS if tiles else PERSISTENT_COLUMNS
 
 
 def _reads_again(kernel: Kernel) -> bool:

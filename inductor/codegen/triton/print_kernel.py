@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inductor.codegen.triton.configs import Config, choose_configs, likely_columns
-from inductor.codegen.triton.launch import Launch, Scratch
+from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
+from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
 from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
-from inductor.codegen.triton.plan import plan_kernel
+from inductor.codegen.triton.plan import Plan, plan_kernel, plan_short_rows
 from inductor.codegen.triton.print_stage import (
     Columns,
     Frame,
@@ -25,7 +25,7 @@ from inductor.codegen.triton.print_stage import (
     print_columns,
 )
 from inductor.codegen.triton.spelling import needs_int64
-from inductor.ir.extent import divides, up_to_multiple
+from inductor.ir.extent import Extent, divides, up_to_multiple
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Kernel
 
@@ -49,16 +49,15 @@ class TritonSource:
     """One Triton function.
 
     Equal functions have equal names: the name ends in a digest of the text. parameters: the buffers
-    to call it with, in order; after them come numbers known at a call, XBLOCK and RBLOCK. configs:
-    the default first. again: running it twice gives the same (it may be measured on the real
-    buffers).
+    to call it with, in order; after them come numbers known at a call, XBLOCK and RBLOCK. again:
+    running it twice gives the same (it may be measured on the real buffers).
     """
 
     name: str
     text: str
     parameters: tuple[str, ...]
     numbers: tuple[Parameter, ...]
-    configs: tuple[Config, ...]
+    choices: Choices
     rows: int
     splits: int
     columns: int
@@ -74,11 +73,17 @@ class TritonSource:
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """What one `Kernel` becomes."""
+    """What one `Kernel` becomes. short: what runs instead, alone and without scratch buffers, at
+    calls with a class for their measure (rows that fit into a tile)."""
 
     name: str
     sources: tuple[TritonSource, ...]
     scratch: tuple[Scratch, ...]
+    short: TritonSource | None = None
+
+    def all_sources(self) -> tuple[TritonSource, ...]:
+        """Those of both ways."""
+        return self.sources if self.short is None else (*self.sources, self.short)
 
 
 def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
@@ -90,7 +95,21 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     sources = tuple(
         print_launch(launch, elements, title) for launch in plan.launches if launch.rows != 0
     )
-    return TritonKernel(kernel.name, sources, plan.scratch if sources else ())
+    if not sources:
+        return TritonKernel(kernel.name, (), ())
+    short = _print_short(kernel, plan, elements, title)
+    return TritonKernel(kernel.name, sources, plan.scratch, short)
+
+
+def _print_short(
+    kernel: Kernel, plan: Plan, elements: Mapping[str, int], title: str
+) -> TritonSource | None:
+    """See `TritonKernel.short`; not for a kernel that is cut into launches to fill the device."""
+    launch = plan_short_rows(kernel) if len(plan.launches) == 1 else None
+    try:
+        return None if launch is None else print_launch(launch, elements, title)
+    except NotPrintable:
+        return None
 
 
 def _title(kernel: Kernel) -> str:
@@ -106,7 +125,8 @@ def _title(kernel: Kernel) -> str:
 
 def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> TritonSource:
     """One function, called by the title and a digest of its text."""
-    configs = choose_configs(launch)
+    choices = choose_configs(launch)
+    configs = choices.all()
     own = {local.name for local in launch.locals}
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
     written = set(_touched(launch, "store", own))
@@ -133,7 +153,7 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
     text = f"@triton.jit{general}\ndef {name}{text}"
     return TritonSource(
-        name, text, tuple(touched), known, configs, launch.rows, launch.splits,
+        name, text, tuple(touched), known, choices, launch.rows, launch.splits,
         launch.stages[0].columns if launch.tiled else 0,
         "tl.device_assert" in text, _is_repeatable(launch, own),
     )
@@ -202,7 +222,8 @@ def _print_blocks(
             greatest = max(config.columns for config in configs)
             size, masked = "RBLOCK", not divides(greatest, extent)
         elif frame.launch.persistent:
-            size, masked = str(full), extent != full
+            known = type(extent) is not Extent
+            size, masked = str(full) if known else "RBLOCK", extent != full
         else:
             greatest = max(min(config.columns, full) for config in configs)
             size = f"RBLOCK if RBLOCK < {full} else {full}"

@@ -45,7 +45,7 @@ def test_by_hand(case, limits, choice, tmp_path, monkeypatch) -> None:
     use(monkeypatch, limits)
     kernel, buffers = case()
     printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
-    if choice and all(len(source.configs) <= choice for source in printed.sources):
+    if choice and all(len(source.choices.all()) <= choice for source in printed.sources):
         pytest.skip("one config only")
     found = run(printed, buffers, tmp_path, choice)
     for name, expected in reference(kernel, buffers).items():

@@ -13,9 +13,10 @@ from interpreter_repairs import repair
 from dynamo.aot.records import Unsupported
 from inductor import cuda
 from inductor.codegen.bind import where_it_holds
-from inductor.codegen.triton import numbers, print_kernel
+from inductor.codegen.triton import configs, numbers, plan, print_kernel
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.lowering.run import lower_graph
+from inductor.runtime import triton_launch
 from inductor.scheduler.run import schedule_graph
 from inductor.symbolic import ForAllSizes, Variant
 
@@ -65,6 +66,56 @@ def test_a_long_sum_in_two_launches() -> None:
     """The number of partial sums is known at a call only."""
     check(lambda x: (x * 2).sum(), lambda n: [randn(n, 64)], (2, 63, 3000), 2000, compile_module=compile_module)
     assert texts[0].count("@triton.jit") == 2 and "tl.program_id(1)" in texts[0]
+
+
+def started(monkeypatch) -> list[tuple[int, int, int]]:
+    """The choices with which Triton functions run from now on."""
+    found = []
+    run = triton_launch.Bound.through_triton
+
+    def noted(self, tensors, number):
+        found.append(self.launcher.choices[number])
+        return run(self, tensors, number)
+
+    monkeypatch.setattr(triton_launch.Bound, "through_triton", noted)
+    return found
+
+
+ROWS = {
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax of halves": lambda x: F.log_softmax(x.bfloat16() * 3, -1),
+    "layer norm and what it was made of": lambda x: (F.layer_norm(x.relu(), x.shape[1:]), x.relu()),
+    "variance": lambda x: x.double().var(-1),
+    "argmax beside nan": lambda x: x.log().argmax(-1),
+}
+
+
+@pytest.mark.parametrize("program", ROWS.values(), ids=ROWS)
+def test_rows_by_their_length(program, monkeypatch) -> None:
+    """A short row is a tile of the next of a few lengths; longer ones are walked along."""
+    starts = started(monkeypatch)
+    monkeypatch.setattr(configs, "ROW_LENGTHS", (8, 32, 128))
+    monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 128)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 128)
+    sizes = (2, 8, 9, 32, 33, 127, 128, 129, 300)
+    check(program, lambda n: [randn(5, n)], sizes, 12, compile_module=compile_module)
+    blocks = [columns for _, columns, _ in dict.fromkeys(starts)]
+    assert blocks[:3] == [32, 8, 128] and len(blocks) > 3
+    assert texts[0].count("BySize((8, 32, 128)") == 1 and " <= 128" in texts[0]
+
+
+def test_a_class_for_a_number_of_elements(monkeypatch) -> None:
+    starts = started(monkeypatch)
+    monkeypatch.setattr(configs, "LIKELY_ROWS", 128)
+    monkeypatch.setattr(configs, "SMALL", 128)
+    monkeypatch.setattr(configs, "MEDIUM", 512)
+    check(lambda x: x.sin() * 2, lambda n: [randn(n)], (128, 129, 512, 513), 12, compile_module=compile_module)
+    assert [choice[0] for choice in starts] == [128, 128, 512, 512, 1024]
+    starts.clear()
+    monkeypatch.setattr(configs, "MANY_IN_TILES", 10_000)
+    check(lambda x, y: x.t() + y, lambda n: [randn(n, n + 1), randn(n + 1, n)], (99, 100, 101), 33,
+          compile_module=compile_module)
+    assert [choice[:2] for choice in starts] == [(32, 32), (32, 32), (64, 64), (64, 64)]
 
 
 def test_sizes_are_no_part_of_the_text() -> None:

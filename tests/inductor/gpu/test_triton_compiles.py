@@ -44,8 +44,8 @@ def compile_all(printed, buffers, folder) -> list[str]:
     kinds = {name: POINTERS[t.dtype] for name, t in buffers.items()}
     kinds |= {scratch.name: POINTERS[scratch.dtype] for scratch in printed.scratch}
     found = []
-    for source in printed.sources:
-        config = source.configs[0]
+    compiled = [(source, found.configs[0]) for source in printed.all_sources() for found in source.choices.classes]
+    for source, config in compiled:
         function = getattr(module, source.name)
         names = zip(function.arg_names, source.parameters)
         signature = {own: kinds[name] for own, name in names}

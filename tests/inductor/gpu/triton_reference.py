@@ -92,7 +92,7 @@ def load_module(text: str, folder: Path):
 
 
 def module_text(kernel: TritonKernel) -> str:
-    return MODULE_HEAD + "".join(f"\n\n{source.text}" for source in kernel.sources)
+    return MODULE_HEAD + "".join(f"\n\n{source.text}" for source in kernel.all_sources())
 
 
 def run(kernel: TritonKernel, buffers: dict[str, torch.Tensor], folder: Path, choice: int = 0):
@@ -102,7 +102,8 @@ def run(kernel: TritonKernel, buffers: dict[str, torch.Tensor], folder: Path, ch
     for scratch in kernel.scratch:
         state[scratch.name] = torch.empty(scratch.elements, dtype=scratch.dtype)
     for source in kernel.sources:
-        config = source.configs[min(choice, len(source.configs) - 1)]
+        configs = source.choices.all()
+        config = configs[min(choice, len(configs) - 1)]
         function = getattr(module, source.name)
         function[source.grid(config)](
             *(state[name] for name in source.parameters),
