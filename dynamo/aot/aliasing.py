@@ -61,6 +61,9 @@ class _Planner:
         for fake, real in reference.constants:
             self.objects[id(fake)] = ConstantOutput(real)
             self.bases[storage_key(fake)] = (ConstantOutput(real), fake)
+        given = (*reference.inputs, *(fake for fake, _ in reference.constants))
+        roots = {id(fake): fake for fake in given if is_fake(fake)}
+        self.roots = Counter(map(storage_key, roots.values()))
         self.different = {id(out): out for out in reference.outputs if is_fake(out)}
         self.sharing = Counter(storage_key(fake) for fake in self.different.values())
 
@@ -100,6 +103,8 @@ class _Planner:
         root: Any = out._base
         if is_fake(root) and isinstance(self.objects.get(id(root)), InputOutput):
             return self.objects[id(root)], root
+        if self.roots[storage_key(out)] > 1:
+            raise Unsupported("an output is cut off from one of several tensors of a storage")
         return self.bases.get(storage_key(out))
 
     def _fresh(self, position: int, is_base: bool) -> FreshOutput:
@@ -121,7 +126,8 @@ def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
         detach = "" if out._base is base else "before"
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
-    return ViewOutput(record, size, stride, expression_of(facts.offset), detach)
+    offset = expression_of(facts.offset) - expression_of(whole.offset)
+    return ViewOutput(record, size, stride, offset, detach)
 
 
 def plan_outputs(reference: Reference) -> OutputPlan:

@@ -18,16 +18,16 @@ and done again at run time on the real tensors, in this order:
    - `FreshOutput`: an output of the graph, with eager's size, stride and dtype. Two entries with
      one index are one object. Its storage is shared with no input and no other output.
    - `InputOutput`: the input object itself.
-   - `ViewOutput`: `base.as_strided(size, stride, offset)` where base is an input (after its
-     mutation), or an output of the graph that other outputs share a storage with. So `_base` and
-     `_is_view()` are as in eager; `detach` tells where the program cut that tie. A lone view of an
-     intermediate is a `FreshOutput`.
+   - `ViewOutput`: a view by `as_strided` of an input (after its mutation), or of an output of the
+     graph that other outputs share a storage with; its offset counts from where that base begins,
+     since inputs of other calls begin elsewhere. So `_base` and `_is_view()` are as in eager;
+     `detach` tells where the program cut that tie. A lone view of an intermediate is a
+     `FreshOutput`.
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
    - `NumberOutput`: an expression over sizes. `PlainOutput`: no tensor.
 
 **Symbolic sizes.** The same for all sizes that the frontend left open: sizes, strides and offsets
-in the records are SymPy expressions over symbols that are read from inputs (`SymbolTable`). The
-offset of a view of an input or of a constant counts from where that begins.
+in the records are SymPy expressions over symbols that are read from inputs (`SymbolTable`).
 
 Inputs that share memory with one another are fine as long as the program mutates none of them;
 otherwise `Unsupported` is raised at compile time, and at run time the program runs as it was
@@ -98,7 +98,8 @@ class PlainOutput:
 class ViewOutput:
     """A view of an input, of an output of the graph or of a constant.
 
-    size, stride, offset: ints, or SymPy expressions over the graph's symbols.
+    size, stride, offset: ints, or SymPy expressions over the graph's symbols. The offset counts
+        from where base begins.
     detach: "" for a view of base, "before" for a view of `base.detach()`, "after" for a tensor that
     shares the storage but is no view.
     """

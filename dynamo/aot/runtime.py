@@ -6,7 +6,7 @@ inputs and outputs of the program. It is one generated Python function, readable
     def call(a0, a1):
         v0, v1 = compiled(a0, a1)
         a0.copy_(v1)
-        return (v0, a0.as_strided((2, 3), (3, 1), 0))
+        return (v0, a0.as_strided((2, 3), (3, 1)))
 """
 
 from __future__ import annotations
@@ -170,10 +170,13 @@ class _Writer:
             f"({''.join(f'{text_of(extent, self._symbols)}, ' for extent in part)})"
             for part in (output.size, output.stride)
         )
-        offset = text_of(output.offset, self._symbols)
-        if self.graph.is_symbolic and isinstance(output.base, (InputOutput, ConstantOutput)):
-            offset += f" + {base}.storage_offset()"
-        text += f".as_strided({size}, {stride}, {offset})"
+        # without an offset, `as_strided` takes that of its tensor
+        offset = ""
+        if output.offset != 0:
+            offset = f", {text_of(output.offset, self._symbols)}"
+            if not isinstance(output.base, FreshOutput):
+                offset += f" + {base}.storage_offset()"
+        text += f".as_strided({size}, {stride}{offset})"
         return f"{text}.detach()" if output.detach == "after" else text
 
 
