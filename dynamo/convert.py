@@ -79,6 +79,7 @@ from dynamo.symbolic.trace_result import (
 )
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
@@ -301,6 +302,8 @@ class Converter:
                 raise RestartTrace(var.frame.created_at, Break(
                     "escaping_generator",
                     f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
+            if isinstance(var, OutsideIteratorVar) and var.is_torn():
+                raise RestartTrace(var.begun_at, Break("opaque_iterator", repr(var)))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         for var in choose_outputs(exit, effects):

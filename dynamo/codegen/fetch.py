@@ -9,6 +9,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.guards import sources as s
+from dynamo.guards.states import state_of
 from dynamo.guards.sources import Source
 
 
@@ -111,15 +112,6 @@ def _weakref(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.call(0)
 
 
-def _reduce(fetcher: Fetcher, source: Any) -> None:
-    def load() -> None:
-        fetcher.load(source.base)
-        fetcher.emitter.load_attr("__reduce__")
-
-    fetcher.emitter.start_call(load)
-    fetcher.emitter.call(0)
-
-
 def _array(fetcher: Fetcher, source: Any) -> None:
     fetcher.emitter.start_call_const(s.as_tensor)
     fetcher.load(source.base)
@@ -149,7 +141,7 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.CellContentsSource: _attr("cell_contents"),
     s.TypeSource: _call(type),
     s.WeakRefSource: _weakref,
-    s.ReduceSource: _reduce,
+    s.StateSource: _call(state_of),
     s.ArraySource: _array,
 }
 # Places that nothing in the new code changes.

@@ -233,11 +233,9 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
             return run.borrow((PyObject *)Py_TYPE(value));
         case OP_DEREF:
             return run.borrow(weak_object(value));
-        case OP_REDUCE:
-            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-                return nullptr;
-            }
-            return run.own(PyObject_CallMethod(value, "__reduce__", nullptr));
+        case OP_STATE:
+            *needs_python = !run.python;
+            return run.python ? run.own(PyObject_CallOneArg(in.arg, value)) : nullptr;
         case OP_ARRAY:
             return tensor_of_array(run, in, value);
         default:

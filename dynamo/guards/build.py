@@ -19,6 +19,7 @@ import torch
 
 from dynamo import _C
 from dynamo.guards import sources as s
+from dynamo.guards.states import state_of
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import ShapeFacts, compile_shape
@@ -40,7 +41,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.CellContentsSource: ("CONTENTS", lambda x: None, lambda x: 0),
     s.TypeSource: ("TYPE_OF", lambda x: None, lambda x: 0),
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
-    s.ReduceSource: ("REDUCE", lambda x: None, lambda x: 0),
+    s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
     s.ArraySource: ("ARRAY", lambda x: (x.kind, torch.from_numpy), lambda x: 0),
 }
 FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dynamo.guards.states import state_of
 from dynamo.guards.weak import strongly, weakly
 
 REGISTRIES = ("_modules", "_parameters", "_buffers")  # where a module keeps what are its attributes
@@ -353,13 +354,13 @@ def as_tensor(array: Any, kind: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceSource(Source):
-    """`base.__reduce__()`: how built-in iterators show what is left of them."""
+class StateSource(Source):
+    """What an iterator or a set does not show as attributes: see `state_of`."""
 
     base: Source
 
     def text(self) -> str:
-        return f"{self.base.text()}.__reduce__()"
+        return f"<state of {self.base.text()}>"
 
     def fetch(self, scope: Scope) -> Any:
-        return self.base.fetch(scope).__reduce__()
+        return state_of(self.base.fetch(scope))

@@ -32,6 +32,7 @@ class Effects:
     """The effects of one trace.
 
     clock: grows with every mutation; who finds it unchanged may drop what it did since.
+    quiet: above 0 while an iterator moves others that the real one will move, too.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Effects:
         self._calls = 0
         self._hooked: set[Var] = set()
         self.taken: Counter[int] = Counter()  # locks, by identity
+        self.quiet = 0
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1
@@ -72,7 +74,7 @@ class Effects:
         self._write(("global", id(module_globals), name), effect)
 
     def consume(self, iterator: Var, count: int) -> None:
-        """In all, `count` items were taken from a real iterator."""
+        """In all, `count` items were taken from a real iterator (-1: it has ended)."""
         self._write(("consume", iterator), ConsumeEffect(iterator, count))
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:

@@ -92,7 +92,7 @@ class StoreCellEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEffect(Effect):
-    """`count` items were taken from the real iterator behind `iterator`."""
+    """`count` items were taken from the real iterator behind `iterator`; -1: it is closed."""
 
     iterator: Var
     count: int

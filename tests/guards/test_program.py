@@ -31,7 +31,7 @@ from dynamo.guards.sources import (
     ItemSource,
     LocalSource,
     ModuleSource,
-    ReduceSource,
+    StateSource,
     Scope,
     Source,
     TypeSource,
@@ -211,7 +211,7 @@ FACTS = {
     "value": fact(lambda v: [Guard("CONST", DictValueSource(X, 1), 2)], lambda: {"a": 1, "b": 2},
                   [_do(lambda v: v.update(b=7))], [_do(lambda v: v.update(a=7))]),
     "type": fact(lambda v: [Guard("ID", TypeSource(X), int)], lambda: 1, [replace("")], [replace(2)]),
-    "iterator": fact(lambda v: [Guard("CONST", ItemSource(ReduceSource(X), 2), 0)],
+    "iterator": fact(lambda v: [Guard("CONST", ItemSource(StateSource(X), 1), 0)],
                      lambda: iter([1, 2]), [_do(next)], []),
 }
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break
+from dynamo.guards.states import DICT_PARTS
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.variables.dicts import DictVar
 
-ITERATOR_TYPES: dict[str, type] = {
-    "keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items())),
-}
+ITERATOR_TYPES: dict[str, type] = {part: kind for kind, part in DICT_PARTS.items()}
 
 
 class DictIteratorVar(LiveIteratorVar):

@@ -20,7 +20,7 @@ from dynamo.guards.sources import (
     DictValueSource,
     ItemSource,
     ObjectSource,
-    ReduceSource,
+    StateSource,
     Source,
 )
 from dynamo.symbolic.variables.base import Var
@@ -479,7 +479,7 @@ class SetVar(Var):
             values = list(self._real)
             if len(values) == len(items) and all(("constant", v) in self._entries for v in values):
                 if not isinstance(self.source, ObjectSource):
-                    order = ItemSource(ItemSource(ReduceSource(self.source), 1), 0)
+                    order = ItemSource(StateSource(self.source), 0)
                     trace.guard("CONST", order, values)
                 return [self._entries["constant", value] for value in values]
         raise Break("set_order", repr(self))
