@@ -9,8 +9,8 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.guards import sources as s
-from dynamo.guards.states import state_of
 from dynamo.guards.sources import Source
+from dynamo.guards.states import state_of
 
 
 def nth_key(mapping: dict[Any, Any], index: int) -> Any:

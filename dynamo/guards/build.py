@@ -19,10 +19,10 @@ import torch
 
 from dynamo import _C
 from dynamo.guards import sources as s
-from dynamo.guards.states import state_of
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import ShapeFacts, compile_shape
+from dynamo.guards.states import state_of
 from dynamo.guards.weak import HEAP_TYPE
 
 OPCODES: dict[str, int] = _C.OPCODES

@@ -1,7 +1,7 @@
 """What an iterator will give, read without taking anything from it, and the order of a set.
 
-In: the object. Out: a tuple whose parts are real objects of the program, or numbers. An iterator that
-does not show its state, or has begun in a way that its parts can't tell, is a TypeError.
+In: the object. Out: a tuple whose parts are real objects of the program, or numbers. An iterator
+that does not show its state, or has begun in a way that its parts can't tell, is a TypeError.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ from dynamo.guards.sources import (
     ItemSource,
     LocalSource,
     ModuleSource,
-    StateSource,
     Scope,
     Source,
+    StateSource,
     TypeSource,
     WeakRefSource,
 )

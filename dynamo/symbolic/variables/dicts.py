@@ -20,8 +20,8 @@ from dynamo.guards.sources import (
     DictValueSource,
     ItemSource,
     ObjectSource,
-    StateSource,
     Source,
+    StateSource,
 )
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar

@@ -1,9 +1,9 @@
 """Iterators that existed before the frame: taken from symbolically where their state can be read.
 
-In: the real iterator and its source. Out: its items; that they were taken is an effect, which moves the
-real one as far. A generator that has not started runs as a call of its function; when it has ended, the
-real one is closed, and one that was left in the middle breaks the graph where it began (but those that
-go over a module's parameters and the like, which run no code of the program).
+In: the real iterator and its source. Out: its items; that they were taken is an effect, which moves
+the real one as far. A generator that has not started runs as a call of its function; when it has
+ended, the real one is closed, and one that was left in the middle breaks the graph where it began
+(but those that go over a module's parameters and the like, which run no code of the program).
 """
 
 from __future__ import annotations
