@@ -46,7 +46,7 @@ ROUNDS = 5
 ALLOWED, TIMES, ALLOWED_EXACT = 2e-5, 4.0, 1e-4
 Row = dict[str, Any]
 Step = Callable[[], list[torch.Tensor]]
-Compile = Callable[..., nn.Module]
+Compile = Callable[..., Any]
 
 
 # -- one model, in a process of its own -----------------------------------------------------------
