@@ -13,6 +13,7 @@ from math import prod
 from inductor.codegen.cpp.collisions import apart_loops, is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope, checked_ops, error_name
+from inductor.codegen.cpp.strips import find_strips, print_strips
 from inductor.ir.extent import divides, hint_of, up_to_multiple
 
 BAD_STRIDE = 3
@@ -140,6 +141,10 @@ def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
         print_tile(scope, levels)
         return
     level, *rest = levels
+    strips = find_strips(scope, level.loop, level.extent) if level.loop and not rest else None
+    if strips is not None:
+        print_strips(scope, strips, level.begin, level.end, simd_pragma(nest))
+        return
     if not rest and is_apart(nest, level.loop):
         writer.line(simd_pragma(nest))
     name = level.name

@@ -64,6 +64,44 @@ template <> struct k_To<f16> {
 };
 """
 
+# Whole strips of float16, one instruction for a vector where the processor has it. As text of the
+# assembler, because headers with the compiler's names for it cost more time than most kernels.
+_STRIPS = """\
+#if defined(__AVX512F__)
+#define K_HALVES 16
+#elif defined(__F16C__)
+#define K_HALVES 8
+#endif
+#ifdef K_HALVES
+typedef f32 k_wide __attribute__((vector_size(4 * K_HALVES), aligned(4), may_alias));
+typedef u16 k_half __attribute__((vector_size(2 * K_HALVES), aligned(2), may_alias));
+#endif
+K_INLINE void k_widen_strip(const f16* from, f32* to, i64 count) {
+  i64 i = 0;
+#ifdef K_HALVES
+  for (; i + K_HALVES <= count; i += K_HALVES) {
+    k_half half = *(const k_half*)(from + i);
+    k_wide wide;
+    asm("vcvtph2ps %1, %0" : "=x"(wide) : "x"(half));
+    *(k_wide*)(to + i) = wide;
+  }
+#endif
+  for (; i < count; ++i) to[i] = k_widen(from[i]);
+}
+K_INLINE void k_narrow_strip(const f32* from, f16* to, i64 count) {
+  i64 i = 0;
+#ifdef K_HALVES
+  for (; i + K_HALVES <= count; i += K_HALVES) {
+    k_wide wide = *(const k_wide*)(from + i);
+    k_half half;
+    asm("vcvtps2ph $0, %1, %0" : "=x"(half) : "x"(wide));
+    *(k_half*)(to + i) = half;
+  }
+#endif
+  for (; i < count; ++i) to[i] = k_To<f16>::make(from[i]);
+}
+"""
+
 
 def _each(types: tuple[str, ...], text: str) -> str:
     return "".join(text.replace("T", name) + "\n" for name in types)
@@ -207,6 +245,7 @@ SCALAR_PARTS: dict[str, str] = {
     "k_To": _TO,
     "bf16": _BF16,
     "f16": _F16,
+    **dict.fromkeys(("k_widen_strip", "k_narrow_strip"), _STRIPS),
     "k_floordiv": _FLOORDIV + _FLOORDIV_INTEGERS,
     "k_truncdiv": _TRUNCDIV,
     "k_remainder": _REMAINDER,

@@ -85,6 +85,13 @@ class Scope:
         yield
         self.known, self.open_loops = known, opened
 
+    def over(self, nest: Nest, memory: Memory, *loops: str) -> Scope:
+        """The same place with other operations, which have the same values so far."""
+        other = Scope(nest, self.writer, memory)
+        other.known, other.guard = dict(self.known), self.guard
+        other.open_loops = {*self.open_loops, *loops}
+        return other
+
     def is_ready(self, position: int) -> bool:
         """Whether the loops that a value depends on are open, and its operands are there."""
         waiting = (self.nest.depends[position] & self.loop_names) - self.open_loops

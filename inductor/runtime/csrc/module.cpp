@@ -117,7 +117,7 @@ void bind_inputs(CallState& state, PyObject* const* args) {
     const at::Tensor& tensor = THPVariable_Unpack(args[i]);
     check_input(graph, i, tensor);
     state.inputs[i] = &tensor;
-    state.data[graph.input_slots[i]] = const_cast<void*>(tensor.const_data_ptr());
+    state.data[graph.input_slots[i]] = tensor.mutable_data_ptr();  // a lazy clone becomes a real one
   }
 }
 

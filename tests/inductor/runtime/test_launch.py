@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynamo
 from inductor.runtime.build import build_library
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
@@ -219,3 +220,17 @@ def test_description_that_does_not_fit_is_refused(compile_run: Any) -> None:
     with pytest.raises(RuntimeError, match="can't live in the arena"):
         _launch.Launcher(path, escaping)
     gc.collect()
+
+
+def test_a_lazy_clone_becomes_a_real_one_before_it_is_written() -> None:
+    base = torch.randn(100)
+    kept, clone = base.clone(), torch._lazy_clone(base)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    result = dynamo.compile(f)(clone)
+    assert torch.equal(base, kept)
+    assert torch.equal(clone, kept + 1)
+    assert torch.equal(result, (kept + 1) * 2)

@@ -1,0 +1,149 @@
+"""float16 in strips: an innermost loop in pieces, around which whole strips are converted at once.
+
+g++ vectorises the conversions of single elements as a dozen integer operations; over a strip they
+are one instruction for a vector (`k_widen_strip`, `k_narrow_strip`), and the loop over the strip is
+float32 only. In: the nest and the loop. Out: a nest of the same operations whose half-precision
+loads and stores go to float32 arrays instead, and these arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor.codegen.cpp.collisions import may_collide
+from inductor.codegen.cpp.nest import Nest, indirect_variables, stride_in
+from inductor.codegen.cpp.scope import Scope
+from inductor.ir.body import Op
+from inductor.ir.extent import hint_of
+from inductor.ir.index import Index, variable
+
+STRIP = 256  # elements
+SHORTEST = 64
+MOST_STRIPS = 12  # 12 KiB of the first cache
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """nest: with float32 loads and stores of arrays called `h` and the position of the operation;
+    loads, stores: positions of these."""
+
+    nest: Nest
+    loop: str
+    loads: tuple[int, ...]
+    stores: tuple[int, ...]
+
+    def array(self, position: int) -> str:
+        return f"h{position}"
+
+
+def find_strips(scope: Scope, loop: str, extent: int) -> Strips | None:
+    """What can be converted in strips along this loop; None if that is nothing."""
+    nest = scope.nest
+    if scope.guard or hint_of(extent) < SHORTEST or may_collide(nest):
+        return None
+    users = _users(nest)
+    loads = [p for p in _candidates(scope, loop, "load") if _widens_only(nest, users[p])]
+    stores = list(_candidates(scope, loop, "store"))
+    narrowed = {nest.ops[p].args[0] for p in stores}
+    narrowed = {p for p in narrowed if p not in scope.known and _narrows(nest, p)}
+    narrowed = {p for p in narrowed if users[p] <= set(stores)}
+    stores = [p for p in stores if nest.ops[p].args[0] in narrowed]
+    if not 0 < len(loads) + len(stores) <= MOST_STRIPS:
+        return None
+    return Strips(_widened(nest, loads, stores), loop, tuple(loads), tuple(stores))
+
+
+def _candidates(scope: Scope, loop: str, name: str) -> Iterator[int]:
+    """Accesses to neighbouring halves, which may move to the start or the end of a strip."""
+    nest, indirect = scope.nest, indirect_variables(scope.nest)
+    for position, op in enumerate(nest.ops):
+        if op.name != name or op.dtype is not torch.float16 or op.index is None:
+            continue
+        if position in scope.known or stride_in(op.index, loop, indirect) != 1:
+            continue
+        names = {var.name for var in op.index.variables()}
+        if names & (scope.empty_variables | scope.checked):
+            continue
+        if not scope.memory(op.buffer, op.index).endswith("]"):
+            continue  # a local that is a variable
+        if op.imm == "add" or len(op.args) != (name == "store"):
+            continue  # or is masked
+        if not _is_crossed(nest, position):
+            yield position
+
+
+def _is_crossed(nest: Nest, position: int) -> bool:
+    """Whether another access to the buffer would be on the other side after the move."""
+    op = nest.ops[position]
+    if op.name == "load":
+        others = (o for o in nest.ops[:position] if o.name == "store")
+    else:
+        others = (
+            o for n, o in enumerate(nest.ops)
+            if n != position and (o.name == "store" or (o.name == "load" and n > position))
+        )  # fmt: skip
+    return any(other.buffer == op.buffer for other in others)
+
+
+def _users(nest: Nest) -> list[set[int]]:
+    found: list[set[int]] = [set() for _ in nest.ops]
+    for position, op in enumerate(nest.ops):
+        for arg in op.args:
+            found[arg].add(position)
+    return found
+
+
+def _widens_only(nest: Nest, users: set[int]) -> bool:
+    ops = [nest.ops[user] for user in users]
+    return all(op.name == "to_dtype" and op.dtype is torch.float32 for op in ops)
+
+
+def _narrows(nest: Nest, position: int) -> bool:
+    op = nest.ops[position]
+    return op.name == "to_dtype" and nest.ops[op.args[0]].dtype is torch.float32
+
+
+def _widened(nest: Nest, loads: list[int], stores: list[int]) -> Nest:
+    ops: list[Op] = list(nest.ops)
+    for position in (*loads, *stores):
+        ops[position] = replace(ops[position], buffer=f"h{position}", dtype=torch.float32)
+    for position in stores:
+        value = ops[position].args[0]
+        ops[value] = replace(ops[value], dtype=torch.float32)
+    return replace(nest, ops=tuple(ops))
+
+
+def print_strips(scope: Scope, strips: Strips, begin: str, end: str, pragma: str) -> None:
+    """The loop from `begin` to `end` in strips."""
+    writer, name = scope.writer, strips.loop
+    start, stop = f"{name}_from", f"{name}_to"
+    arrays = [strips.array(p) for p in (*strips.loads, *strips.stores)]
+    at_start = variable(start, next(x.extent for x in scope.nest.loops if x.name == name))
+
+    def memory(buffer: str, index: Index) -> str:
+        if buffer in arrays:
+            return f"{buffer}[{name} - {start}]"
+        return scope.memory(buffer, index)
+
+    def place(position: int) -> str:
+        op = scope.nest.ops[position]
+        assert op.index is not None
+        return "&" + scope.memory(op.buffer, op.index.substitute({name: at_start}))
+
+    with writer.block(f"for (i64 {start} = {begin}; {start} < {end}; {start} += {STRIP}) {{"):
+        writer.line(f"const i64 {stop} = {start} + {STRIP} < {end} ? {start} + {STRIP} : {end};")
+        for array in arrays:
+            writer.line(f"alignas(64) f32 {array}[{STRIP}];")
+        for position in strips.loads:
+            array = strips.array(position)
+            writer.line(f"k_widen_strip({place(position)}, {array}, {stop} - {start});")
+        writer.line(pragma)
+        with writer.block(f"for (i64 {name} = {start}; {name} < {stop}; ++{name}) {{"):
+            inner = scope.over(strips.nest, memory, name)
+            inner.print_ready(range(len(strips.nest.ops)), stores=True)
+        for position in strips.stores:
+            array = strips.array(position)
+            writer.line(f"k_narrow_strip({array}, {place(position)}, {stop} - {start});")

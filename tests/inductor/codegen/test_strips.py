@@ -1,0 +1,131 @@
+"""float16 in strips: every number, loops of all lengths, and accesses that must stay apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_support import Runner, interpret_kernel
+
+import dynamo
+from inductor.codegen.cpp.kernel import print_kernel
+from inductor.ir.body import trace_body
+from inductor.ir.graph import Layout
+from inductor.scheduler.schedule import Kernel
+
+H, F = torch.float16, torch.float32
+
+
+def kernel_of(name: str, ranges: tuple[int, ...], body) -> Kernel:
+    return Kernel(name, (), (trace_body(ranges, (), body),))
+
+
+def text_of(kernel: Kernel, storages: dict[str, torch.Tensor]) -> str:
+    layouts = {
+        n: Layout(t.device, t.dtype, tuple(t.shape), tuple(t.stride())) for n, t in storages.items()
+    }
+    return print_kernel(kernel, layouts, 1).text
+
+
+def every_half() -> torch.Tensor:
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(H)
+
+
+def test_every_half_is_widened_as_eager_does_it(runner: Runner) -> None:
+    x = every_half()
+
+    def body(ops, i, r):
+        ops.store("out", i[0], ops.to_dtype(ops.load("x", i[0], H), F))
+
+    kernel = kernel_of("widen", (len(x),), body)
+    storages = {"x": x, "out": torch.zeros(len(x))}
+    assert "k_widen_strip" in text_of(kernel, storages)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["out"].view(torch.int32)[~x.isnan()],
+                       x.float().view(torch.int32)[~x.isnan()])  # fmt: skip
+    assert storages["out"].isnan().equal(x.isnan())
+
+
+def test_floats_are_narrowed_to_the_nearest_even(runner: Runner) -> None:
+    exact = every_half().float()
+    ties = (exact[:-1] + exact[1:]) / 2
+    wild = torch.randint(-(1 << 31), (1 << 31) - 1, (70001,), dtype=torch.int32).view(F)
+    x = torch.cat([exact, ties, ties.nextafter(torch.tensor(0.0)), torch.randn(999) * 1e-7, wild])
+
+    def body(ops, i, r):
+        ops.store("out", i[0], ops.to_dtype(ops.load("x", i[0], F), H))
+
+    kernel = kernel_of("narrow", (len(x),), body)
+    storages = {"x": x, "out": torch.zeros(len(x), dtype=H)}
+    assert "k_narrow_strip" in text_of(kernel, storages)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["out"].view(torch.int16)[~x.isnan()],
+                       x.half().view(torch.int16)[~x.isnan()])  # fmt: skip
+    assert storages["out"].isnan().equal(x.isnan())
+
+
+@pytest.mark.parametrize("count", [64, 65, 255, 256, 257, 1037])
+def test_all_lengths_and_nothing_behind_the_end(runner: Runner, count: int) -> None:
+    x, y = torch.randn(3, count + 5).half(), torch.randn(count).half()
+
+    def body(ops, i, r):
+        a = ops.to_dtype(ops.load("x", i[0] * (count + 5) + i[1] + 2, H), F)
+        b = ops.to_dtype(ops.load("y", i[1], H), F)
+        ops.store("out", i[0] * (count + 7) + i[1] + 3, ops.to_dtype(ops.mul(a, b), H))
+
+    kernel = kernel_of(f"lengths{count}", (3, count), body)
+    storages = {"x": x, "y": y, "out": torch.full((3, count + 7), 9.0).half()}
+    assert {"k_widen_strip", "k_narrow_strip"} <= set(text_of(kernel, storages).replace("(", " ").split())
+    runner.compile(kernel, storages)(storages)
+    expected = torch.full((3, count + 7), 9.0).half()
+    expected[:, 3 : 3 + count] = x[:, 2 : 2 + count] * y
+    assert torch.equal(storages["out"], expected)
+
+
+def test_a_value_of_the_same_stage_is_read_after_it_was_written(runner: Runner) -> None:
+    """`buf` is stored and loaded again, `x` is loaded and then overwritten."""
+    x = torch.randn(500).half()
+
+    def body(ops, i, r):
+        a = ops.to_dtype(ops.load("x", i[0], H), F)
+        ops.store("buf", i[0], ops.to_dtype(ops.add(a, a), H))
+        again = ops.to_dtype(ops.load("buf", i[0], H), F)
+        ops.store("x", i[0], ops.to_dtype(ops.mul(again, again), H))
+
+    kernel = kernel_of("ordered", (500,), body)
+    storages = {"x": x, "buf": torch.zeros(500, dtype=H)}
+    expected = {n: t.clone() for n, t in storages.items()}
+    interpret_kernel(kernel, expected)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["x"], expected["x"])
+    assert torch.equal(storages["buf"], expected["buf"])
+
+
+def test_what_is_not_contiguous_masked_or_moved_stays_in_the_loop(runner: Runner) -> None:
+    x = torch.randn(300).half()
+
+    def body(ops, i, r):
+        value = ops.load("x", 299 - i[0], H)
+        ops.store("moved", i[0], ops.load("x", i[0], H))
+        ops.store("out", 2 * i[0], ops.to_dtype(ops.exp(ops.to_dtype(value, F)), H))
+
+    kernel = kernel_of("apart", (300,), body)
+    storages = {"x": x, "moved": torch.zeros(300, dtype=H), "out": torch.zeros(600, dtype=H)}
+    assert "_strip" not in text_of(kernel, storages)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["moved"], x)
+    torch.testing.assert_close(storages["out"][::2], x.flip(0).exp())
+
+
+def test_a_compiled_function_in_place_and_with_other_dtypes() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.mul_(2)
+        s = (x + y).sigmoid()
+        return s, s.float() + z, torch.where(s > 0.5, x, y), (s.double() * z).half()
+
+    x, y, z = torch.randn(7, 331).half(), torch.randn(331).half(), torch.randn(7, 331).bfloat16()
+    mine, theirs = x.clone(), x.clone()
+    found, expected = dynamo.compile(f)(mine, y, z), f(theirs, y, z)
+    assert torch.equal(mine, theirs)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=1e-3)
