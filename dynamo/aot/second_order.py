@@ -130,12 +130,38 @@ class _Run:
     results: list[Any]
     grads: list[Any]
 
+    def differentiated(self, grads: Sequence[Any], again: bool) -> _Run:
+        """The gradients of these gradients, by inputs, results and grads. again: they can be
+        differentiated, too."""
+        copies = [_leaf(grad) for grad in grads] if again else list(grads)
+        pairs = [(value, grad) for value, grad in zip(self.gradients, copies, strict=True)
+                 if grad is not None and value.requires_grad]  # fmt: skip
+        arrived: dict[int, torch.Tensor] = {}
+
+        def stop(at: int, grad: torch.Tensor) -> torch.Tensor:
+            arrived[at] = grad
+            return torch.zeros_like(grad)
+
+        hooks = [result.register_hook(functools.partial(stop, at))
+                 for at, result in enumerate(self.results)]  # fmt: skip
+        leaves = [*self.inputs, *[grad for grad in self.grads if grad is not None]]
+        found = iter(torch.autograd.grad(
+            [value for value, _ in pairs], leaves, [grad for _, grad in pairs],
+            retain_graph=True, create_graph=again, allow_unused=True,
+        ) if pairs else [None] * len(leaves))  # fmt: skip
+        for hook in hooks:
+            hook.remove()
+        given = [*[next(found) for _ in self.inputs], *map(arrived.get, range(len(self.results))),
+                 *[None if grad is None else next(found) for grad in self.grads]]  # fmt: skip
+        return _Run(given, self.inputs, self.results, [*self.grads, *copies])
+
 
 class Bridge(torch.autograd.Function):
     """The gradients of a run, as a function of the program's own inputs, results and tangents.
 
     A gradient that reaches a result of the run does not go on to the run's inputs: it goes to the
-    program's own result, whose history leads there, too.
+    program's own result, whose history leads there, too. Gradients of these gradients are made by
+    the same run, and are a function of the same and of what they were called with.
     """
 
     @staticmethod
@@ -146,29 +172,10 @@ class Bridge(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        run: _Run = ctx.run
-        pairs = [(value, grad) for value, grad in zip(run.gradients, grads, strict=True)
-                 if grad is not None and value.requires_grad]  # fmt: skip
-        arrived: dict[int, torch.Tensor] = {}
-
-        def stop(at: int, grad: torch.Tensor) -> torch.Tensor:
-            arrived[at] = grad
-            return torch.zeros_like(grad)
-
-        hooks = [result.register_hook(functools.partial(stop, at))
-                 for at, result in enumerate(run.results)]  # fmt: skip
-        leaves = [*run.inputs, *[grad for grad in run.grads if grad is not None]]
-        found = iter(torch.autograd.grad(
-            [value for value, _ in pairs], leaves, [grad.detach() for _, grad in pairs],
-            retain_graph=True, allow_unused=True,
-        ) if pairs else [None] * len(leaves))  # fmt: skip
-        for hook in hooks:
-            hook.remove()
-        given = [*[next(found) for _ in run.inputs], *map(arrived.get, range(len(run.results))),
-                 *[None if grad is None else next(found) for grad in run.grads]]  # fmt: skip
-        if torch.is_grad_enabled():
-            given = Refusal.apply(len(given), *given, *ctx.own, *grads)
-        return None, *given
+        if not torch.is_grad_enabled():
+            return None, *ctx.run.differentiated(grads, again=False).gradients
+        run = ctx.run.differentiated(grads, again=True)
+        return None, *Bridge.apply(run, *ctx.own, *grads)  # type: ignore[no-untyped-call]
 
 
 def second_order(
