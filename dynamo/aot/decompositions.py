@@ -54,9 +54,6 @@ FROM_TORCH: tuple[str, ...] = (
     "upsample_nearest2d.vec", "upsample_nearest3d.default", "upsample_nearest3d.vec",
     "_upsample_nearest_exact1d.default", "_upsample_nearest_exact1d.vec",
     "_upsample_nearest_exact2d.default", "_upsample_nearest_exact2d.vec",
-    "upsample_linear1d.default", "upsample_bilinear2d.default", "upsample_bilinear2d.vec",
-    "upsample_trilinear3d.default", "upsample_trilinear3d.vec",
-    "upsample_bicubic2d.default", "upsample_bicubic2d.vec",
     "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default",
     "replication_pad1d.default", "replication_pad2d.default", "replication_pad3d.default",
     "im2col.default", "affine_grid_generator.default",
@@ -197,6 +194,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "addr.default": addr,
     "count_nonzero.dim_IntList": count_nonzero,
     "index_fill.int_Scalar": index_fill,
+    **RESIZING,
 }
 
 
@@ -221,7 +219,7 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in OWN.items()})
-    for name, function in (*FREQUENT.items(), *RESIZING.items()):
+    for name, function in FREQUENT.items():
         table[overload(name)] = _first(function, table[overload(name)])
     for name in BATCH_NORMS:
         table[overload(name)] = _of_dtypes_that_eager_takes(table[overload(name)])

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
 from dynamo.aot.records import Unsupported
-from dynamo.aot.resizing import upsample_linear
+from dynamo.aot.resizing import weighted_sum
 from dynamo.shapes.interpolate import OPERATORS, interpolate
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
@@ -146,7 +146,7 @@ def resize(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
 
 
 WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
-    key: upsample_linear if "linear" in key[0] else operator for key, operator in OPERATORS.items()
+    key: weighted_sum if "linear" in key[0] else operator for key, operator in OPERATORS.items()
 }
 
 # What runs in steps of our own, which come to the same.

@@ -1,7 +1,10 @@
 """Own decompositions of linear interpolation (`F.interpolate`), as weighted sums of neighbours.
 
-In: eager's arguments. Out: eager's values up to rounding. torch's own functions step from one
-neighbour towards the other, `a + (b - a) * t`, which is NaN between equal infinities.
+In: eager's arguments. Out: eager's values up to rounding, in float32 with eager's weights bit by
+bit: beside an infinity a weight of 0 makes nan. Eager's kernels for other dtypes round the weights
+in ways of their own, so those stay calls of ATen, except where a gradient is wanted for sizes known
+at a call (torch's backward takes no symbols). torch's own functions step from one neighbour towards
+the other, `a + (b - a) * t`, which is NaN between equal infinities.
 """
 
 from __future__ import annotations
@@ -23,21 +26,35 @@ def upsample_linear(
     x: Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None
 ) -> Tensor:
     """The operators `default`. scales: what the caller gave for each axis."""
+    if x.dtype is not torch.float32:
+        return NotImplemented
+    return weighted_sum(x, sizes, align_corners, *scales)
+
+
+def weighted_sum(
+    x: Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None
+) -> Tensor:
+    """The same for floats of all widths; laid out as eager has it, the gradient too."""
     if not x.dtype.is_floating_point or not all(type(n) is not int or n for n in x.shape):
         return NotImplemented
     held = torch.float32 if x.dtype in _HALVES else x.dtype
     rank = len(sizes)
+    channels_last = _is_channels_last(x)
+    source = x.movedim(1, -1) if channels_last else x
+    front: list[Any] = [None] if channels_last else [None, None]
     axes = []
     for at, (size, scale) in enumerate(itertools.zip_longest(sizes, scales)):
         pairs = _neighbours(x, x.shape[2 + at], size, align_corners, scale, held)
         shape = (-1, *[1] * (rank - 1 - at))
-        axes.append([(index.view(shape), weight.view(shape)) for index, weight in pairs])
+        wide = (*shape, 1) if channels_last else shape
+        axes.append([(index.view(shape), weight.view(wide)) for index, weight in pairs])
     total: Any = None
     for corner in itertools.product(*axes):
-        value = aten._unsafe_index(x, [None, None, *(index for index, _ in corner)]).to(held)
+        value = aten._unsafe_index(source, [*front, *(index for index, _ in corner)]).to(held)
         value = value * math.prod((weight for _, weight in corner[1:]), start=corner[0][1])
         total = value if total is None else total + value
-    return _as_laid_out(total.to(x.dtype), x)
+    total = total.to(x.dtype).contiguous()
+    return total.movedim(-1, 1) if channels_last else total
 
 
 def upsample_linear_vec(
@@ -58,24 +75,32 @@ def _neighbours(
     if extent == size:  # for open sizes an assumption: eager treats this case differently
         one = torch.ones_like(at, dtype=held)
         return (at, one), (at, one - 1.0)  # eager adds 0 * x too
+    one = torch.ones((), dtype=held, device=x.device)
     if align_corners:
-        source = at.to(held) * ((extent - 1) / (size - 1) if size > 1 else 0.0)
+        source = at.to(held) * (one * ((extent - 1) / (size - 1) if size > 1 else 0.0))
     else:
-        step = 1.0 / scale if scale else extent / size
-        source = ((at.to(held) + 0.5) * step - 0.5).clamp(min=0.0)
+        source = _middles(at, one * (1.0 / scale if scale else extent / size))
     low = source.to(torch.int64).clamp(max=extent - 1)
     weight = (source - low).clamp(0.0, 1.0)
     return (low, 1.0 - weight), ((low + 1).clamp(max=extent - 1), weight)
 
 
-def _as_laid_out(result: Tensor, x: Tensor) -> Tensor:
-    if x.dim() < 4 or not x.is_contiguous(memory_format=_format(x)) or x.is_contiguous():
-        return result.contiguous()
-    return result.contiguous(memory_format=_format(x))
+def _middles(at: Tensor, step: Tensor) -> Tensor:
+    """`(at + 0.5) * step - 0.5`, rounded once, as eager's kernels have it (a fused instruction).
+
+    The two parts of the step are so short that all but the last addition is exact.
+    """
+    middle = at.to(torch.float64) + 0.5
+    high = step.to(torch.float32).to(torch.float64)
+    low = step.to(torch.float64) - high
+    return ((middle * high - 0.5) + middle * low).to(step.dtype).clamp(min=0.0)
 
 
-def _format(x: Tensor) -> torch.memory_format:
-    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+def _is_channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if x.dim() not in formats or x.is_contiguous():
+        return False
+    return x.is_contiguous(memory_format=formats[x.dim()])
 
 
 RESIZING: dict[str, Any] = {

@@ -11,12 +11,23 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from dynamo.aot.resizing import upsample_linear
 from inductor import metrics
 
 MODES = {"linear": (7,), "bilinear": (5, 6), "trilinear": (3, 4, 2)}
 TARGETS: tuple[dict[str, Any], ...] = (
     {"scale_factor": 2.0}, {"scale_factor": 1.0}, {"scale_factor": 0.7}, {"size": 4}, {"size": 1},
 )  # fmt: skip
+
+
+SPECIAL = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
+
+
+def spoil(x: torch.Tensor) -> torch.Tensor:
+    """With values at random places for which a weight of 0 is not the same as none."""
+    for value in SPECIAL:
+        x.masked_fill_(torch.rand_like(x) < 0.06, value)
+    return x
 
 
 def check(x: torch.Tensor, dynamic: bool, **options: Any) -> None:
@@ -29,24 +40,35 @@ def check(x: torch.Tensor, dynamic: bool, **options: Any) -> None:
     torch.testing.assert_close(got, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("mode", MODES)
-def test_beside_infinities(mode: str) -> None:
-    x = torch.randn(2, 3, *MODES[mode], dtype=torch.float64)
-    x.view(-1)[3::11] = float("inf")
-    x.view(-1)[5::17] = float("-inf")
-    for target, align in itertools.product(TARGETS[:: 2 if mode == "bilinear" else 4], (False, True)):
+def test_beside_infinities(mode: str, dtype: torch.dtype) -> None:
+    x = spoil(torch.randn(2, 3, *MODES[mode], dtype=dtype))
+    few = 2 if mode == "bilinear" and dtype is torch.float32 else 4
+    for target, align in itertools.product(TARGETS[::few], (False, True)):
         check(x, False, mode=mode, align_corners=align, **target)
 
 
 @pytest.mark.parametrize("target", (0, 2, 3))
 def test_sizes_in_symbols_and_channels_last(target: int) -> None:
-    x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    x = torch.randn(2, 3, 5, 6)
     check(x, True, mode="bilinear", **TARGETS[target])
     check(x.contiguous(memory_format=torch.channels_last), False, mode="bilinear", **TARGETS[target])
 
 
+@pytest.mark.parametrize("align", [False, True])
+def test_weights_are_eagers_bit_by_bit(align: bool) -> None:
+    """Rounded as a fused instruction does it, so that the same weights are 0."""
+    for extent, size in [(2, 6), (2, 10), (3, 15), *((random.randint(2, 60), random.randint(2, 90)) for _ in range(300))]:
+        x = torch.zeros(1, 1, extent)
+        x[..., random.randrange(2) :: 2] = float("inf")
+        want = F.interpolate(x, size=size, mode="linear", align_corners=align)
+        torch.testing.assert_close(upsample_linear(x, [size], align), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_beside_infinities_for_changing_sizes(dynamic: bool | None) -> None:
+def test_beside_infinities_for_changing_sizes(dynamic: bool | None, dtype: torch.dtype) -> None:
     """Where both sizes are equal eager reads no neighbour; a weight of 0 makes nan of infinity."""
 
     def f(x: torch.Tensor) -> Any:
@@ -59,12 +81,41 @@ def test_beside_infinities_for_changing_sizes(dynamic: bool | None) -> None:
     compiled = dynamo.compile(f, dynamic=dynamic)
     before = metrics.snapshot()["graphs"]
     for height, width in ((6, 4), (5, 7), (4, 4), (7, 5), (9, 12), (6, 6), (8, 5)):
-        x = torch.randn(2, 3, height, width, dtype=torch.float64)
-        x.view(-1)[random.randrange(9) :: 13] = float("inf")
+        x = spoil(torch.randn(2, 3, height, width, dtype=dtype))
         torch.testing.assert_close(compiled(x), f(x), equal_nan=True)
     assert metrics.snapshot()["graphs"] - before <= 4
     with pytest.raises(RuntimeError):
         compiled(torch.randn(2, 3, 0, 4, dtype=torch.float64))
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "area": {"mode": "area"}, "bicubic": {"mode": "bicubic"}, "bicubic aligned": {"mode": "bicubic", "align_corners": True},
+    "antialias": {"mode": "bilinear", "antialias": True}, "bicubic antialias": {"mode": "bicubic", "antialias": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", [*OTHERS, "adaptive average", "adaptive maximum", "bilinear"])
+def test_other_ways_for_changing_sizes(name: str, memory_format: torch.memory_format) -> None:
+    """Values, gradients and strides, with and without what spoils sums."""
+    options = OTHERS.get(name, {"mode": name})
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        size = (x.shape[2] + 3, x.shape[3] - 1)
+        if name.startswith("adaptive"):
+            return (F.adaptive_avg_pool2d if "average" in name else F.adaptive_max_pool2d)(x, (5, 7))
+        return F.interpolate(x, size=size, **options)
+
+    compiled = dynamo.compile(f, dynamic=True)
+    for number, (height, width) in enumerate(((6, 8), (9, 5), (12, 11))):
+        x = torch.randn(2, 3, height, width)
+        x = (spoil(x) if number else x).contiguous(memory_format=memory_format).requires_grad_()
+        got, want = compiled(x), f(x)
+        weight = spoil(torch.randn_like(want))
+        found, wanted = (torch.autograd.grad(y, x, weight)[0] for y in (got, want))
+        assert (got.stride(), found.stride()) == (want.stride(), wanted.stride())
+        torch.testing.assert_close(got, want, equal_nan=True)
+        torch.testing.assert_close(found, wanted, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
 def test_samples_beside_infinities() -> None:
