@@ -7,6 +7,7 @@ sees each node before it runs and its value afterwards.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
+from dynamo.shapes.creation import CREATIONS, new_tensor
 from dynamo.shapes.interpolate import OPERATORS, interpolate
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
@@ -113,7 +115,10 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: L
         function: Any = OWN_STEPS.get(node.target, node.target)
         return function(*args, **kwargs)
     if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        method = getattr(args[0], str(node.target))
+        if node.target in OWN_METHODS and isinstance(args[0], torch.Tensor):
+            method = functools.partial(OWN_METHODS[str(node.target)], args[0])
+        return method(*args[1:], **kwargs)
     module = gm.get_submodule(str(node.target))
     tensors = {
         name: leaf(tensor)
@@ -152,8 +157,9 @@ WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
 # What runs in steps of our own, which come to the same.
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
-    math.sqrt: torch.sym_sqrt,
+    math.sqrt: torch.sym_sqrt, **CREATIONS,
 }  # fmt: skip
+OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor}
 
 
 def _attribute(gm: fx.GraphModule, target: str) -> Any:

@@ -37,11 +37,6 @@ NO_OPEN_BACKWARD = frozenset((
 ))  # fmt: skip
 
 
-def resizes(function: Any) -> bool:
-    """True for what `interpolate` may stand for."""
-    return function is functional.interpolate or function is functional.upsample
-
-
 def interpolate(
     input: torch.Tensor,
     size: Any = None,

@@ -35,10 +35,12 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
     statically_known_true,
 )
+from torch.nn import functional
 from torch.utils._sympy import functions as fn
 
 from dynamo.base.config import config
 from dynamo.base.errors import Signal
+from dynamo.shapes.creation import CREATIONS
 from dynamo.shapes.fake import (
     DataDependent,
     NoFakeKernel,
@@ -47,7 +49,7 @@ from dynamo.shapes.fake import (
     Unprintable,
     give_history,
 )
-from dynamo.shapes.interpolate import interpolate, resizes
+from dynamo.shapes.interpolate import interpolate
 from dynamo.shapes.symbolic_mode import SymbolicMode
 
 
@@ -257,7 +259,7 @@ class SymbolicWorld:
         """`function(*args, **kwargs)` with this world active."""
         try:
             with self.mode, enable_python_dispatcher(), quiet():
-                return (interpolate if resizes(function) else function)(*args, **kwargs)
+                return OWN_STEPS.get(function, function)(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise DataDependent(error.func) from error
         except GuardOnDataDependentSymNode as error:
@@ -287,6 +289,11 @@ def _chain(symbol: str) -> Callable[..., str]:
 def _call(name: str) -> Callable[..., str]:
     return lambda *words: f"{name}({', '.join(words)})"
 
+
+# What runs in steps of our own, since torch's would fix the sizes.
+OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
+    functional.interpolate: interpolate, functional.upsample: interpolate, **CREATIONS,
+}  # fmt: skip
 
 # SymPy's classes in the language of `dynamo.guards.shape_code`.
 WORDS: Mapping[type, Callable[..., str]] = {

@@ -1,0 +1,79 @@
+"""`torch.tensor` of open numbers, in operators that take symbols.
+
+In: the arguments of `torch.tensor` and its like. Out: the result. torch's own functions read the
+numbers, which makes constants of them; here each is a tensor of its own, and they are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+OPEN = (torch.SymInt, torch.SymFloat)
+# Into these every int converts as in eager; narrower ones raise, or round in ways of their own.
+DTYPES = (torch.int64, torch.float32, torch.float64)
+
+
+def tensor(
+    data: Any, *, dtype: torch.dtype | None = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> torch.Tensor:
+    """`torch.tensor`."""
+    made = _opened(data, dtype, device)
+    if made is None or pin_memory:
+        return torch.tensor(
+            data, dtype=dtype, device=device, requires_grad=requires_grad, pin_memory=pin_memory)
+    return made.requires_grad_() if requires_grad else made
+
+
+def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """`torch.as_tensor`."""
+    made = _opened(data, dtype, device)
+    return torch.as_tensor(data, dtype=dtype, device=device) if made is None else made
+
+
+def new_tensor(
+    self: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """`Tensor.new_tensor`."""
+    made = _opened(data, dtype or self.dtype, device or self.device)
+    if made is None:
+        return self.new_tensor(data, dtype=dtype, device=device, requires_grad=requires_grad)
+    return made.requires_grad_() if requires_grad else made
+
+
+CREATIONS: Mapping[Any, Callable[..., torch.Tensor]] = {
+    torch.tensor: tensor, torch.as_tensor: as_tensor, torch.Tensor.new_tensor: new_tensor,
+}  # fmt: skip
+
+
+def _opened(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor | None:
+    """The tensor; None where no number is open, or torch has to see what they are."""
+    numbers = _flat(data)
+    if numbers is None or not any(type(number) in OPEN for number in numbers):
+        return None
+    shape = torch.tensor(_closed(data), dtype=dtype, device="cpu")
+    if shape.dtype not in DTYPES:
+        return None
+    if shape.dtype is torch.int64 and not all(type(n) in (int, torch.SymInt) for n in numbers):
+        return None
+    made = [torch.full((), number, dtype=shape.dtype, device=device) for number in numbers]
+    return made[0] if shape.dim() == 0 else torch.stack(made).view(shape.shape)
+
+
+def _flat(data: Any) -> list[Any] | None:
+    """The numbers in nested lists; None with anything else among them."""
+    if isinstance(data, (list, tuple)):
+        parts = [_flat(part) for part in data]
+        return None if None in parts else [n for part in parts for n in part or ()]
+    return [data] if type(data) in (int, float, *OPEN) else None
+
+
+def _closed(data: Any) -> Any:
+    """The same lists with other numbers."""
+    if isinstance(data, (list, tuple)):
+        return [_closed(part) for part in data]
+    return 0.0 if type(data) in (float, torch.SymFloat) else 0
