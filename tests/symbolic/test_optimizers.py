@@ -36,6 +36,7 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("ASGD", {}), ("ASGD", {"t0": 3, "lambd": 0.01}), ("ASGD", {"foreach": True, "t0": 3}),
     ("Rprop", {}), ("Adam", {"fused": True}), ("AdamW", {"fused": True, "amsgrad": True}),
     ("SGD", {"fused": True, "momentum": 0.5}), ("Adagrad", {"fused": True}),
+    ("Adafactor", {}), ("Adafactor", {"maximize": True, "weight_decay": 0.1, "d": 1.5}),
 ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import adadelta, adam, adamax, asgd, radam, rmsprop, rprop
+from torch.optim import _adafactor, adadelta, adam, adamax, asgd, radam, rmsprop, rprop
 from torch.optim.optimizer import _get_value
 
 from dynamo.symbolic.rules.table import rule
@@ -71,18 +71,59 @@ def averaged_step(
         weight.copy_(torch.as_tensor(1 / max(1, step - t0)))
 
 
+def factored_step(
+    params: Any, grads: Any, row_vars: Any, col_vars: Any, variances: Any, state_steps: Any,
+    grad_scale: Any, found_inf: Any, *, d: float, lr: float, beta2_decay: float,
+    weight_decay: float, eps1: float | None, eps2: float, maximize: bool,
+) -> None:
+    """Adafactor: the norms that scale a step stay in the graph."""
+    for param, grad, rows, columns, variance, counter in zip(
+        params, grads, row_vars, col_vars, variances, state_steps, strict=True
+    ):
+        counter += 1
+        step = _get_value(counter)
+        grad = -grad if maximize else grad
+        least = torch.finfo(param.dtype).eps if eps1 is None else eps1
+        size = _get_value(param.norm(2)) / param.numel() ** 0.5
+        length = max(eps2, size) * min(lr, 1 / step**0.5)
+        weight = (step**beta2_decay).to(param.dtype)
+        if weight_decay != 0:
+            param.mul_(1 - lr * weight_decay)
+        if grad.dim() > 1:
+            for means, dim in ((rows, -1), (columns, -2)):
+                norms = torch.norm(grad, dim=dim, keepdim=True)
+                means.lerp_(norms.square_().div_(grad.size(dim)), weight)
+            estimate = rows @ columns
+            estimate.div_(rows.mean(dim=-2, keepdim=True).clamp_(min=least))
+        else:
+            variance.lerp_(grad * grad, weight)
+            estimate = variance.clone()
+        update = estimate.clamp_(min=least * least).rsqrt_().mul_(grad)
+        excess = _get_value(update.norm(2)) / (update.numel() ** 0.5 * d)
+        param.add_(update, alpha=-length / max(1.0, excess))
+
+
 STEPS: dict[Any, Callable[..., None]] = {
     radam._single_tensor_radam: rectified_step,
     radam._multi_tensor_radam: rectified_step,
     asgd._single_tensor_asgd: averaged_step,
+    _adafactor._single_tensor_adafactor: factored_step,
 }
 IN_EAGER = ("capturable", "differentiable", "has_complex")  # settings of which these know nothing
+
+
+def is_plain(params: list[Var], rate: Var) -> bool:
+    """True where numbers in tensors are rounded as Python's are."""
+    dtypes = {param.fake.dtype for param in params if isinstance(param, TensorVar)}
+    return not isinstance(rate, TensorVar) and dtypes <= {torch.float32, torch.float64}
 
 
 def _register(real: Any, step: Callable[..., None]) -> None:
     @rule(real)
     def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
-        if any(kwargs[name].truth(tx) for name in IN_EAGER):
+        if any(name in kwargs and kwargs[name].truth(tx) for name in IN_EAGER):
+            return None
+        if step is factored_step and not is_plain(args[0].unpack(tx), kwargs["lr"]):
             return None
         settings = {name: var for name, var in kwargs.items() if name not in IN_EAGER}
         return inline_stand_in(tx, step, list(args), settings)
