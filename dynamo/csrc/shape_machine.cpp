@@ -12,7 +12,12 @@ namespace {
 
 // Order and names are known to dynamo/guards/shape_code.py (WORDS).
 enum Word { CONST_INT, CONST_FLOAT, NUMBER, SIZE, ADD, SUB, MUL, FLOORDIV, TRUEDIV, MOD, POW, NEG,
-            MIN, MAX, ABS, EQ, NE, LT, LE, GT, GE, AND, OR, NOT };
+            MIN, MAX, ABS, EQ, NE, LT, LE, GT, GE, AND, OR, NOT,
+            SQRT, LOG, LOG2, LOG10, LOG1P, EXP, SIN, COS, TANH, LAST = TANH };
+
+// The functions that Python's `math` calls, from SQRT on.
+double (*const CURVES[])(double) = {std::sqrt, std::log, std::log2, std::log10, std::log1p,
+                                    std::exp, std::sin, std::cos, std::tanh};
 
 struct Step {
     int word;
@@ -159,11 +164,16 @@ bool unary_step(int word, Number &n) {
         case ABS:
             return n.is_float ? (n.d = std::fabs(n.d), true)
                               : (n.i >= 0 || unary_step(NEG, n));
-        default:
+        case NOT:
             n = make((int64_t)(n.as_double() == 0));
             return true;
+        default:
+            n = make(CURVES[word - SQRT](n.as_double()));
+            return std::isfinite(n.d);
     }
 }
+
+bool is_unary(int word) { return word == NEG || word == ABS || word >= NOT; }
 
 }  // namespace
 
@@ -191,10 +201,9 @@ ShapeWords *shape_words_new(PyObject *words) {
             step.b = (int)PyLong_AsLong(b);
         }
         bool pushes = step.word <= SIZE;
-        bool unary = step.word == NEG || step.word == ABS || step.word == NOT;
-        depth += pushes ? 1 : unary ? 0 : -1;
+        depth += pushes ? 1 : is_unary(step.word) ? 0 : -1;
         result->depth = depth > result->depth ? depth : result->depth;
-        if (!PyErr_Occurred() && (depth < 1 || step.word < 0 || step.word > NOT)) {
+        if (!PyErr_Occurred() && (depth < 1 || step.word < 0 || step.word > LAST)) {
             PyErr_SetString(PyExc_ValueError, "malformed shape expression");
         }
         if (PyErr_Occurred()) {
@@ -235,12 +244,11 @@ int shape_holds(const ShapeWords *words, PyObject **values) {
                 stack[++top] = make((int64_t)number);
                 break;
             }
-            case NEG:
-            case ABS:
-            case NOT:
-                known = unary_step(step.word, stack[top]);
-                break;
             default: {
+                if (is_unary(step.word)) {
+                    known = unary_step(step.word, stack[top]);
+                    break;
+                }
                 Number right = stack[top--], left = stack[top];
                 known = left.is_float || right.is_float
                             ? float_step(step.word, left.as_double(), right.as_double(),

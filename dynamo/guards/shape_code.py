@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +24,20 @@ from dynamo.guards.sources import LocalSource, Scope, Source  # noqa: F401
 # Order of `enum Word` in csrc/shape_machine.cpp.
 WORDS = {name: number for number, name in enumerate((
     "CONST_INT", "CONST_FLOAT", "NUMBER", "SIZE", "ADD", "SUB", "MUL", "FLOORDIV", "TRUEDIV", "MOD",
-    "POW", "NEG", "MIN", "MAX", "ABS", "EQ", "NE", "LT", "LE", "GT", "GE", "AND", "OR", "NOT"))}
+    "POW", "NEG", "MIN", "MAX", "ABS", "EQ", "NE", "LT", "LE", "GT", "GE", "AND", "OR", "NOT",
+    "SQRT", "LOG", "LOG2", "LOG10", "LOG1P", "EXP", "SIN", "COS", "TANH"))}
 OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.FloorDiv: "FLOORDIV", ast.Div: "TRUEDIV",
     ast.Mod: "MOD", ast.Pow: "POW", ast.USub: "NEG", ast.Not: "NOT", ast.Eq: "EQ", ast.NotEq: "NE",
     ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "GE", ast.And: "AND", ast.Or: "OR",
 }
-CALLS = {"min": "MIN", "max": "MAX", "abs": "ABS"}
 ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
+CURVES = ("sqrt", "log", "log2", "log10", "log1p", "exp", "sin", "cos", "tanh")
+FUNCTIONS: dict[str, Any] = {
+    "min": min, "max": max, "abs": abs, "power": operator.pow, **ROUNDINGS,
+    **{name: getattr(math, name) for name in CURVES},
+}
+CALLS = {"min": "MIN", "max": "MAX", "abs": "ABS"}
 WHAT = {"size": 0, "stride": 1, "storage_offset": 2, "dim": 3, "numel": 4}
 READERS: dict[str, Callable[[Any, int], Any]] = {
     "size": lambda t, i: t.shape[i],
@@ -61,7 +68,7 @@ class Fact:
 @dataclass(frozen=True, eq=False)
 class ShapeFacts:
     """Payload of a SHAPE guard: `expression` in Python (+ - * / // % **, comparisons, and, or, not,
-    min, max, abs, floor, ceil) over the names of `facts`."""
+    min, max, abs, floor, ceil, power and the CURVES) over the names of `facts`."""
 
     expression: str
     facts: Mapping[str, Fact]
@@ -74,10 +81,10 @@ class ShapeFacts:
 
     def holds(self, scope: Scope) -> bool:
         """The plain-Python twin."""
-        names = {"min": min, "max": max, "abs": abs, **ROUNDINGS, **self.values(scope)}
+        names = {**FUNCTIONS, **self.values(scope)}
         try:
             return bool(eval(self.expression, {"__builtins__": {}}, names))
-        except (ZeroDivisionError, OverflowError):
+        except (ZeroDivisionError, OverflowError, ValueError):
             return False
 
     def sentence(self, scope: Scope) -> str:
@@ -149,5 +156,11 @@ def _emit(
             word("FLOORDIV")
             for step in up:
                 word(step)
+        case ast.Call(func=ast.Name(id="power"), args=[base, exponent]):
+            operands(base, exponent)
+            word("POW")
+        case ast.Call(func=ast.Name(id=name), args=[operand]) if name in CURVES:
+            operands(operand)
+            word(name.upper())
         case _:
             raise ValueError(f"a shape guard can't contain {ast.unparse(node)!r}")

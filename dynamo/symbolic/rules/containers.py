@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.builtins import NONE, none_if_none, pairs_of, sort
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -195,8 +196,12 @@ def sequence_contains(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
 
 
 @rule([dict.__contains__, set.__contains__, frozenset.__contains__], (DictVar, SetVar))
-def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
-    return var.contains(tx, item)
+def contains(tx: SymbolicFrame, var: DictVar | SetVar, item: Var) -> Var:
+    known = None
+    if numbers.is_open(item):
+        keys = var.keys() if isinstance(var, DictVar) else list(var.entries.values())
+        known = numbers.among(tx.trace, item, keys)
+    return var.contains(tx, item) if known is None else known
 
 
 # -- dicts -----------------------------------------------------------------------------------------

@@ -526,7 +526,9 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
             tx.trace.raise_exception(TypeError, message)
         return tx.trace.constant(
             tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
-    if isinstance(a, ObjectVar | DictVar | SetVar | DictViewVar | TensorVar):
+    if isinstance(a, DictVar | SetVar):
+        return tx.trace.call(tx, dict.__contains__, a, item)
+    if isinstance(a, ObjectVar | DictViewVar | TensorVar):
         return ConstVar(a.contains(tx, item).truth(tx))
     try:
         return a.contains(tx, item)

@@ -43,7 +43,8 @@ CURVES: dict[str, tuple[float, float]] = {
     "sin": (-1e15, 1e15), "cos": (-1e15, 1e15), "tanh": (-math.inf, math.inf),
 }  # fmt: skip
 # Functions of expressions that no guard can compute: a comparison fixes what they are made of.
-UNGUARDED = ("power(", "round(", *(f"{name}(" for name in CURVES))
+UNGUARDED = ("round(",)
+FEW = 16  # keys that a number is compared with one by one
 LARGEST_ROUNDED = 2**25  # of two such ints a guard computes the product exactly, in doubles
 
 
@@ -284,6 +285,17 @@ def compare(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
         if not (keep_exact(trace, a) and keep_exact(trace, b)):
             return None
     return ConstVar(trace.symbols.decide(f"({texts[0]} {COMPARISONS[name]} {texts[1]})"))
+
+
+def among(trace: Trace, number: Var, keys: list[Var]) -> Var | None:
+    """Whether a symbolic number is one of a few keys; None where it has to be fixed."""
+    if len(keys) > FEW:
+        return None
+    for key in keys:
+        same = compare(trace, "eq", number, key)
+        if same is None or same.as_constant():
+            return same
+    return ConstVar(False)
 
 
 def unary(trace: Trace, name: str, a: Var) -> Var | None:
