@@ -199,6 +199,15 @@ CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
 )
 
 
+def grow(rebuilder: Rebuilder, effect: tr.GrowEffect) -> None:
+    emitter = rebuilder.emitter
+    emitter.start_call_const(list.extend)
+    rebuilder.load(effect.target)
+    rebuilder.build("BUILD_LIST", list(effect.items))
+    emitter.call(2)
+    _drop(rebuilder)
+
+
 def store_global(rebuilder: Rebuilder, effect: tr.StoreGlobalEffect) -> None:
     emitter = rebuilder.emitter
     if effect.value is None:  # the name may have been made in the trace, too
@@ -275,6 +284,7 @@ REMOVE = Disabled(RemovableHandle.remove)
 ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.StoreAttrEffect: store_attr,
     tr.ContentsEffect: contents,
+    tr.GrowEffect: grow,
     tr.StoreGlobalEffect: store_global,
     tr.StoreCellEffect: store_cell,
     tr.ConsumeEffect: consume,

@@ -79,6 +79,7 @@ def needed(roots: Iterable[Var], effects: Iterable[Effect]) -> Counter[Var]:
 def _effect_values(effects: Iterable[Effect]) -> list[Var]:
     values: list[Var] = []
     for effect in effects:
+        values += getattr(effect, "items", ())
         for name in ("target", "cell", "iterator", "value"):
             value = getattr(effect, name, None)
             if isinstance(value, Var):

@@ -19,6 +19,7 @@ from dynamo.symbolic.trace_result import (
     ContentsEffect,
     DrawEffect,
     Effect,
+    GrowEffect,
     RegisterEffect,
     StoreAttrEffect,
     StoreCellEffect,
@@ -62,6 +63,12 @@ class Effects:
     def change_contents(self, target: Var) -> None:
         """The contents of a list, dict, set or deque change."""
         self._write(("contents", target), ContentsEffect(target))
+
+    def grow(self, target: Var, items: list[Var]) -> None:
+        """Items are put at the end of a list of which nothing was read."""
+        before = self._places.get(("grow", target))
+        known = before.items if isinstance(before, GrowEffect) else ()
+        self._write(("grow", target), GrowEffect(target, (*known, *items)))
 
     def store_cell(self, cell: Var) -> None:
         """The contents of a cell change; the final ones are read from the Var."""
@@ -181,7 +188,7 @@ class Effects:
 
 
 def _target(effect: Effect) -> Var | None:
-    if isinstance(effect, StoreAttrEffect | ContentsEffect):
+    if isinstance(effect, StoreAttrEffect | ContentsEffect | GrowEffect):
         return effect.target
     if isinstance(effect, StoreCellEffect):
         return effect.cell
@@ -241,6 +248,8 @@ def _written(effect: Effect) -> list[Var]:
         return [effect.target] if effect.value is None else [effect.target, effect.value]
     if isinstance(effect, StoreAttrEffect | StoreGlobalEffect):
         found = [] if effect.value is None else [effect.value]
+    elif isinstance(effect, GrowEffect):
+        found = list(effect.items)
     else:
         found = []
     target = _target(effect)

@@ -74,6 +74,14 @@ class ContentsEffect(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class GrowEffect(Effect):
+    """The real list behind `target`, of which nothing was read, gets more items at its end."""
+
+    target: Var
+    items: tuple[Var, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StoreGlobalEffect(Effect):
     """`globals[name] = value` (None: delete); module_globals is the real dict, kept by the code."""
 

@@ -80,11 +80,17 @@ TWICE: dict[str, Program] = {
     "rotation": lambda x: torch.cat([x[x.shape[0] // 2:], x[: x.shape[0] // 2]]),
     "padding": padded,
     "float": lambda x: x * float(x.shape[0]) + x.shape[0] * 0.1,
+    "logarithmic size": lambda x: x[: int(math.log2(x.shape[0]))],
+    "membership": lambda x: x + 1 if x.shape[0] in {3: 1, 500: 2} else x * 2,
+    "comparison of a curve": lambda x: x + 1 if math.cos(x.shape[0]) < 1.5 else x,
+    "division by a curve": lambda x: x / (2 + math.sin(x.shape[0])) * math.isfinite(len(x) / 3),
     "isinstance": lambda x: x + 1 if isinstance(x.shape[0], int) else x,
 }
 # Programs with two or three ways: one compile for each way besides.
 WAYS: dict[str, tuple[Program, int]] = {
     "halves": (halves, 3),
+    "largest of floats": (
+        lambda x: x * max(1.5, x.shape[0] / 4, 1.75) - min(0.5, x.shape[0]), 4),
     "list index": (lambda x: [10, 20, 30][x.shape[0] % 3] * x, 4),
     "float comparison": (lambda x: x + 1 if x.shape[0] / 3 > 2.5 else x * 2, 3),
     "rounded comparison": (lambda x: x + 1 if math.floor(x.shape[0] * 0.3) > 2 else x * 2, 3),
@@ -99,7 +105,6 @@ FIXED: dict[str, Program] = {
     "bits": lambda x: x * (x.shape[0] & 3),
     "hash": lambda x: x + hash(x.shape[0]),
     "rounded size": lambda x: x[: round(x.shape[0] * 0.7)],
-    "logarithmic size": lambda x: x[: int(math.log2(x.shape[0]))],
 }
 
 

@@ -132,6 +132,8 @@ for _name in numbers.CURVES:
 for _name in ("floor", "ceil", "trunc"):
     number_rule(getattr(math, _name), numbers.rounded, _name)
 number_rule(round, numbers.rounded, "round")
+for _name in ("isfinite", "isnan", "isinf"):
+    number_rule(getattr(math, _name), numbers.is_ordinary, _name)
 
 
 @rule([min])

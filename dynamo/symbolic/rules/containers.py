@@ -31,14 +31,14 @@ def changed(tx: SymbolicFrame, var: ListVar) -> list[Var]:
 
 @rule(list.append, ListVar)
 def append(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
-    changed(tx, var).append(item)
+    var.grow(tx, [item])
     return NONE
 
 
 @rule(list.extend, ListVar)
 def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
     values = before_change(lambda: tx.trace.unpack_sized(tx, items))
-    changed(tx, var).extend(values)
+    var.grow(tx, values)
     return NONE
 
 

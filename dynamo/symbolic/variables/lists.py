@@ -136,11 +136,11 @@ class SequenceVar(Var):
         return position
 
     def read_alone(self, key: Var) -> Var | None:
-        """An item of an unread list, counted from its begin: how many follow is not looked at."""
+        """An item of an unread list: how many others there are is not looked at."""
         if self._trace is None or self.source is None or type(self._real) is not list:
             return None
         index = key.value if type(key) is ConstVar else None
-        if type(index) is not int or not 0 <= index < len(self._real):
+        if type(index) is not int or not -len(self._real) <= index < len(self._real):
             return None
         if index not in self._seen:
             source = ItemSource(self.source, index)
@@ -271,9 +271,46 @@ MOST_WRITTEN = 1000  # items of a list from outside that compiled code changes
 
 
 class ListVar(SequenceVar):
-    """Exactly `list`."""
+    """Exactly `list`.
+
+    added: what was put at the end while nothing else was read: how long the list is does not count.
+    """
 
     kind: type = list
+    added: tuple[Var, ...] = ()
+
+    def grow(self, tx: SymbolicFrame, items: list[Var]) -> None:
+        """`append` and `extend` with known items."""
+        trace, source = self._trace, self.source
+        plain = type(self) is ListVar and type(self._real) is list
+        if trace is None or not plain or trace.made.is_inside(source):
+            self.change(tx).extend(items)
+            return
+        trace.guard("TYPE", source, list)
+        self.added = (*self.added, *items)
+        trace.effects.grow(self, items)
+
+    def _read(self) -> None:
+        trace, added = self._trace, self.added
+        super()._read()
+        if added:
+            self.added = ()
+            self._items += added
+            assert trace is not None
+            if len(self._real) > MOST_WRITTEN:
+                raise Break("long_list_changed", f"it has {len(self._real)} items")
+            trace.effects.change_contents(self)
+
+    def children(self) -> Iterable[Var]:
+        return (*super().children(), *self.added)
+
+    def read_alone(self, key: Var) -> Var | None:
+        index = key.value if type(key) is ConstVar else None
+        if self.added and type(index) is int and index < 0:
+            if index >= -len(self.added):
+                return self.added[index]
+            key = ConstVar(index + len(self.added))
+        return super().read_alone(key)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")

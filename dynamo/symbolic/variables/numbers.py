@@ -247,16 +247,46 @@ def quotient(trace: Trace, text: str) -> tuple[str, str] | None:
 
 
 def extreme(trace: Trace, name: str, args: tuple[Var, ...]) -> Var | None:
-    """`min(a, b, ..)` or `max(a, b, ..)` of ints of which one is symbolic."""
+    """`min(a, b, ..)` or `max(a, b, ..)` of numbers of which one is symbolic; where not all are
+    ints, comparisons decide."""
     if len(args) < 2 or not any(map(is_open, args)) or not all(map(is_number, args)):
         return None
     hints, texts = list(map(hint_of, args)), list(map(text_of, args))
-    if any(type(hint) is not int for hint in hints) or None in texts:
+    if any(type(hint) is not int for hint in hints):
+        return _chosen(trace, "lt" if name == "min" else "gt", args)
+    if None in texts:
         return None
     text = ", ".join(texts)  # type: ignore[arg-type]
     if len(text) > LONGEST:
         return None
     return trace.symbols.make(f"{name}({text})", (min if name == "min" else max)(hints))
+
+
+def _chosen(trace: Trace, comparison: str, args: tuple[Var, ...]) -> Var | None:
+    best = args[0]
+    for other in args[1:]:
+        if is_open(best) or is_open(other):
+            better = compare(trace, comparison, other, best)
+        else:
+            real: Callable[[Any, Any], Any] = getattr(operator, comparison)
+            better = ConstVar(real(hint_of(other), hint_of(best)))
+        if better is None:
+            return None
+        best = other if better.as_constant() else best
+    return best
+
+
+def is_ordinary(trace: Trace, name: str, a: Var) -> Var | None:
+    """`math.isfinite(a)`, "isnan" or "isinf" of a symbolic number; None: it has to be fixed."""
+    if not is_open(a) or not is_guardable(a):
+        return None
+    if type(hint_of(a)) is int:
+        return ConstVar(name == "isfinite") if keep_exact(trace, a) else None
+    text = text_of(a)
+    if trace.symbols.decide(f"({text} - {text} == 0)"):
+        return ConstVar(name == "isfinite")
+    return ConstVar(trace.symbols.decide(f"({text} != {text})") == (name == "isnan")
+                    and name != "isfinite")
 
 
 def keep_exact(trace: Trace, var: Var) -> bool:
