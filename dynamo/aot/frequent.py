@@ -83,23 +83,22 @@ def nll_loss_forward(
     return (loss.sum() / total if reduction == 1 else loss.sum()), total
 
 
-@frequent("nll_loss_backward.default")
+@frequent("nll_loss_backward.default", "nll_loss2d_backward.default")
 def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int,
     total: Tensor,
-) -> Any:  # fmt: skip
-    if x.dim() != 2:
-        return NotImplemented
+) -> Tensor:  # fmt: skip
+    axis = min(x.dim() - 1, 1)
     if reduction == 1:
         grad = grad / total
     if grad.dim():
-        grad = grad.unsqueeze(1)
-    column = target.unsqueeze(1)
-    counts = column != ignore_index
+        grad = grad.unsqueeze(axis)
+    column = target.reshape(1) if x.dim() == 1 else target.unsqueeze(axis)
+    shape = [x.shape[axis] if dim == axis else 1 for dim in range(x.dim())]
     if weight is not None:
-        grad = grad * weight.unsqueeze(0)
-    classes = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-    return torch.where((classes == column) & counts, -grad, 0.0)
+        grad = grad * weight.view(shape)
+    classes = torch.arange(x.shape[axis], device=x.device).view(shape)
+    return torch.where((classes == column) & (column != ignore_index), -grad, 0.0)
 
 
 # -- activations -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import dynamo
 from dynamo.aot.decompositions import overload
 from dynamo.aot.frequent import FREQUENT
 
@@ -43,6 +44,10 @@ def cases() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             case("nll_loss_forward", x, TARGET, w, reduction, -100)
             grad = r(4) if reduction == 0 else r()
             case("nll_loss_backward", grad, x, TARGET, w, reduction, -100, total(w))
+            case("nll_loss_backward", r(), r(5), TARGET[0], w, reduction, -100, total(w))
+            pixels, classes = r(2, 5, 2, 1), TARGET.view(2, 2, 1)
+            grad = r(2, 2, 1) if reduction == 0 else r()
+            case("nll_loss2d_backward", grad, pixels, classes, w, reduction, -100, total(w))
     case("gelu_backward", r(4, 5), x)
     case("gelu_backward", r(4, 5), x, approximate="tanh")
     for name in ("silu_backward", "sigmoid_backward", "tanh_backward"):
@@ -97,3 +102,19 @@ def test_every_decomposition_is_checked() -> None:
 def test_narrow_floats_go_elsewhere() -> None:
     half = torch.ones(3, dtype=torch.float16)
     assert FREQUENT["silu_backward.default"](half, half) is NotImplemented
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 3, 2, 2)])
+def test_a_gradient_of_nan_reaches_the_chosen_class_only(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, requires_grad=True)
+    target = torch.randint(0, 3, (shape[:1] if len(shape) > 1 else ()) + shape[2:])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.nll_loss(x, target)
+
+    grads = []
+    for call in (program, dynamo.compile(program)):
+        (grad,) = torch.autograd.grad(call(x), x, torch.tensor(float("nan")))
+        grads.append(grad)
+    torch.testing.assert_close(grads[0], grads[1], equal_nan=True)
+    assert int(grads[1].isnan().sum()) == target.numel()
