@@ -65,10 +65,17 @@ class _NonLeaf(torch.autograd.Function):
 
 
 def give_history(real: torch.Tensor, make: Callable[[], Any]) -> Any:
-    """A fake with the autograd state of the real tensor: requires_grad, is_leaf."""
+    """A fake with the autograd state of the real tensor: requires_grad, is_leaf.
+
+    Errors: NoFakeKernel where torch does not tell it.
+    """
     if not real.requires_grad:
         return make()
-    if real.is_leaf:
+    try:
+        leaf = real.is_leaf
+    except RuntimeError as error:  # of a view made in inference mode, whose base has changed
+        raise NoFakeKernel("from_real", str(error).split(".")[0]) from error
+    if leaf:
         return make().requires_grad_()
     with torch.enable_grad():
         return _NonLeaf.apply(make().requires_grad_(), make)

@@ -10,7 +10,7 @@ from inductor.ir.body import Ops, Value
 from inductor.ir.extent import Extent
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import Indices, compute_dtype
+from inductor.lowering.tensor import Indices, compute_dtype, fits
 
 aten = torch.ops.aten
 
@@ -22,6 +22,8 @@ def filled(call: Call, value: Any) -> Any:
         dtype.is_floating_point
     ):
         return call.refuse(f"{dtype} is left to ATen")
+    if not fits(value, dtype):
+        return call.refuse("a number out of range, for which ATen raises")
     held = compute_dtype(dtype)
 
     def compute(ops: Ops, indices: Indices) -> Value:

@@ -18,7 +18,7 @@ from inductor.ir.extent import Real, hint_of
 from inductor.ir.index import constant
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.registry import Call, lowering
-from inductor.lowering.tensor import Indices, Tensor, compute_dtype
+from inductor.lowering.tensor import Indices, Tensor, compute_dtype, fits
 
 aten = torch.ops.aten
 Scalar = bool | int | float
@@ -200,7 +200,7 @@ def _enter_binary(name: str, op: str, kind: Kind, cost: int) -> None:
             if op != "mul":
                 return call.refuse(f"{name} of {dtype}")
             return pointwise(call, [x, y], _row("bitwise_and"), dtype)
-        if op in ("remainder", "fmod") and dtype_kind(dtype) == "i":
+        if op in ("remainder", "fmod") and dtype_kind(dtype) == "i" and not _divides(y, dtype):
             return call.refuse("integer division by a number that may be zero")
         return pointwise(call, [x, y], _row(op), dtype, cost)
 
@@ -268,8 +268,13 @@ def div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     return pointwise(call, [x, y], cut, dtype, 4)
 
 
+def _divides(number: Any, dtype: torch.dtype) -> bool:
+    """Whether it is a number that integers can be divided by."""
+    return isinstance(number, int) and number != 0 and fits(number, dtype)
+
+
 def _integer_division(call: Call, x: Any, y: Any, mode: str, dtype: torch.dtype) -> Any:
-    if not isinstance(y, int) or y == 0 or dtype_kind(dtype) == "b":
+    if dtype_kind(dtype) == "b" or not _divides(y, dtype):
         return call.refuse("integer division by a number that may be zero")
     row = _row("floordiv" if mode == "floor" else "truncdiv")
     return pointwise(call, [x, y], row, dtype, 4)
@@ -333,6 +338,9 @@ def where(call: Call, condition: Tensor, x: Any, y: Any) -> Any:
     why = unsupported([x, y])
     if why or condition.dtype is not torch.bool:
         return call.refuse(why or "a condition that is not bool")
+    numbers = (value for value in (x, y) if not isinstance(value, Tensor))
+    if not all(fits(value, call.result.dtype, ()) for value in numbers):
+        return call.refuse("a number out of range, for which ATen raises")
     dtype = compute_dtype(call.result.dtype)
 
     def compute(ops: Ops, indices: Indices) -> Value:

@@ -34,6 +34,20 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
+def fits(number: object, dtype: torch.dtype, size: tuple[int, ...] = (2,)) -> bool:
+    """Whether torch fills a tensor with the number. One that is known at a call only does fit.
+
+    size: a tensor of no dimension takes numbers that are too large for half precision.
+    """
+    if not isinstance(number, bool | int | float):
+        return True
+    try:
+        torch.full(size, number, dtype=dtype, device="cpu")
+    except RuntimeError:  # it overflows
+        return False
+    return True
+
+
 class Realizer(Protocol):
     """What a tensor needs of the graph builder."""
 

@@ -115,3 +115,22 @@ def test_mode_is_guarded() -> None:
     for mode in (True, False, True):
         with torch.inference_mode(mode):
             assert compiled(x)[2] is mode and compiled(x)[0].is_inference() is mode
+
+
+def test_a_view_whose_history_torch_refuses_to_tell() -> None:
+    """Made in inference mode of a normal tensor that was written into since."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() * 2
+
+    compiled = dynamo.compile(program, backend="eager")
+    for writes in (False, True):
+        base = LEAF + 1
+        with torch.inference_mode():
+            view = base[1:]
+            if writes:
+                base.add_(1)
+                with pytest.raises(RuntimeError, match="created in inference mode"):
+                    _ = view.is_leaf
+            assert torch.equal(compiled(view), program(view))
+            assert torch.equal(dynamo.compile(program)(view), program(view))

@@ -70,6 +70,7 @@ LOWERED: list[Row] = [
     ("extremes", lambda x: (x.amax(0), x.amin((1, 2)), x.max(), x.min()), CUBE),
     ("positions", lambda x: (x.argmax(1), x.argmin(), x.max(1), x.min(-1, keepdim=True)), CUBE),
     ("any all", lambda x: ((x > 0).any(1), (x > -3).all(), (x > 0).all(2)), CUBE),
+    ("remainders of integers", lambda x: (x % 3, x % -4, torch.fmod(x, -4), torch.fmod(x, 3), x.byte() % 5), ints((4, 5))),
     ("sums of integers", lambda x: (x.sum(1), x.prod(0), (x > 0).sum()), ints((4, 5))),
     ("variances", lambda x: (x.var(1), x.std(), torch.var_mean(x, (0, 1), correction=0)), CUBE),
     ("norms", lambda x: (x / x.norm(dim=-1, keepdim=True), x.norm(1, dim=0)), CUBE),
@@ -218,3 +219,23 @@ def test_batch_norm_of_the_batch_in_half_precision(dtype: torch.dtype, affine: b
         found.append((result, *grads))
     for ours, eagers in zip(*found, strict=True):
         torch.testing.assert_close(ours, eagers, rtol=2e-2, atol=4e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16])
+@pytest.mark.parametrize("number", [300, -1, 1e39])
+def test_a_number_out_of_range_is_eagers_error(number: float, dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 9]).to(dtype)
+    for program in (
+        lambda x: torch.full_like(x, number), lambda x: torch.where(x > 1, x, number),
+        lambda x: x.clone().fill_(number), lambda x: x % number, lambda x: x // number,
+    ):  # fmt: skip
+        found: list[Any] = []
+        for call in (program, dynamo.compile(program)):
+            try:
+                found.append(call(x))
+            except (RuntimeError, ZeroDivisionError) as error:
+                found.append(type(error))
+        if isinstance(found[0], torch.Tensor):
+            torch.testing.assert_close(found[1], found[0], equal_nan=True)
+        else:
+            assert found[0] is found[1]
