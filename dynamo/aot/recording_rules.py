@@ -12,7 +12,7 @@ import torch
 
 from dynamo.aot.fakes import facts_of, is_fake
 from dynamo.aot.records import Unsupported
-from dynamo.shapes.facts import contiguous_stride
+from dynamo.shapes.facts import Facts, contiguous_stride
 
 aten = torch.ops.aten
 Rule = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -93,14 +93,32 @@ def _bernoulli(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str
     size, stride = facts.size, facts.stride
     if stride == contiguous_stride(size):
         return NotImplemented
-    order = sorted(range(len(size)), key=lambda axis: -stride[axis])
+    order = _order(facts)
     ordered = recorder.call(aten.permute.default, (args[0], order), {})
-    dense = contiguous_stride(tuple([size[axis] for axis in order]))
-    if not in_place or tuple(ordered.stride()) != dense:
+    if not in_place or not _is_dense(facts):
         raise Unsupported(f"{func} over strides {stride}")
     drawn = recorder.call(func, (ordered, *args[1:]), kwargs)
     back = [order.index(axis) for axis in range(len(size))]
     return recorder.call(aten.permute.default, (drawn, back), {})
+
+
+def _order(facts: Facts) -> list[int]:
+    """The dimensions from the longest stride to the shortest."""
+    return sorted(range(len(facts.size)), key=lambda axis: -facts.stride[axis])
+
+
+def _is_dense(facts: Facts) -> bool:
+    order = _order(facts)
+    dense = contiguous_stride(tuple([facts.size[axis] for axis in order]))
+    return tuple([facts.stride[axis] for axis in order]) == dense
+
+
+def _normal(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In place it draws other numbers for a tensor with gaps than for the copy without."""
+    facts = facts_of(args[0])
+    if facts.device.type == "cpu" and not _is_dense(facts):
+        raise Unsupported(f"{func} over strides {facts.stride}")
+    return NotImplemented
 
 
 RECORD_RULES: dict[Any, Rule] = {
@@ -110,6 +128,7 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.alias.default: _same_value,
     aten._efficientzerotensor.default: _zeros,
     aten.bernoulli.p: _bernoulli,
+    aten.normal_functional.default: _normal,
     aten.native_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm_backward.default: _cudnn_backward,

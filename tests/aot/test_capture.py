@@ -129,6 +129,25 @@ def test_capture_leaves_random_state_alone() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("view", [
+    lambda x: x, lambda x: x.t(), lambda x: x[:, ::2], lambda x: x[1:, 3:], lambda x: x.t()[::2],
+])
+def test_numbers_drawn_in_place_are_eagers(view: Any) -> None:
+    """Eager draws in one order for what is contiguous, and in another for what is not."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        view(x).normal_()
+        return view(x) * 2
+
+    found = []
+    for call in (program, dynamo.compile(program)):
+        torch.manual_seed(7)
+        x = torch.zeros(9, 12)
+        found.append((call(x), x, torch.get_rng_state()))
+    for ours, eagers in zip(*found, strict=True):
+        assert torch.equal(ours, eagers)
+
+
 def test_numbers_are_checked_at_run_time() -> None:
     gm = traced(lambda x, n: x * n)
     compiled = aot.compile_inference(gm, [torch.ones(2), 3], lambda module, fakes: module.forward)
