@@ -154,7 +154,8 @@ class _Writer:
             ahead = likely and number == source.choices.likely()
             made.append(
                 f"prepare({source.name}, {configs!r}, ({dtypes}), unsure={unsure!r}, "
-                f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r}, ahead={ahead})"
+                f"asserts={source.may_fail}, again={source.again}, kinds={kinds!r}, "
+                f"even={source.even}, likely_even={source.likely_even}, ahead={ahead})"
             )
         if len(made) == 1:
             return made[0]

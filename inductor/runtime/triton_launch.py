@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
 
@@ -86,7 +87,9 @@ class Launcher:
     """One Triton function with its launch parameters; kinds: of its numbers, codes of `struct`.
 
     ahead: compiled with the module, not at the first call. chosen: the position of the choice that
-    the first call made. started: set by the first call that others can follow.
+    the first call made. even: positions of the numbers for whose being multiples of EVEN there is
+    a kernel of its own. started: set by the first call with such numbers, or without, that others
+    can follow.
     """
 
     function: Any
@@ -97,9 +100,11 @@ class Launcher:
     measure: bool
     device: torch.device
     kinds: str
+    even: tuple[int, ...] = ()
+    likely_even: bool = False
     ahead: bool = True
     chosen: int | None = None
-    started: Started | None = None
+    started: dict[bool, Started] = field(default_factory=dict)
 
     def at(self, grids: tuple[Grid, ...], numbers: tuple[float, ...] = ()) -> KernelCall:
         """What is called with a stream and tensors. grids: one for each choice."""
@@ -114,14 +119,19 @@ class Launcher:
         choice = self.choices[0]
         numbers = [SOME_NUMBER] * len(self.kinds)
         with torch.cuda.device(self.device):
-            self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **self.keywords(choice))
+            options = self.keywords(choice, self.likely_even)
+            self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
 
-    def keywords(self, choice: Choice) -> dict[str, Any]:
+    def is_even(self, numbers: Sequence[float]) -> bool:
+        """Whether these go with the kernel for multiples."""
+        return bool(self.even) and all(numbers[position] % EVEN == 0 for position in self.even)
+
+    def keywords(self, choice: Choice, is_even: bool) -> dict[str, Any]:
         """Constants and options; no contraction, denormals kept: the bits of eager's kernels."""
         return {
             "XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2],
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
-            "enable_reflect_ftz": False,
+            "enable_reflect_ftz": False, **({"IS_EVEN": is_even} if self.even else {}),
         }
 
 
@@ -163,12 +173,14 @@ class Bound:
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         if launcher.device.type == "cuda" and aligned and _is_simple(compiled):
             warps = launcher.choices[launcher.chosen][2]
-            launcher.started = Started(compiled.function, warps * WARP, compiled.metadata.shared)
+            launcher.started[launcher.is_even(self.numbers)] = Started(
+                compiled.function, warps * WARP, compiled.metadata.shared)
             self.follow()
 
     def follow(self) -> None:
         """Start the kernel without Triton from now on, if it is there."""
-        started, chosen = self.launcher.started, self.launcher.chosen
+        launcher = self.launcher
+        started, chosen = launcher.started.get(launcher.is_even(self.numbers)), launcher.chosen
         if started is not None and chosen is not None and self.call is not None:
             grid = self.grids[chosen]
             self.call.ready(
@@ -178,7 +190,7 @@ class Bound:
     def through_triton(self, tensors: Sequence[torch.Tensor], number: int) -> Any:
         """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
         launcher = self.launcher
-        options = launcher.keywords(launcher.choices[number])
+        options = launcher.keywords(launcher.choices[number], launcher.is_even(self.numbers))
         return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
 
     def measured(self, tensors: Sequence[torch.Tensor]) -> int:
@@ -224,12 +236,13 @@ class Preparation:
     def prepare(
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
         unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
-        ahead: bool = True,
+        even: tuple[int, ...] = (), likely_even: bool = False, ahead: bool = True,
     ) -> Launcher:
         """See `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(
-            function, choices, dtypes, unsure, asserts, measure, self.device, kinds, ahead
+            function, choices, dtypes, unsure, asserts, measure, self.device, kinds,
+            even, likely_even, ahead,
         )
         self.launchers.append(made)
         return made

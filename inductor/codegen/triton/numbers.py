@@ -5,6 +5,9 @@ spelling needs, each with the Python expression of its value. A symbol, or a div
 come out even, is one parameter; polynomials over them are computed in the function, so that Triton
 sees by which powers of two they divide. Parameters are called `n0`, `n1`, .. in the order of their
 first use, so that functions which differ in their symbols only have the same text.
+
+Threads move 16 bytes at a time only where strides and the lengths of rows are known to be even
+numbers of those, so each function exists for numbers that are multiples of `EVEN`, too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 
 from inductor.ir.extent import Extent, Real, Sizes, hint_of
 
+EVEN = 16
 KINDS = {"i32": "q", "i64": "q", "fp64": "d"}  # codes of `struct`; each takes eight bytes
 MOST_INT32 = (1 << 31) - (1 << 16)  # the last block may reach over the end
 
@@ -27,19 +31,26 @@ class Parameter:
 
 
 class Numbers:
-    """Spells numbers of one function and collects its parameters. wide: indices are int64."""
+    """Spells numbers of one function and collects its parameters. wide: indices are int64.
+
+    aligned: the parameters whose being multiples of `EVEN` matters, and their values at the hints.
+    """
 
     def __init__(self, wide: bool) -> None:
         self.wide = wide
         self.parameters: dict[tuple[str, str], Parameter] = {}
+        self.aligned: dict[str, int] = {}
 
-    def spell(self, value: int) -> str:
+    def spell(self, value: int, aligns: bool = True) -> str:
         """A size, stride or offset; in parentheses where it is a sum or a product."""
         if type(value) is not Extent:
             return str(value)
         parts = []
         for monomial, factor in reversed(value.terms):
             names = [self._unit(value.sizes, unit) for unit in monomial]
+            if aligns and factor % EVEN:
+                hints = (value.sizes.hints[unit] for unit in monomial)
+                self.aligned.update(zip(names, hints, strict=True))
             parts.append("*".join(([str(factor)] if factor != 1 or not names else []) + names))
         text = " + ".join(parts)
         return text if text.isidentifier() else f"({text})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
-from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
+from inductor.codegen.triton.numbers import EVEN, MOST_INT32, Numbers, Parameter, reaches
 from inductor.codegen.triton.plan import Plan, plan_kernel, plan_short_rows
 from inductor.codegen.triton.print_stage import (
     Columns,
@@ -50,7 +50,9 @@ class TritonSource:
 
     Equal functions have equal names: the name ends in a digest of the text. parameters: the buffers
     to call it with, in order; after them come numbers known at a call, XBLOCK and RBLOCK. again:
-    running it twice gives the same (it may be measured on the real buffers).
+    running it twice gives the same (it may be measured on the real buffers). even: positions of
+    the numbers that decide whether it is compiled for multiples of `EVEN` (if there are any, after
+    RBLOCK comes a constant that says so); likely_even: whether the first compile's are.
     """
 
     name: str
@@ -63,6 +65,8 @@ class TritonSource:
     columns: int
     may_fail: bool
     again: bool
+    even: tuple[int, ...]
+    likely_even: bool
 
     def grid(self, config: Config) -> tuple[int, int, int]:
         """How many programs. (columns: of a tiled launch, otherwise 0.)"""
@@ -145,8 +149,14 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     for stage in launch.stages:
         StagePrinter(stage, columns[stage.columns], frame, writer, memory).print()
     known = tuple(numbers.parameters.values())
+    even = () if flat else tuple(n for n, each in enumerate(known) if each.name in numbers.aligned)
     typed = [f'{number.name}: "{number.kind}"' for number in known]
-    constants = ("XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr")
+    constants = ["XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"]
+    if even:  # says it to Triton, which sees nothing in a number itself
+        constants.append("IS_EVEN: tl.constexpr")
+        names = [known[n].name for n in even]
+        rounded = [f"        {name} = {name} // {EVEN} * {EVEN}" for name in names]
+        writer.lines[:0] = ["    if IS_EVEN:", *rounded]
     signature = ", ".join((*frame.parameters.values(), *typed, *constants))
     text = "\n".join([f"({signature}):", *writer.lines, ""])
     name = f"{title}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -155,7 +165,8 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     return TritonSource(
         name, text, tuple(touched), known, choices, launch.rows, launch.splits,
         launch.stages[0].columns if launch.tiled else 0,
-        "tl.device_assert" in text, _is_repeatable(launch, own),
+        "tl.device_assert" in text, _is_repeatable(launch, own), even,
+        all(numbers.aligned[known[n].name] % EVEN == 0 for n in even),
     )
 
 
@@ -202,7 +213,7 @@ def _print_rows(writer: Writer, frame: Frame) -> None:
     tail = "" if frame.flat else "[:, None]"
     writer.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){tail}")
     if frame.row_mask:
-        writer.line(f"xmask = x < {frame.numbers.spell(frame.launch.rows)}")
+        writer.line(f"xmask = x < {frame.numbers.spell(frame.launch.rows, aligns=False)}")
     if frame.launch.splits != 1:
         writer.line("g = tl.program_id(1)" + (".to(tl.int64)" if frame.wide else ""))
 

@@ -44,16 +44,22 @@ def compile_all(printed, buffers, folder) -> list[str]:
     kinds = {name: POINTERS[t.dtype] for name, t in buffers.items()}
     kinds |= {scratch.name: POINTERS[scratch.dtype] for scratch in printed.scratch}
     found = []
-    compiled = [(source, found.configs[0]) for source in printed.all_sources() for found in source.choices.classes]
-    for source, config in compiled:
+    compiled = [
+        (source, found.configs[0], is_even) for source in printed.all_sources() for found in source.choices.classes
+        for is_even in ((False, True) if source.even else (None,))
+    ]
+    for source, config, is_even in compiled:
         function = getattr(module, source.name)
         names = zip(function.arg_names, source.parameters)
         signature = {own: kinds[name] for own, name in names}
         signature |= {number.name: number.kind for number in source.numbers}
         signature |= {"XBLOCK": "constexpr", "RBLOCK": "constexpr"}
+        signature |= {} if is_even is None else {"IS_EVEN": "constexpr"}
         what = ASTSource(
             fn=function, signature=signature,
-            constexprs={"XBLOCK": config.rows, "RBLOCK": config.columns},
+            constexprs={"XBLOCK": config.rows, "RBLOCK": config.columns}
+            | ({} if is_even is None else {"IS_EVEN": is_even}),
+            attrs={(n,): [["tt.divisibility", 16]] for n in range(len(source.parameters))},
         )
         options = {"num_warps": config.warps, "debug": source.may_fail, "sanitize_overflow": False}
         built = triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
@@ -79,6 +85,17 @@ def test_every_operation(dtype, tmp_path) -> None:
     kernel, buffers = every_operation(dtype)
     printed = print_kernel(kernel, {name: layout_of(t) for name, t in buffers.items()})
     assert compile_all(printed, buffers, tmp_path)
+
+
+def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(configs, "ROW_LENGTHS", (2048,))
+    lowered = lower_graph(capture(lambda x: x.softmax(-1), [torch.randn(3000, 40)]))
+    layouts = lowered.graph.layouts()
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    printed = print_kernel(kernel, layouts)
+    assert printed.short is not None and printed.short.even == (1,) and not printed.short.likely_even
+    texts = compile_all(printed, layouts, tmp_path)
+    assert ["ld.global.v4" in text for text in texts] == [False, True] * 2
 
 
 @pytest.mark.parametrize("program", [
