@@ -133,4 +133,4 @@ def test_a_view_whose_history_torch_refuses_to_tell() -> None:
                 with pytest.raises(RuntimeError, match="created in inference mode"):
                     _ = view.is_leaf
             assert torch.equal(compiled(view), program(view))
-            assert torch.equal(dynamo.compile(program)(view), program(view))
+            torch.testing.assert_close(dynamo.compile(program)(view), program(view))
