@@ -30,6 +30,7 @@ from dynamo.symbolic.rules import (
     operators,
     optimizer_steps,
     optimizers,
+    patterns,
     python_random,
     python_sources,
     random_state,
@@ -85,9 +86,9 @@ PARTS = (
     contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
     foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
     lists, loops, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
-    python_modules, python_random, python_sources, random_state, seeded_random, standard_library,
-    standin_groups, standin_iterators, standins, table, tensor, tensors, texts, torch_functions,
-    transforms, unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    patterns, python_modules, python_random, python_sources, random_state, seeded_random,
+    standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors, texts,
+    torch_functions, transforms, unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -182,16 +182,36 @@ PLAIN_EXCEPTIONS = tuple(
 
 @rule([object.__init__, *{cls.__init__ for cls in PLAIN_EXCEPTIONS}])
 def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+    cls = var.python_type()
+    if (args or kwargs) and not issubclass(cls, BaseException):
+        own_new, own_init = makes_itself(cls)
+        if own_init or not own_new:
+            name = "object" if own_init else cls.__name__
+            tx.trace.raise_exception(TypeError, f"{name}.__init__() takes exactly one argument "
+                                                "(the instance to initialize)")
     if isinstance(var, ExceptionVar):
         tx.trace.effects.tick()
         var.args = list(args)
     return NONE
 
 
+def makes_itself(cls: type) -> tuple[bool, bool]:
+    """Whether the class has a `__new__` and an `__init__` of its own."""
+    return (find_in_mro(cls, "__new__") is not object.__new__,
+            find_in_mro(cls, "__init__") is not object.__init__)
+
+
 @rule([object.__new__, *{cls.__new__ for cls in PLAIN_EXCEPTIONS}, list.__new__, dict.__new__,
        set.__new__])
 def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     assert isinstance(cls, ClassVar)
+    if (args or kwargs) and not issubclass(cls.cls, BaseException | list | dict | set):
+        own_new, own_init = makes_itself(cls.cls)
+        if own_new:
+            tx.trace.raise_exception(
+                TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
+        if not own_init:
+            tx.trace.raise_exception(TypeError, f"{cls.cls.__name__}() takes no arguments")
     return tx.trace.new_object(tx, cls.cls, list(args))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -80,13 +79,3 @@ def fspath(tx: SymbolicFrame, path: Var) -> Var | None:
     if isinstance(path, ObjectVar) and find_in_mro(path.python_type(), "__fspath__") is not None:
         return path.call_special(tx, "__fspath__")
     return None
-
-
-@rule([re.Pattern.finditer])
-def finditer(tx: SymbolicFrame, pattern: Var, text: Var, *rest: Var) -> Var | None:
-    parts = [pattern, text, *rest]
-    if not all(part.is_constant() for part in parts):
-        return None
-    values = [part.as_constant() for part in parts]
-    found = tx.trace.run_real(lambda: list(re.Pattern.finditer(*values)))
-    return tx.trace.iterator([tx.trace.constant(match) for match in found])
