@@ -3,6 +3,7 @@
 Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so
 would assume that it stays below 16, or above. All of these kernels give results of one layout: the
 batch size is a constant while torch's rule for that layout runs, and put into the results then.
+The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ CONVOLUTIONS = {
     aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
 }  # fmt: skip
 ANY_BATCH = 32
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class SymbolicMode(FakeTensorMode):
-    """A `FakeTensorMode` whose convolutions assume nothing of the batch size."""
+    """A `FakeTensorMode` whose convolutions assume nothing of the batch size, and whose attention
+    has sums of the right type."""
 
     def dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is ATTENTION and args[0].dtype is torch.float64:
+            result, sums, *others = super().dispatch(func, types, args, kwargs)
+            with self:
+                return (result, sums.to(torch.float64), *others)
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)
