@@ -30,9 +30,9 @@ class SymbolicMode(FakeTensorMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if func is ATTENTION and args[0].dtype is torch.float64:
-            result, sums, *others = super().dispatch(func, types, args, kwargs)
+            found: Any = super().dispatch(func, types, args, kwargs)
             with self:
-                return (result, sums.to(torch.float64), *others)
+                return (found[0], found[1].to(torch.float64), *found[2:])
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)

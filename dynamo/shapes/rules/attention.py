@@ -22,7 +22,8 @@ def _flash_attention_cpu(
     batch, heads, length, depth = query.size
     if value.size[-1] != depth or key.size != value.size or 0 in query.size + key.size:
         return None
-    if 1 in query.size and query.dtype is not torch.float64:  # torch 2.11 takes its sums for float32
+    # for torch's own rule; that of torch 2.11 takes the sums of float64 for float32
+    if 1 in query.size and query.dtype is not torch.float64:
         return None
     order = sorted(range(4), key=lambda axis: (-query.stride[axis], axis))
     stride, sums_stride = _attention_strides(func, query.size, order)
