@@ -16,7 +16,7 @@ import torch
 
 from dynamo.aot.records import Unsupported
 from dynamo.aot.symbols import is_root
-from inductor.ir.extent import Extent, Real, Sizes, surely_less, surely_positive
+from inductor.ir.extent import Extent, Real, Sizes, surely_less, surely_positive, up_to_multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,10 @@ class Symbols:
             if expression not in self._extents:
                 raise Unsupported(f"no input has the size {expression}")
             return self._extents[expression]
-        function = FUNCTIONS.get(type(expression).__name__)
+        name = type(expression).__name__
+        if name in ROUNDED and type(expression.args[0]).__name__ == "IntTrueDiv":
+            return ROUNDED[name](*map(self._translate, expression.args[0].args))
+        function = FUNCTIONS.get(name)
         if function is None:
             raise Unsupported(f"a size that is {expression}")
         return function(*map(self._translate, expression.args))
@@ -204,6 +207,9 @@ FUNCTIONS: dict[str, Callable[..., int]] = {
     "Max": lambda *parts: reduce(_greater, parts),
     "Min": lambda *parts: -reduce(_greater, [-part for part in parts]),
 }
+
+# Those of a quotient of ints, which is exact enough as a double.
+ROUNDED: dict[str, Callable[..., int]] = {"CeilToInt": up_to_multiple, "FloorToInt": floordiv}
 
 REALS = {
     "Add": " + ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,10 @@ VIEWS: dict[str, Program] = {
     "merge two sizes": (lambda x: x.reshape(-1, 8).sum(0), lambda n: [randn(n, n + 2, 8)]),
     "split a size": (lambda x: x.view(-1, 4).sum(1), lambda n: [randn(4 * n)]),
     "pairs": (lambda x: x.view(-1, 2).flip(1).reshape(-1) + 1, lambda n: [randn(2 * n)]),
+    "rounded quotients": (
+        lambda x: (x.new_zeros(math.ceil(x.shape[0] / 32) * 32) + x[0, 0], x.new_ones(math.floor(x.shape[0] / 2)) * 2),
+        lambda n: [randn(n, 6)],
+    ),
     "slice": (lambda x: x[1:] * 2, lambda n: [randn(n, 3)]),
     "last": (lambda x: x[:, -1] + 1, lambda n: [randn(4, n, 3)]),
     "shifted": (lambda x: x[:, 1:] - x[:, :-1], lambda n: [randn(4, n)]),
