@@ -137,11 +137,12 @@ def pixel_unshuffle(x: Tensor, factor: int) -> Tensor:
 
 def roll(x: Tensor, shifts: list[int], dims: list[int] = []) -> Tensor:  # noqa: B006
     if not dims:
-        return torch.roll(x.flatten(), shifts, [0]).view(x.shape)
+        return torch.roll(x.reshape(-1), shifts, [0]).view(x.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         extent = x.shape[dim]
         at = -shift % extent if extent else 0
-        x = torch.cat([x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)], dim)
+        parts = aten.slice.Tensor(x, dim, at, extent), aten.slice.Tensor(x, dim, 0, at)
+        x = torch.cat(parts, dim)
     return x
 
 

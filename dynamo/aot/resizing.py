@@ -40,7 +40,7 @@ def weighted_sum(
     held = torch.float32 if x.dtype in _HALVES else x.dtype
     rank = len(sizes)
     channels_last = _is_channels_last(x)
-    source = x.movedim(1, -1) if channels_last else x
+    source = x.permute(0, *range(2, rank + 2), 1) if channels_last else x
     front: list[Any] = [None] if channels_last else [None, None]
     axes = []
     for at, (size, scale) in enumerate(itertools.zip_longest(sizes, scales)):
@@ -54,7 +54,7 @@ def weighted_sum(
         value = value * math.prod((weight for _, weight in corner[1:]), start=corner[0][1])
         total = value if total is None else total + value
     total = total.to(x.dtype).contiguous()
-    return total.movedim(-1, 1) if channels_last else total
+    return total.permute(0, rank + 1, *range(1, rank + 1)) if channels_last else total
 
 
 def upsample_linear_vec(

@@ -67,6 +67,7 @@ class Builder:
         self.device = device
         self.nodes: list[Node] = []
         self.constants: list[ConstantBuffer] = []
+        self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
         self.origins = Origins()
         self.fallbacks: dict[str, int] = {}
         self._count = 0
@@ -225,9 +226,16 @@ class Builder:
             self.nodes.append(
                 ExternKernel(name, layout, target, plain, named, (), self.origins, reason)
             )
+            if target.is_view:
+                seen = self.nodes[-1].reads()
+                self.looks_at[name] = frozenset(seen).union(*map(self.looked_at, seen))
             return self.stored(layout_of(result), name)
         self.nodes.append(ExternKernel(name, None, target, plain, named, (), self.origins, reason))
         return self._results(name, result) if result is not None else None
+
+    def looked_at(self, name: str) -> frozenset[str]:
+        """The buffers whose memory a buffer shows: its own, or those that a call gave a view of."""
+        return self.looks_at.get(name, frozenset()) | {name}
 
     def _results(self, extern: str, result: Any) -> Any:
         tensors: list[Any] = []

@@ -224,9 +224,10 @@ class _Run:
             if all(user is node or user in self.values for user in other.users):
                 continue
             for tensor in value if isinstance(value, tuple) else (value,):
-                if isinstance(tensor, Tensor) and view.buffer in tensor.reads:
-                    if tensor.view is None:
-                        tensor.realize()
+                if not isinstance(tensor, Tensor) or tensor.view is not None:
+                    continue
+                if any(view.buffer in self.builder.looked_at(name) for name in tensor.reads):
+                    tensor.realize()
         self.builder.store_into(view, converting(source, goal.dtype))
 
 

@@ -32,6 +32,7 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
     found = Dependencies()
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
+    views: dict[str, tuple[str, ...]] = {}  # of calls that give views: what they look at
     last_effect: int | None = None
     for position, node in enumerate(graph.nodes):
         before: set[int] = set()
@@ -41,7 +42,8 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
                 before.add(writer[name])
                 if name not in mutated:
                     values[name] = writer[name]
-            readers.setdefault(name, []).append(position)
+            for read in (name, *views.get(name, ())):
+                readers.setdefault(read, []).append(position)
         for name in written_in_place(node):
             before.update(readers.get(name, ()))
             if name in writer:
@@ -52,6 +54,9 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
             if last_effect is not None:
                 before.add(last_effect)
             last_effect = position
+        if isinstance(node, ExternKernel) and node.target.is_view:
+            seen = node.reads()
+            views[node.name] = (*seen, *(root for name in seen for root in views.get(name, ())))
         writer[node.name] = position
         before.discard(position)
         found.before.append(before)

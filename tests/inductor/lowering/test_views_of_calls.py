@@ -1,0 +1,55 @@
+"""Calls into the library that give views: what is read through them is read before it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+
+def as_integers(x: torch.Tensor) -> torch.Tensor:
+    y = x.view(torch.int32).clone()
+    x.mul_(2)
+    return y + 1
+
+
+def as_reals(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.view_as_real(x).clone()
+    x.mul_(2)
+    return y + 1, y.sum(-1)
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    complex_ = torch.view_as_complex(x.view(4, 2))
+    y = torch.view_as_real(complex_)[:, 0].exp()
+    x.add_(1)
+    return y * 2
+
+
+def rolled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    parts = torch.roll(x, 3), torch.roll(x.view(2, -1), (1, -1), (0, 1)), torch.roll(x[:1], 3)
+    x.sigmoid_()
+    return tuple(part.clamp(min=0) for part in parts)
+
+
+def backwards(x: torch.Tensor) -> torch.Tensor:
+    y = torch.view_as_complex(x.view(4, 2)).view(torch.float32) + 0
+    x.view(torch.int32).add_(1)
+    return y * 2
+
+
+@pytest.mark.parametrize(("program", "dtype"), [
+    (as_integers, torch.float32), (as_reals, torch.complex64), (twice, torch.float32),
+    (rolled, torch.float32), (backwards, torch.float32),
+])
+def test_old_contents_are_read_before_an_input_is_written(
+    program: Callable[..., Any], dtype: torch.dtype
+) -> None:
+    ours = torch.randn(8, dtype=dtype)
+    eagers = ours.clone()
+    torch.testing.assert_close(dynamo.compile(program)(ours), program(eagers))
+    torch.testing.assert_close(ours, eagers)
