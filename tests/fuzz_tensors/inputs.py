@@ -41,7 +41,7 @@ def make_inputs(program: Program, call: int, exact: bool = False, noise: float =
                 data = data.to(torch.complex128 if data.is_complex() else torch.float64)
             if noise:
                 data = data * (1 + noise * torch.finfo(data.dtype).eps * torch.randn(data.shape))
-        x = laid_out(data, spec.layout)
+        x = laid_out(data, spec.layout, 3 * call)
         if spec.grad:
             x.requires_grad_()
             leaves.append(x)
@@ -70,8 +70,10 @@ def _values(spec: Input, sizes: tuple[int, ...], generator: torch.Generator) -> 
     return data.to(dtype)
 
 
-def laid_out(data: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in another layout; data for what is no layout of its own."""
+def laid_out(data: torch.Tensor, layout: str, offset: int) -> torch.Tensor:
+    """The same values in another layout; data for what is no layout of its own.
+
+    offset: where the layout `offset` begins, elsewhere at each call."""
     if layout == "permuted" and data.dim() > 1:
         return data.transpose(0, -1).contiguous().transpose(0, -1)
     if layout == "expanded" and data.dim() and data.numel():
@@ -79,8 +81,8 @@ def laid_out(data: torch.Tensor, layout: str) -> torch.Tensor:
     if layout == "strided" and data.dim():
         return torch.stack([data, data], -1).flatten(-2)[..., ::2]
     if layout == "offset":
-        flat = torch.cat([data.new_ones(3), data.flatten()])
-        return flat[3:].view(data.shape)
+        flat = torch.cat([data.new_ones(offset), data.flatten()])
+        return flat[offset:].view(data.shape)
     if layout == "padded" and data.dim() > 1:
         return torch.cat([data, data[..., :1]], -1)[..., : data.shape[-1]]
     return data.clone()
