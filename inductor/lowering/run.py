@@ -157,13 +157,14 @@ class _Run:
 
     def output(self, node: torch.fx.Node) -> None:
         taken: set[str] = set()
-        for item in self._values_of(node.args[0]):
+        results: Any = node.args[0]
+        for given, item in zip(results, self._values_of(results), strict=True):
             if not isinstance(item, Tensor):
                 self.outputs.append(item)
                 continue
             view = item.realize()
             if view.buffer.startswith(("arg", "const")) or view.buffer in taken:
-                view = self._copy_of(item)
+                view = self._copy_of(item, given)
             taken.add(view.buffer)
             self.outputs.append(view)
 
@@ -182,7 +183,10 @@ class _Run:
             return {name: self._values_of(item) for name, item in value.items()}
         return value
 
-    def _copy_of(self, tensor: Tensor) -> ViewRef:
+    def _copy_of(self, tensor: Tensor, node: torch.fx.Node) -> ViewRef:
+        if pointwise.is_odd(tensor.dtype):
+            clone = aten.clone.default
+            return self.builder.extern(clone, (tensor,), {}, self._described(node)).realize()
         copy = Tensor(tensor.layout, self.builder, compute=tensor.load, reads=tensor.reads)
         return self.builder.store(copy)
 

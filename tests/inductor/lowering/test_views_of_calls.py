@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.base.config import config
 
 
 def as_integers(x: torch.Tensor) -> torch.Tensor:
@@ -53,3 +54,12 @@ def test_old_contents_are_read_before_an_input_is_written(
     eagers = ours.clone()
     torch.testing.assert_close(dynamo.compile(program)(ours), program(eagers))
     torch.testing.assert_close(ours, eagers)
+
+
+def test_an_output_that_is_a_view_of_a_complex_input() -> None:
+    x = torch.randn(2, 5, dtype=torch.complex64)
+    y = x.clone()
+    with config.patch(suppress_errors=False):
+        dynamo.compile(lambda x: x.t_())(x)
+    assert x.shape == (5, 2)
+    assert torch.equal(x, y.t())
