@@ -88,9 +88,13 @@ class ShapeFacts:
             return False
 
     def sentence(self, scope: Scope) -> str:
+        tree = ast.parse(self.expression, mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in self.facts:
+                node.id = self.facts[node.id].text()
         values = self.values(scope)
-        shown = ", ".join(f"{n} = {f.text()} = {values[n]}" for n, f in self.facts.items())
-        return f"{self.expression} no longer holds with {shown}"
+        shown = " and ".join(f"{f.text()} is {values[n]}" for n, f in self.facts.items())
+        return f"{ast.unparse(tree)} no longer holds, now that {shown}"
 
 
 def compile_shape(facts: ShapeFacts, register: Callable[[Source], int]) -> tuple[Word, ...]:

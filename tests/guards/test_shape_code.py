@@ -59,7 +59,7 @@ def test_sentence() -> None:
     guard = Guard("SHAPE", None, ShapeFacts("s0 % 8 == 0", {"s0": NAMES["s0"]}))
     scope = Scope({"x": torch.empty(3, 1)}, {}, {})
     assert failures([guard], scope) == [
-        "s0 % 8 == 0 no longer holds with s0 = x.size(0) = 3"]
+        "x.size(0) % 8 == 0 no longer holds, now that x.size(0) is 3"]
 
 
 def test_unknown_expressions_are_refused() -> None:
