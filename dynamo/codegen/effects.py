@@ -16,8 +16,8 @@ from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds, store_method
 from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
 from dynamo.symbolic import trace_result as tr
-from dynamo.symbolic.variables.attributes import is_data_descriptor
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.binders import is_data_descriptor
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.handles import HandleVar

@@ -236,6 +236,8 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
         case OP_STATE:
             *needs_python = !run.python;
             return run.python ? run.own(PyObject_CallOneArg(in.arg, value)) : nullptr;
+        case OP_CALL:
+            return run.own(PyObject_CallNoArgs(value));
         case OP_ARRAY:
             return tensor_of_array(run, in, value);
         default:

@@ -16,6 +16,7 @@
     X(TYPE_OF)        /* dst = type(src) */                                                    \
     X(DEREF)          /* dst = src() of a weak reference */                                    \
     X(STATE)          /* dst = arg(src): the state of an iterator or a set */                   \
+    X(CALL)           /* dst = src(), a built-in function */                                   \
     X(ARRAY)          /* dst = the tensor arg(src) of an ordinary numpy array src */            \
     X(TAG_TEST)       /* dict src unchanged since TAG_SEAL: skip `extra` instructions */       \
     X(TAG_SEAL)       /* remember dict src for the TAG_TEST `extra` instructions before */     \

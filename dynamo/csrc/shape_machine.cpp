@@ -55,6 +55,12 @@ bool power(int64_t base, int64_t exponent, int64_t *out) {
     return true;
 }
 
+// True for what a double holds without rounding.
+bool is_exact(int64_t value) {
+    constexpr int64_t LARGEST = (int64_t)1 << 53;
+    return value >= -LARGEST && value <= LARGEST;
+}
+
 bool integer_step(int word, int64_t a, int64_t b, Number *out) {
     int64_t r = 0;
     switch (word) {
@@ -78,8 +84,8 @@ bool integer_step(int word, int64_t a, int64_t b, Number *out) {
             }
             r = floor_mod(a, b);
             break;
-        case TRUEDIV:
-            if (b == 0) return false;
+        case TRUEDIV:  // Python rounds once
+            if (b == 0 || !is_exact(a) || !is_exact(b)) return false;
             *out = make((double)a / (double)b);
             return true;
         case POW:
@@ -136,6 +142,16 @@ bool float_step(int word, double a, double b, Number *out) {
         case OR: *out = make((int64_t)(a != 0 || b != 0)); return true;
         default: return false;
     }
+}
+
+// A float beside an int: Python compares the two exactly, and `min` keeps an int. An int that a
+// double rounds is not known here.
+bool mixed_step(int word, const Number &left, const Number &right, Number *out) {
+    bool compares = (word >= EQ && word <= GE) || word == MIN || word == MAX;
+    if (compares && !is_exact(left.is_float ? right.i : left.i)) {
+        return false;
+    }
+    return float_step(word, left.as_double(), right.as_double(), out);
 }
 
 bool read_number(PyObject *value, Number *out) {
@@ -250,10 +266,10 @@ int shape_holds(const ShapeWords *words, PyObject **values) {
                     break;
                 }
                 Number right = stack[top--], left = stack[top];
-                known = left.is_float || right.is_float
-                            ? float_step(step.word, left.as_double(), right.as_double(),
-                                         &stack[top])
-                            : integer_step(step.word, left.i, right.i, &stack[top]);
+                known = left.is_float != right.is_float
+                            ? mixed_step(step.word, left, right, &stack[top])
+                        : left.is_float ? float_step(step.word, left.d, right.d, &stack[top])
+                                        : integer_step(step.word, left.i, right.i, &stack[top]);
             }
         }
         if (!known) {

@@ -148,7 +148,9 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda t, p, v: tensor_change(t, p, v),
     ),
     "LENGTH": GuardKind(
-        "LENGTH", lambda v, p: len(v) == p, lambda t, p, v: f"len({t}) was {p}, now it is {len(v)}"
+        "LENGTH",
+        lambda v, p: plain_length(v) == p,
+        lambda t, p, v: f"len({t}) was {p}, now it is {plain_length(v)}",
     ),
     "DICT_KEYS": GuardKind(
         "DICT_KEYS",
@@ -237,6 +239,12 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}",
     ),
 }
+
+
+def plain_length(value: Any) -> int:
+    """How many items a container has, whatever its class says of its length."""
+    bases = (list, tuple, dict, set, frozenset)
+    return next((base.__len__ for base in bases if isinstance(value, base)), len)(value)
 
 
 def has_key(value: Any, key: Any) -> bool | None:

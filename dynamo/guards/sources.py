@@ -354,6 +354,19 @@ def as_tensor(array: Any, kind: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class CallSource(Source):
+    """`base()` of a built-in function that runs no code of the program."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}()"
+
+    def fetch(self, scope: Scope) -> Any:
+        return self.base.fetch(scope)()
+
+
+@dataclass(frozen=True, slots=True)
 class StateSource(Source):
     """What an iterator or a set does not show as attributes: see `state_of`."""
 

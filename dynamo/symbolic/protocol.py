@@ -29,8 +29,9 @@ from dynamo.guards.sources import (
     Source,
 )
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
-from dynamo.symbolic.variables.attributes import Attributes, RawAttribute, is_settled
+from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.binders import RawAttribute, is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.demands import as_demanded

@@ -65,3 +65,15 @@ def test_sentence() -> None:
 def test_unknown_expressions_are_refused() -> None:
     with pytest.raises(ValueError, match="can't contain"):
         build_program([Guard("SHAPE", None, ShapeFacts("s0.bit_length()", NAMES))])
+
+
+def test_ints_beyond_doubles() -> None:
+    """Python compares an int with a float exactly; such an int is never taken for another."""
+    for integer, number in itertools.product((2**53, 2**53 + 1, -(2**53) - 1, 2**62 + 1), repeat=2):
+        for operator in ("==", "<", ">", "<=", ">=", "!="):
+            text = f"n {operator} {float(number)!r}"
+            guard = Guard("SHAPE", None, ShapeFacts(text, {"n": NAMES["n"]}))
+            held = build_program([guard]).run({"n": integer}, {}, {})[2]
+            assert not held or eval(text, {"n": integer}), (integer, text)
+    guard = Guard("SHAPE", None, ShapeFacts(f"n / 3 == {(2**62 + 3) / 3!r}", {"n": NAMES["n"]}))
+    assert not build_program([guard]).run({"n": 2**62}, {}, {})[2] or 2**62 / 3 == (2**62 + 3) / 3

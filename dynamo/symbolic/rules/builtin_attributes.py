@@ -3,6 +3,7 @@ of `object` and `type`."""
 
 from __future__ import annotations
 
+import abc
 import builtins
 import types
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_owner
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -65,22 +68,50 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
         return any(is_instance(tx, var, cls, kind) for kind in kinds)
     if isinstance(kinds, types.UnionType):
         return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
-    check = find_in_mro(type(kinds), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and check.__module__ not in KNOWN_CHECKS:
-        if cls is kinds:
-            return True
-        owner = tx.trace.wrap(kinds, None)
-        return tx.trace.attributes.bind(tx, owner, type(kinds), "__instancecheck__").call(
-            tx, [var], {}).truth(tx)
+    if cls is kinds:
+        return True
+    check = own_check(tx, kinds, "__instancecheck__")
+    if check is not None:
+        return tx.call(check, [var], {}).truth(tx)
     if kinds is torch.nn.Parameter or kinds is torch.nn.Buffer:
         return issubclass(cls, kinds) or has_flag(tx, var, kinds)
     if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
         facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
         return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
-    real = getattr(var, "real", None)
-    if real is not None and not isinstance(var, TensorVar):
-        return isinstance(real, kinds)
-    return tx.trace.run_real(lambda: issubclass(cls, kinds))  # type: ignore[no-any-return]
+    if kinds in cls.__mro__:
+        return True
+    told = told_class(tx, var, cls)
+    return any([is_subclass(tx, kind, kinds) for kind in {cls, told}])
+
+
+def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
+    """What `var.__class__` gives, which a class may compute."""
+    if not isinstance(var, ObjectVar):
+        return cls
+    told = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
+    return told.cls if isinstance(told, ClassVar) else cls
+
+
+def is_subclass(tx: SymbolicFrame, cls: type, kinds: type) -> bool:
+    """What `issubclass` says, or the part of `isinstance` that looks at classes alone."""
+    found: bool = tx.trace.run_real(lambda: issubclass(cls, kinds))
+    if not found and isinstance(kinds, abc.ABCMeta) and not (is_settled(cls) and is_settled(kinds)):
+        tx.trace.guard("CONST", REGISTRATIONS, abc.get_cache_token())
+    return found
+
+
+# Grows with each class that is registered with an abstract one.
+REGISTRATIONS = CallSource(ObjectSource(abc.get_cache_token, "abc.get_cache_token"))
+
+
+def own_check(tx: SymbolicFrame, kind: type, name: str) -> Var | None:
+    """The method of the program by which a metaclass says what belongs to its classes."""
+    found = find_owner(type(kind), name)
+    assert found is not None
+    if isinstance(found[1], types.FunctionType) and found[1].__module__ not in KNOWN_CHECKS:
+        return tx.trace.attributes.bind(tx, tx.trace.wrap(kind, None), type(kind), name)
+    tx.trace.attributes.guard_search(type(kind), name, found[0])
+    return None
 
 
 def has_flag(tx: SymbolicFrame, var: Var, kind: type) -> bool:
@@ -103,8 +134,18 @@ def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     if isinstance(classes, ConstVar):
         message = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
         tx.trace.raise_exception(TypeError, message)
-    kinds = class_tuple(tx, classes)
-    return ConstVar(bool(tx.trace.run_real(lambda: issubclass(cls.cls, kinds))))
+    return ConstVar(is_subclass_of(tx, cls, class_tuple(tx, classes)))
+
+
+def is_subclass_of(tx: SymbolicFrame, cls: ClassVar, kinds: Any) -> bool:
+    if isinstance(kinds, types.UnionType):
+        kinds = kinds.__args__
+    if isinstance(kinds, tuple):
+        return any(is_subclass_of(tx, cls, kind) for kind in kinds)
+    check = own_check(tx, kinds, "__subclasscheck__") if isinstance(kinds, type) else None
+    if check is not None:
+        return tx.call(check, [cls], {}).truth(tx)
+    return is_subclass(tx, cls.cls, kinds)
 
 
 @rule([getattr])

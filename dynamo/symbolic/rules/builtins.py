@@ -3,6 +3,7 @@ in `builtin_attributes`."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import math
@@ -534,7 +535,10 @@ def is_iterable(var: Var) -> bool:
 def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
     """Keys and values, as dict(...) and update(...) read them."""
     if isinstance(source, ObjectVar) and source.content is not None:
-        if find_in_mro(source.python_type(), "keys") is dict.keys:
+        cls = source.python_type()  # a dict is copied whatever its methods are, but for `__iter__`
+        reads = [find_in_mro(cls, name) for name in ("__iter__", "keys", "__getitem__")]
+        ordered = [collections.OrderedDict.__iter__, collections.OrderedDict.keys, dict.__getitem__]
+        if reads[0] is dict.__iter__ or reads == ordered:
             source = source.content
     if isinstance(source, DictVar):
         return list(source.entries.values())

@@ -352,8 +352,8 @@ def equality_of(var: Var) -> Any:
     method = find_in_mro(cls, "__eq__")
     if method is object.__eq__:
         return "identity"
-    if isinstance(var, ObjectVar) and isinstance(method, types.FunctionType):
-        return "identity"  # a method of the program has been asked, and did not know
+    if isinstance(method, types.FunctionType):  # of the program: objects have asked it
+        return "identity" if isinstance(var, ObjectVar) else None
     return next((row for row in FAMILIES if issubclass(cls, row)), None)
 
 

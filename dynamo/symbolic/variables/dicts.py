@@ -100,7 +100,7 @@ class DictVar(Var):
 
     def is_empty(self) -> bool:
         """True where the dict has no entry; a real one that has some is not read for it."""
-        return not self._real and not self.entries if self.is_unread else not self._entries
+        return not self.real_size() and not self.entries if self.is_unread else not self._entries
 
     def _read(self) -> None:
         trace, source = self._trace, self.source
@@ -108,8 +108,10 @@ class DictVar(Var):
         if not self._is_silent():
             raise Break("hash_unknown", repr(self))
         trace.guard("TYPE", source, type(self._real))
-        kind, fact = ("LENGTH", len) if self.is_numbered else ("DICT_KEYS", tuple)
-        trace.guard(kind, source, fact(self._real))
+        if self.is_numbered:
+            trace.guard("LENGTH", source, self.real_size())
+        else:
+            trace.guard("DICT_KEYS", source, tuple(self.kind.keys(self._real)))  # type: ignore[attr-defined]
         self._trace = None
         # `move_to_end` of an OrderedDict moves nothing in the dict below it.
         places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
@@ -149,6 +151,10 @@ class DictVar(Var):
                 self._trace.guard("DICT_LACKS", source, name)
                 self._seen[name] = None
         return self._seen[name]
+
+    def real_size(self) -> int:
+        """The number of entries from outside, whatever a subclass says of its length."""
+        return 0 if self._real is None else dict.__len__(self._real)
 
     def _is_silent(self) -> bool:
         """True where looking up a plain key runs no `__eq__` of the program."""
@@ -213,7 +219,7 @@ class DictVar(Var):
     def truth(self, tx: SymbolicFrame) -> bool:
         if self._trace is not None:
             # Emptiness alone matters: do not guard the keys of a filled dict.
-            if not self._real:
+            if not self.real_size() or type(self._real) is not self.kind:
                 return bool(self.entries)
             self._trace.guard("TYPE", self.source, type(self._real))
             self._trace.guard("BOOL_TRUTH", self.source, True)
@@ -224,8 +230,8 @@ class DictVar(Var):
         if self._trace is None:
             return ConstVar(len(self._entries))
         self._trace.guard("TYPE", self.source, type(self._real))
-        self._trace.guard("LENGTH", self.source, len(self._real))
-        return ConstVar(len(self._real))
+        self._trace.guard("LENGTH", self.source, self.real_size())
+        return ConstVar(self.real_size())
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
         found = self.lookup(tx, key)

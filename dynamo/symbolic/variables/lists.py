@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from dynamo.base.words import counted, noun
 from dynamo.guards.sources import ItemSource, Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lookup import told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ class SequenceVar(Var):
         assert trace is not None and source is not None
         self._trace = None
         trace.guard("TYPE", source, type(self._real))
-        trace.guard("LENGTH", source, len(self._real))
+        values = list(self.kind.__iter__(self._real))  # type: ignore[attr-defined]
+        trace.guard("LENGTH", source, len(values))
         self._items = [
-            trace.wrap(value, ItemSource(source, index)) for index, value in enumerate(self._real)
+            trace.wrap(value, ItemSource(source, index)) for index, value in enumerate(values)
         ]
 
     @property
@@ -95,7 +97,7 @@ class SequenceVar(Var):
         return self.kind(values)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        if self._trace is None or not self._real:
+        if self._trace is None or type(self._real) is not self.kind or not self._real:
             return bool(self.items)
         self._trace.guard("TYPE", self.source, type(self._real))
         self._trace.guard("BOOL_TRUTH", self.source, True)
@@ -237,7 +239,7 @@ class NamedTupleVar(TupleVar):
         return tuple.__new__(self.cls, values)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name in self.fields:
+        if name in self.fields and is_structseq(self.cls):
             return self.items[self.fields.index(name)]
         return tx.trace.get_class_attr(tx, self, name)
 
@@ -317,8 +319,9 @@ class ListVar(SequenceVar):
 
     def change(self, tx: SymbolicFrame) -> list[Var]:
         """The items, to be mutated now; new code writes all of them again."""
-        if self._real is not None and len(self._real) > MOST_WRITTEN:
-            raise Break("long_list_changed", f"it has {len(self._real)} items")
+        size = 0 if self._real is None else list.__len__(self._real)
+        if size > MOST_WRITTEN:
+            raise Break("long_list_changed", f"it has {size} items")
         items = self.items
         tx.trace.effects.change_contents(self)
         return items
@@ -511,12 +514,20 @@ class SliceVar(Var):
         raise Break("hash_unknown", repr(self))
 
 
+# What a named tuple has from `tuple`, where it is read and compared as one.
+OF_TUPLE = frozenset({*vars(tuple), "__bool__", "__iadd__", "__imul__", "__radd__"}) - {
+    "__new__", "__getnewargs__", "__doc__"}
+
+
 def is_named_tuple(value: Any) -> bool:
-    """True for instances of namedtuple classes without overridden construction or access."""
+    """True for instances of namedtuple classes that override no access."""
     cls = type(value)
-    return isinstance(value, tuple) and (
-        hasattr(cls, "n_sequence_fields") or (hasattr(cls, "_fields") and hasattr(cls, "_make"))
-    )
+    if not issubclass(cls, tuple):
+        return False
+    if find_in_mro(cls, "n_sequence_fields") is not None:
+        return True
+    return find_in_mro(cls, "_fields") is not None and find_in_mro(cls, "_make") is not None and (
+        not any(isinstance(find_in_mro(cls, name), types.FunctionType) for name in OF_TUPLE))
 
 
 @wraps(list)

@@ -1,0 +1,240 @@
+"""What a class attribute becomes when it is read through an instance or a class.
+
+`BINDERS` says it per type of the raw attribute; a descriptor class written in Python is called as
+Python would (see `attributes.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
+from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@dataclass(frozen=True, slots=True)
+class RawAttribute:
+    """An attribute as it stands in a class dict.
+
+    owner: the class that has it; instance: None when it is read through the class `cls`.
+    """
+
+    value: Any
+    owner: type
+    name: str
+    cls: type
+    instance: Var | None
+
+    def source(self) -> Source:
+        owner = ObjectSource(self.owner, self.owner.__qualname__)
+        return ItemSource(DictSource(owner), self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Stands for a class attribute that the trace has set: a function, or no descriptor."""
+
+    value: Var
+
+
+class Field(NamedTuple):
+    """Has a field."""
+
+    only: None
+
+
+Binder = Callable[["SymbolicFrame", RawAttribute], Var]
+BINDERS: dict[type, Binder] = {}
+
+
+def binds(*kinds: type) -> Callable[[Binder], Binder]:
+    """Registers how raw class attributes of these types are bound."""
+
+    def register(binder: Binder) -> Binder:
+        BINDERS.update(dict.fromkeys(kinds, binder))
+        return binder
+
+    return register
+
+
+@binds(types.FunctionType)
+def bind_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method written in Python."""
+    function = tx.trace.wrap(raw.value, raw.source())
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(types.MethodDescriptorType, types.WrapperDescriptorType)
+def bind_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method of a built-in base class."""
+    function = tx.trace.wrap(raw.value, None)
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(types.ClassMethodDescriptorType)
+def bind_class_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A class method of a built-in base class (`dict.fromkeys`)."""
+    return MethodVar(BuiltinVar(raw.value), tx.trace.wrap(raw.cls, None))
+
+
+@binds(staticmethod)
+def bind_static(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A static method."""
+    return tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+
+
+@binds(classmethod)
+def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A class method."""
+    function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+    if isinstance(raw.value.__func__, property):
+        raise Break("descriptor_unknown", raw.name)
+    return MethodVar(function, tx.trace.wrap(raw.cls, None))
+
+
+def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """Runs the getter of a property."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if raw.value.fget is None:
+        tx.trace.raise_exception(
+            AttributeError,
+            f"property {raw.name!r} of {raw.cls.__qualname__!r} object has no getter",
+        )
+    getter = tx.trace.wrap(raw.value.fget, AttrSource(raw.source(), "fget"))
+    return getter.call(tx, [raw.instance], {})
+
+
+BINDERS[property] = property_value
+
+
+@binds(enum.property, types.DynamicClassAttribute)
+def enum_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """`name`, `value` and properties of enum members."""
+    if raw.instance is None:
+        found = getattr(raw.cls, raw.name)
+        return tx.trace.wrap(found, None)
+    if raw.name in ("name", "value") and isinstance(raw.instance, ObjectVar):
+        own = raw.instance.read_own(tx, f"_{raw.name}_")
+        if own is not None:
+            return own
+    return property_value(tx, raw)
+
+
+@binds(functools.cached_property)
+def bind_cached_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """Computes the value once and keeps it in the instance dict."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    function = tx.trace.wrap(raw.value.func, AttrSource(raw.source(), "func"))
+    value = tx.call(function, [raw.instance], {})
+    assert isinstance(raw.instance, ObjectVar)
+    raw.instance.write_own(tx, raw.value.attrname, value)
+    return value
+
+
+@binds(types.MemberDescriptorType)
+def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A slot."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if not isinstance(raw.instance, ObjectVar):
+        raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+    if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
+        return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
+    found = raw.instance.read_slot(tx, raw.name, raw.value)
+    if found is None:
+        message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
+        tx.trace.raise_exception(AttributeError, message)
+    return found
+
+
+@binds(type(Field.only))
+def bind_field(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A field of a named tuple."""
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    items = raw.instance.plain_value if isinstance(raw.instance, ObjectVar) else raw.instance
+    if not isinstance(items, TupleVar):
+        raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+    if not is_settled(raw.owner):
+        tx.trace.guard("ID", raw.source(), raw.value)
+    index = raw.value.__reduce__()[1][0]
+    return items.items[index]
+
+
+def told_by_slots(cls: type) -> str:
+    """The name of a class in the error of an empty slot: from 3.13 on with its module."""
+    if sys.version_info < (3, 13):
+        return cls.__name__
+    known = cls.__module__ in ("builtins", "__main__")
+    return cls.__qualname__ if known else f"{cls.__module__}.{cls.__qualname__}"
+
+
+@binds(types.GetSetDescriptorType)
+def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """An attribute that C code computes."""
+    if raw.name == "__dict__" and isinstance(raw.instance, ObjectVar):
+        return InstanceDictVar(raw.instance)
+    if raw.instance is None:
+        return tx.trace.wrap(raw.value, raw.source())
+    if raw.instance.is_constant():
+        return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
+    value = getattr(raw.instance, "plain_value", None)
+    if value is not None and raw.owner in (int, float, complex, str, bytes, tuple):
+        return tx.trace.constant(getattr(value.as_constant(), raw.name))
+    raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
+
+
+@binds(functools._lru_cache_wrapper)
+def bind_cached_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method behind lru_cache."""
+    function = tx.trace.wrap(raw.value, raw.source())
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(Written)
+def bind_written(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """What the trace itself has stored in the class."""
+    value: Var = raw.value.value
+    is_method = raw.instance is not None and isinstance(value, FunctionVar)
+    return MethodVar(value, raw.instance) if is_method else value  # type: ignore[arg-type]
+
+
+# Packages whose classes nobody changes.
+SETTLED = frozenset({"torch", "builtins", "collections", "enum", "functools", "typing", "abc",
+                     "dataclasses", "contextlib", "types", "dynamo", "numbers"})
+
+
+def is_settled(cls: type) -> bool:
+    """True for classes that get no new attributes while a program runs."""
+    module = cls.__dict__.get("__module__")
+    root = module.partition(".")[0] if isinstance(module, str) else ""
+    return not cls.__flags__ & HEAP_TYPE or root in SETTLED
+
+
+def is_read_first(value: Any) -> bool:
+    """True where a class attribute is read before the instance dict: one that only sets is not."""
+    return is_data_descriptor(value) and find_in_mro(type(value), "__get__") is not None
+
+
+def is_data_descriptor(value: Any) -> bool:
+    """True where a class attribute is written to before the instance dict."""
+    cls = type(value)
+    return cls is not types.FunctionType and (
+        find_in_mro(cls, "__set__") is not None or find_in_mro(cls, "__delete__") is not None
+    )
