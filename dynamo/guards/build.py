@@ -272,7 +272,8 @@ def implied(guard: Guard, others: Iterable[Guard]) -> bool:
 
 
 PAIRS = frozenset({"SAME", "NOT_SAME"})
-GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
+GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "DIFFERENT_KEYS": "DISTINCT",
+          "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
 
 
 def build_program(

@@ -97,7 +97,7 @@ def group_failure(guard: Guard, scope: Scope) -> str | None:
     for source in guard.payload:
         key = id(source.fetch(scope))
         if key in seen:
-            return f"{source.text()} and {seen[key].text()} now are one tensor"
+            return f"{source.text()} and {seen[key].text()} now are one object"
         seen[key] = source
     return None
 

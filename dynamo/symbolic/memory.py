@@ -1,4 +1,6 @@
-"""Inputs of a graph that writes into one of them: with a numpy array among them, none share memory.
+"""What must stay apart: objects that are keys, and inputs of a graph that share no memory.
+
+Inputs of a graph that writes into one of them: with a numpy array among them, none share memory.
 
 A backend looks for tensors that share a storage before it runs such a graph; an array's tensor has
 a storage of its own over the same memory, so that the guards have to see to it.
@@ -12,9 +14,18 @@ from typing import TYPE_CHECKING
 from dynamo.base.errors import RestartTrace
 from dynamo.guards.explain import span_of
 from dynamo.guards.records import Guard
+from dynamo.guards.sources import ObjectSource
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
+
+
+def keep_keys_apart(trace: Trace) -> None:
+    """Guards that objects from outside that were keys of a dict or set stay different objects."""
+    keys = [*trace.keyed, *trace.real_keys] if trace.keyed else []
+    sources = dict.fromkeys(var.source for var in keys if not isinstance(var.source, ObjectSource))
+    if len(sources) > 1:
+        trace.guards.add(Guard("DIFFERENT_KEYS", None, tuple(sources), None))
 
 
 def keep_apart(trace: Trace) -> None:

@@ -43,7 +43,7 @@ from dynamo.symbolic.variables.iterators import (
     RangeIteratorVar,
     SequenceIteratorVar,
 )
-from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner, full_name
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
@@ -80,6 +80,8 @@ class ObjectProtocol:
         self.arrays: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
+        self.keyed: dict[Var, None] = {}  # looked up by identity; `real_keys` stand in real dicts
+        self.real_keys: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
@@ -131,7 +133,18 @@ class ObjectProtocol:
                 return True
 
     def hash_of(self, var: Var) -> Any:
-        return var.hash_key(self.frames[-1])  # type: ignore[attr-defined]
+        """The hash key of a key that stands in a dict from outside."""
+        asked = var in self.keyed
+        key = var.hash_key(self.frames[-1])  # type: ignore[attr-defined]
+        if not asked and self.keyed.pop(var, 0) is None:
+            self.real_keys[var] = None
+        return key
+
+    def identity_key(self, var: Var) -> Any:
+        """The hash key of an object that equals itself alone."""
+        if var.source is not None:
+            self.keyed[var] = None
+        return ("identity", var)
 
     def as_index(self, tx: SymbolicFrame, key: Var) -> int | None:
         """`operator.index(key)`, None where it has none."""
@@ -241,6 +254,7 @@ class ObjectProtocol:
             result = table.apply(tx, cls, args, kwargs)
         if result is not None:
             return result
+        self.attributes.find_special(type(cls), "__call__")
         found = find_owner(type(cls), "__call__")
         if found is not None and found[1] is dict:  # a TypedDict
             return tx.trace.call(tx, dict, *args, **kwargs)
@@ -259,17 +273,15 @@ class ObjectProtocol:
             return enum_member(tx, cls, [arg.as_constant() for arg in args])
         if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
             raise Break("module_structure_change", cls.__qualname__)
-        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            return self._named_tuple(tx, cls, args, kwargs)
-        new = find_in_mro(cls, "__new__")
-        new = new.__func__ if isinstance(new, staticmethod) else new
-        if isinstance(new, types.FunctionType):
-            maker = tx.trace.wrap(new, ObjectSource(new, new.__qualname__))
+        new = self.attributes.find_special(cls, "__new__")
+        if isinstance(getattr(new, "__func__", new), types.FunctionType):
+            maker = self.attributes.bind(tx, None, cls, "__new__")
             made = tx.call(maker, [var, *args], kwargs)
             if not issubclass(made.python_type(), cls):
                 return made
         else:
             made = self._new_plain(tx, cls, args, kwargs)
+        self.attributes.find_special(cls, "__init__")
         init = find_owner(cls, "__init__")
         if init is not None and isinstance(init[1], types.FunctionType):
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
@@ -332,23 +344,6 @@ class ObjectProtocol:
         if base not in CONTENT_TYPES:
             raise Break("call_of_unknown_function", full_name(cls))
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
-
-    def _named_tuple(
-        self, tx: SymbolicFrame, cls: Any, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        items = dict(zip(cls._fields, args, strict=False))
-        if len(args) > len(cls._fields) or any(n in items or n not in cls._fields for n in kwargs):
-            raise Break("argument_mismatch", cls.__qualname__)
-        items.update(kwargs)
-        for name, value in getattr(cls, "_field_defaults", {}).items():
-            if name not in items:
-                items[name] = tx.trace.constant(value)
-        missing = [name for name in cls._fields if name not in items]
-        if missing:
-            raise Break("argument_mismatch", f"{cls.__qualname__}: {missing}")
-        made = NamedTupleVar(cls, [items[name] for name in cls._fields])
-        made.class_var = self.made.vars.get(cls)
-        return made
 
     # -- attributes -------------------------------------------------------------------------------
 

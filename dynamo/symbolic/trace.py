@@ -103,6 +103,8 @@ class Trace(ObjectProtocol):
         self.mutated.clear()
         self.watched.clear()
         self.identified.clear()
+        self.keyed.clear()
+        self.real_keys.clear()
         self.effects = Effects()
         self.world.forget_reals()
 

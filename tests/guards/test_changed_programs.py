@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import abc
 import collections.abc
+import enum
+import types
 from collections import namedtuple
 from collections.abc import Callable
+from types import SimpleNamespace as Namespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -226,12 +229,158 @@ def class_is_registered_as_a_mapping() -> Case:
         collections.abc.Mapping.register(Plain))
 
 
+# -- classes get what they had not -----------------------------------------------------------------
+
+
+@case
+def descriptor_gets_a_setter() -> Case:
+    Read: Any = type("Read", (), {"__get__": lambda self, instance, cls: 9})
+    value: Any = type("Holding", (), {"d": Read()})()
+    value.__dict__["d"] = 4
+    return lambda x, v: x * v.d, (torch.rand(2), value), lambda: setattr(
+        Read, "__set__", lambda self, instance, value: None)
+
+
+@case
+def class_attribute_becomes_a_descriptor() -> Case:
+    Plain: Any = type("Plain", (), {})
+    value: Any = type("Holding", (), {"d": Plain()})()
+    return lambda x, v: x + (type(v.d) is Plain), (torch.rand(2), value), lambda: setattr(
+        Plain, "__get__", lambda self, instance, cls: 9)
+
+
+def gets(read: Callable[..., Any], name: str, method: Any, of_class: bool = False) -> Case:
+    """A class, or its metaclass, gets a method; `read` is given the class and an instance."""
+    Meta: Any = type("Meta", (type,), {})
+    Plain: Any = Meta("Plain", (), {"__repr__": lambda self: "abc", "a": 1})
+    return read, (torch.rand(2), Plain, Plain()), lambda: setattr(
+        Meta if of_class else Plain, name, method)
+
+
+def store(x: Any, cls: Any, value: Any) -> Any:
+    value.b = 1
+    return x * value.b
+
+
+GAINS: dict[str, tuple[Callable[..., Any], str, Any, bool]] = {
+    "__new__": (lambda x, cls, v: x * cls().a, "__new__", lambda cls: Namespace(a=5), False),
+    "__init__": (lambda x, cls, v: x * cls().a, "__init__", lambda self: setattr(self, "a", 6), False),
+    "__call__ of a metaclass": (
+        lambda x, cls, v: x * cls().a, "__call__", lambda cls: Namespace(a=5), True),
+    "__str__": (lambda x, cls, v: x + len(str(v)), "__str__", lambda self: "q", False),
+    "__format__": (lambda x, cls, v: x + len(f"{v}"), "__format__", lambda self, how: "q", False),
+    "__setattr__": (
+        store, "__setattr__", lambda self, n, v: object.__setattr__(self, n, v + 7), False),
+    "__call__": (lambda x, cls, v: x + callable(v), "__call__", lambda self: 1, False),
+    "__bool__": (lambda x, cls, v: x + (5 if v else 6), "__bool__", lambda self: False, False),
+    "__len__": (lambda x, cls, v: x + (5 if v else 6), "__len__", lambda self: 0, False),
+    "__eq__": (lambda x, cls, v: x + (v == 3), "__eq__", lambda self, other: True, False),
+}
+
+
+@pytest.mark.parametrize("name", GAINS)
+def test_a_class_gets_a_method(name: str) -> None:
+    check(gets(*GAINS[name]))
+
+
+@case
+def named_tuple_gets_a_constructor() -> Case:
+    Point: Any = namedtuple("Point", "a b")
+    return lambda x: x * Point(1, 2).b, (torch.rand(2),), lambda: setattr(
+        Point, "__new__", lambda cls, a, b: tuple.__new__(cls, (a, 77)))
+
+
+@case
+def defaults_of_a_named_tuple() -> Case:
+    Point: Any = namedtuple("Point", "a b", defaults=[5])
+    return lambda x: x * Point(1).b, (torch.rand(2),), lambda: setattr(
+        Point.__new__, "__defaults__", (8,))
+
+
+class Scaled(namedtuple("Both", "a b")):
+    def __new__(cls, a: Any, b: Any) -> Any:
+        return super().__new__(cls, a * 10, b)
+
+
+def test_a_named_tuple_with_a_constructor() -> None:
+    def read(x: torch.Tensor) -> Any:
+        return x * Scaled(1, 2).a + Scaled(1, 2)._replace(b=7).b + Scaled._make((1, 2)).a
+
+    x = torch.rand(2)
+    assert torch.equal(dynamo.compile(read, backend="eager", fullgraph=True)(x), read(x))
+
+
+@case
+def attribute_of_an_enum_member() -> Case:
+    kind: Any = enum.Enum("kind", "A B")
+    return lambda x: x + getattr(kind.A, "mark", 0), (torch.rand(2),), lambda: setattr(
+        kind.A, "mark", 5)
+
+
+@case
+def annotations_of_a_class() -> Case:
+    class Plain:
+        a: int = 3
+
+    return lambda x: x + len(Plain.__annotations__), (torch.rand(2),), lambda: (
+        Plain.__annotations__.update(b=int))
+
+
+@case
+def module_gets_getattr() -> Case:
+    module: Any = types.ModuleType("changed_module")
+    return lambda x, m: x + getattr(m, "absent", 5), (torch.rand(2), module), lambda: setattr(
+        module, "__getattr__", lambda name: 77)
+
+
+@case
+def module_class_gets_getattr() -> Case:
+    Net: Any = type("Net", (torch.nn.Module,), {})
+    return lambda x, m: x + getattr(m, "absent", 5), (torch.rand(2), Net()), lambda: setattr(
+        Net, "__getattr__", lambda self, name: 77)
+
+
+# -- objects that are keys -------------------------------------------------------------------------
+
+
+def of_two(read: Callable[..., Any]) -> Case:
+    """Two objects in a list, of which one takes the other's place; a dict that has the first."""
+    two = [A(), A()]
+    return read, (torch.rand(2), two, {two[0]: 5}), lambda: two.__setitem__(1, two[0])
+
+
+@case
+def objects_in_a_set() -> Case:
+    return of_two(lambda x, two, table: x + len({two[0], two[1]}))
+
+
+@case
+def objects_as_keys() -> Case:
+    return of_two(lambda x, two, table: x * {two[0]: 1, two[1]: 2}[two[0]])
+
+
+@case
+def object_that_is_no_key() -> Case:
+    return of_two(lambda x, two, table: x * table.get(two[1], 7))
+
+
+@case
+def parameters_become_one() -> Case:
+    two = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    return lambda x: x + len(list(two.parameters())), (torch.rand(2),), lambda: setattr(
+        two[1], "weight", two[0].weight)
+
+
 # --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_change_is_seen(name: str) -> None:
-    function, args, change = CASES[name]()
+    check(CASES[name]())
+
+
+def check(made: Case) -> None:
+    function, args, change = made
     backend = CompileCounter()
     compiled = dynamo.compile(function, backend=backend)
     for step in (None, change):

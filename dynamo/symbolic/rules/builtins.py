@@ -202,7 +202,7 @@ def str_of_class(tx: SymbolicFrame, *args: Var) -> Var | None:
 def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
         for name in ("__str__", "__repr__"):
-            found = find_in_mro(args[0].python_type(), name)
+            found = tx.trace.attributes.find_special(args[0].python_type(), name)
             if isinstance(found, types.FunctionType):
                 return args[0].call_special(tx, name)
             if found is not object.__str__ and args[0].plain_value is not None:
@@ -213,7 +213,8 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
 @rule([repr])
 def repr_(tx: SymbolicFrame, var: Var) -> Var | None:
     if isinstance(var, ObjectVar) and not var.is_constant():
-        if isinstance(find_in_mro(var.python_type(), "__repr__"), types.FunctionType):
+        method = tx.trace.attributes.find_special(var.python_type(), "__repr__")
+        if isinstance(method, types.FunctionType):
             return var.call_special(tx, "__repr__")
     if isinstance(var, ClassVar) and type(var.cls) is type:
         return ConstVar(repr(var.cls))
@@ -224,7 +225,7 @@ def repr_(tx: SymbolicFrame, var: Var) -> Var | None:
 def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
     if not var.is_constant():
         if isinstance(var, ObjectVar) and isinstance(
-            find_in_mro(var.python_type(), "__format__"), types.FunctionType
+            tx.trace.attributes.find_special(var.python_type(), "__format__"), types.FunctionType
         ):
             return var.call_special(tx, "__format__", spec)
         if spec.as_constant() == "":
@@ -261,7 +262,7 @@ def vars_(tx: SymbolicFrame, *args: Var) -> Var:
 @rule([hash])
 def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
     if isinstance(var, ObjectVar):
-        method = find_in_mro(var.python_type(), "__hash__")
+        method = tx.trace.attributes.find_special(var.python_type(), "__hash__")
         if isinstance(method, types.FunctionType):
             return var.call_special(tx, "__hash__")
     if var.is_constant() and isinstance(var.as_constant(), int | float | bool | str | None | bytes):
@@ -274,7 +275,7 @@ def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
 @rule([callable])
 def callable_(tx: SymbolicFrame, var: Var) -> Var:
     kind = tx.trace.guarded_type(var)
-    return ConstVar(find_in_mro(kind, "__call__") is not None)
+    return ConstVar(tx.trace.attributes.find_special(kind, "__call__") is not None)
 
 
 # -- iteration -------------------------------------------------------------------------------------

@@ -389,7 +389,8 @@ def comparison(name: str) -> Callable[..., Var]:
         if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
             plain = getattr(object, f"__{name}__")
             custom = [v for v in (a, b) if isinstance(v, ObjectVar)
-                      and find_in_mro(v.python_type(), f"__{name}__") is not plain]
+                      and tx.trace.attributes.find_special(v.python_type(), f"__{name}__")
+                      is not plain]
             if name == "ne" and custom and all(
                 find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
             ):

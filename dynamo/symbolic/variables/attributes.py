@@ -78,10 +78,16 @@ class Attributes:
             owner = ObjectSource(found[0], found[0].__qualname__)
             self.trace.guard("DICT_HAS", DictSource(owner), name)
 
+    def find_special(self, cls: type, name: str) -> Any:
+        """A special method as the class has it, None where it has none; guards that no class of
+        the MRO gets one that is found first."""
+        found = find_owner(cls, name)
+        self.guard_search(cls, name, None if found is None else found[0])
+        return None if found is None else found[1]
+
     def guard_reader(self, cls: type) -> None:
         """Guards that attributes are read as they are now."""
-        reader = find_owner(cls, "__getattribute__")
-        self.guard_search(cls, "__getattribute__", None if reader is None else reader[0])
+        self.find_special(cls, "__getattribute__")
 
     def guard_unhidden(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
         """Guards that the class gets nothing that is read before what its instances hold.
@@ -92,6 +98,8 @@ class Attributes:
         if found is not None and not is_settled(found[0]) and not isinstance(found[1], Written):
             place = RawAttribute(found[1], found[0], name, cls, None).source()
             self.trace.guard("TYPE", place, type(found[1]))
+            for method in ("__get__", "__set__", "__delete__"):
+                self.find_special(type(found[1]), method)
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -178,7 +186,7 @@ class Attributes:
             return binder(tx, raw)
         if isinstance(raw.value, property):
             return property_value(tx, raw)
-        getter = find_in_mro(type(raw.value), "__get__")
+        getter = self.find_special(type(raw.value), "__get__")
         if getter is None or isinstance(raw.value, type):
             return self.trace.wrap(raw.value, raw.source())
         if not isinstance(getter, types.FunctionType):
@@ -249,7 +257,10 @@ class Attributes:
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
             value = self.trace.run_real(lambda: getattr(var.cls, name))
-            return self.trace.constant(value)
+            if is_settled(var.cls) or var.cls in self.trace.made.vars:
+                return self.trace.constant(value)
+            place = ObjectSource(var.cls, var.cls.__qualname__)
+            return self.trace.wrap(value, AttrSource(place, name))
         return self.bind_raw(tx, raw)
 
     def get_super(self, tx: SymbolicFrame, var: SuperVar, name: str) -> Var:
@@ -278,7 +289,7 @@ class Attributes:
     def set(self, tx: SymbolicFrame, var: ObjectVar, name: str, value: Var) -> None:
         """`var.name = value`."""
         cls = var.python_type()
-        custom = find_in_mro(cls, "__setattr__")
+        custom = self.find_special(cls, "__setattr__")
         if isinstance(custom, types.FunctionType):
             setter = self.bind(tx, var, cls, "__setattr__")
             tx.call(setter, [ConstVar(name), value], {})
@@ -341,7 +352,7 @@ class Attributes:
     def delete(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
         """`del var.name`."""
         cls = var.python_type()
-        if isinstance(find_in_mro(cls, "__delattr__"), types.FunctionType):
+        if isinstance(self.find_special(cls, "__delattr__"), types.FunctionType):
             tx.call(self.bind(tx, var, cls, "__delattr__"), [ConstVar(name)], {})
             return
         self.delete_plain(tx, var, name)

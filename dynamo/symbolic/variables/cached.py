@@ -71,7 +71,7 @@ class CachedFunctionVar(Var):
         return self.function if name == "__wrapped__" else self.function.get_attr(tx, name)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 def is_kept(cached: Any, values: list[Any]) -> bool:

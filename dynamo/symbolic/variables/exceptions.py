@@ -131,7 +131,7 @@ class ExceptionVar(Var):
         tx.trace.effects.tick()
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 class GroupVar(ExceptionVar):

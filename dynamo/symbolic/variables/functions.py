@@ -233,7 +233,7 @@ class FunctionVar(Var):
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if self.real is not None:
             self.guard_identity(tx.trace)
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is not other and self.real is not None:
@@ -405,7 +405,7 @@ class PartialVar(Var):
         return super().get_attr(tx, name)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 def inline_stand_in(

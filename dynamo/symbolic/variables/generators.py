@@ -125,4 +125,4 @@ class GeneratorVar(IteratorVar):
         return super().get_attr(tx, name)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)

@@ -62,7 +62,7 @@ class HandleVar(Var):
         raise Break("attribute_unknown", f"{name} of {self!r}")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 class HistoryVar(Var):

@@ -61,7 +61,7 @@ class ModuleVar(ObjectVar):
         cls = self.python_type()
         if name in NUMBERED and tx.code.co_filename != HOOK_MODULE.__file__:
             self.check_numbers(tx, name)
-        if find_in_mro(cls, "__getattr__") is not MODULE_GETATTR:
+        if tx.trace.attributes.find_special(cls, "__getattr__") is not MODULE_GETATTR:
             return super().get_attr(tx, name)
         if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
             return super().get_attr(tx, name)
@@ -92,7 +92,8 @@ class ModuleVar(ObjectVar):
         return None
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        if find_in_mro(self.python_type(), "__setattr__") is not MODULE_SETATTR:
+        find_special = tx.trace.attributes.find_special
+        if find_special(self.python_type(), "__setattr__") is not MODULE_SETATTR:
             super().set_attr(tx, name, value)
         else:
             self.set_registered(tx, name, value)
@@ -186,7 +187,7 @@ class ModuleVar(ObjectVar):
         return False
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
     def truth(self, tx: SymbolicFrame) -> bool:
         if find_in_mro(self.python_type(), "__len__") is None:

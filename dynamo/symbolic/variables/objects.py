@@ -164,12 +164,16 @@ class ObjectVar(Var):
             tx.trace.attributes.guard_presence(self.cls, name)
         return has
 
+    def has_special(self, tx: SymbolicFrame, name: str) -> bool:
+        """True where the class has the method, None (which forbids it) included."""
+        tx.trace.attributes.find_special(self.python_type(), name)
+        return find_owner(self.cls, name) is not None
+
     def special(self, tx: SymbolicFrame, name: str) -> Var | None:
         """The special method as the interpreter looks it up: on the type only."""
-        found = find_owner(self.python_type(), name)
-        if found is None:
+        if not self.has_special(tx, name):
             return None
-        if found[1] is None:
+        if find_in_mro(self.cls, name) is None:
             tx.trace.raise_exception(TypeError, "'NoneType' object is not callable")
         return tx.trace.attributes.bind(tx, self, self.cls, name)
 
@@ -190,7 +194,7 @@ class ObjectVar(Var):
 
     def truth(self, tx: SymbolicFrame) -> bool:
         for name in ("__bool__", "__len__"):
-            if find_owner(self.python_type(), name) is not None:
+            if self.has_special(tx, name):
                 return self.call_special(tx, name).truth(tx)
         return True
 
@@ -216,18 +220,18 @@ class ObjectVar(Var):
         self._item_method(tx, "__delitem__", "does not support item deletion", key)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        if find_owner(self.cls, "__len__") is None:
+        if not self.has_special(tx, "__len__"):
             tx.trace.raise_exception(
                 TypeError, f"object of type '{self.cls.__name__}' has no len()"
             )
         return self.call_special(tx, "__len__")
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        method = find_owner(self.python_type(), "__contains__")
-        if method is not None and method[1] is None:
+        method = self.has_special(tx, "__contains__")
+        if method and find_in_mro(self.cls, "__contains__") is None:
             message = f"'{self.cls.__name__}' object is not a container"
             tx.trace.raise_exception(TypeError, message)
-        if method is not None:
+        if method:
             return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
         try:
             iterator = self.iterate(tx)
@@ -239,26 +243,27 @@ class ObjectVar(Var):
         return ConstVar(tx.trace.is_among(tx, iterator, item))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        found = find_owner(self.python_type(), "__iter__")
-        method = None if found is None else found[1]
+        found = self.has_special(tx, "__iter__")
+        method = find_in_mro(self.cls, "__iter__")
         if self.plain_value is not None and not isinstance(method, types.FunctionType):
             return self.plain_value.iterate(tx)
         if method is not None:
             return as_iterator(tx, self.call_special(tx, "__iter__"))
-        if found is None and find_in_mro(self.cls, "__getitem__") is not None:
+        if not found and self.has_special(tx, "__getitem__"):
             return tx.trace.index_iterator(self)
         tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not iterable")
 
     def next_item(self, tx: SymbolicFrame) -> Var:
-        if find_owner(self.python_type(), "__next__") is None:
+        if not self.has_special(tx, "__next__"):
             tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not an iterator")
         return self.call_special(tx, "__next__")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         cls = self.python_type()
-        hasher = find_in_mro(cls, "__hash__")
-        if hasher is object.__hash__ and find_in_mro(cls, "__eq__") is object.__eq__:
-            return ("identity", self)
+        find_special = tx.trace.attributes.find_special
+        hasher = find_special(cls, "__hash__")
+        if hasher is object.__hash__ and find_special(cls, "__eq__") is object.__eq__:
+            return tx.trace.identity_key(self)
         if hasher is None:
             tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
         if self.content is not None and isinstance(hasher, types.WrapperDescriptorType):
@@ -348,14 +353,10 @@ class EnumVar(ObjectVar):
         self._guard()
         if name in self.written:
             return self.written[name]
-        value = self.real.__dict__.get(name, self)
-        if value is self:
-            return None
-        if self.source is None:
-            return tx.trace.constant(value)
-        return tx.trace.constant(value) if name in ("_value_", "_name_") else tx.trace.wrap(
-            value, ItemSource(DictSource(self.source), name)
-        )
+        if name in ("_value_", "_name_") or self.source is None:
+            value = self.real.__dict__.get(name, self)
+            return None if value is self else tx.trace.constant(value)
+        return super().read_own(tx, name)
 
 
 class InstanceDictVar(Var):

@@ -73,6 +73,9 @@ class PythonModuleVar(Var):
             value = getattr(self._module, name)
         except AttributeError as error:
             tx.trace.raise_exception(AttributeError, *error.args)
+        finally:
+            if "__getattr__" not in self.module.__dict__ and self.source is not None:
+                tx.trace.guard("DICT_LACKS", DictSource(self.source), "__getattr__")
         assert self.source is not None
         return tx.trace.wrap(value, AttrSource(self.source, name))
 
@@ -84,7 +87,7 @@ class PythonModuleVar(Var):
         tx.trace.effects.store_global(self.module.__dict__, name, None)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 @wraps_if(1, lambda value: isinstance(value, types.ModuleType))

@@ -153,7 +153,7 @@ class TensorVar(Var):
         tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not callable")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is other:
@@ -206,4 +206,4 @@ class OpaqueVar(Var):
         raise Break("attribute_unknown", f"{name} of {self!r}")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
