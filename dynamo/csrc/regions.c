@@ -45,12 +45,23 @@ static int push_region(Region *next) {
     return 0;
 }
 
+/* Undoes `push_region`. A thread that has left all of them keeps no memory: nothing tells its end. */
+static void restore_region(void) {
+    Region *left = switch_region(thread_region.saved[--thread_region.saved_count]);
+    if (thread_region.saved_count == 0) {
+        PyMem_RawFree(thread_region.saved);
+        thread_region.saved = NULL;
+        thread_region.saved_capacity = 0;
+    }
+    Py_XDECREF(left);
+}
+
 static PyObject *pop_region(PyObject *self, PyObject *unused) {
     if (thread_region.saved_count == 0) {
         PyErr_SetString(PyExc_RuntimeError, "no region was entered in this thread");
         return NULL;
     }
-    Py_XDECREF(switch_region(thread_region.saved[--thread_region.saved_count]));
+    restore_region();
     Py_RETURN_NONE;
 }
 
@@ -128,7 +139,7 @@ static PyObject *region_run(Region *self, PyObject *args) {
         return NULL;
     }
     PyObject *result = PyObject_Call(function, positional, keywords);
-    Py_XDECREF(switch_region(thread_region.saved[--thread_region.saved_count]));
+    restore_region();
     return result;
 }
 

@@ -8,6 +8,7 @@ import inspect
 import sys
 import threading
 import traceback
+import tracemalloc
 import types
 import weakref
 from collections.abc import Callable
@@ -397,3 +398,26 @@ def test_entries_that_hold_their_own_code_are_forgotten(forget: Callable[..., An
     del code
     gc.collect()
     assert region.codes() == [] and all(code() is None for code in codes)
+
+
+def test_a_thread_that_was_in_a_region_leaves_no_memory() -> None:
+    region = hook.Region(lambda frame: None)
+
+    def work() -> None:
+        with region, region:
+            pass
+
+    def memory_after(threads: int) -> int:
+        for _ in range(threads):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = memory_after(20)
+        assert memory_after(300) - before < 300 * 32
+    finally:
+        tracemalloc.stop()
