@@ -56,7 +56,7 @@ from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.machine import SymbolicFrame, source_text
-from dynamo.symbolic.memory import keep_apart, keep_keys_apart
+from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
@@ -311,6 +311,7 @@ class Converter:
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
         keep_apart(trace)
         keep_keys_apart(trace)
+        keep_changed_apart(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         return TraceResult(

@@ -30,7 +30,7 @@ BY_KIND = {
     "SAME": "Pass one object at both places, or different ones, but always alike.",
     "NOT_SAME": "Pass one object at both places, or different ones, but always alike.",
     "NO_TENSOR_ALIAS": "Pass a copy (`.clone()`) at one of the places.",
-    "DIFFERENT_KEYS": "Keep them different objects, or the same ones.",
+    "DIFFERENT": "Keep them different objects, or the same ones.",
     "NO_STORAGE_ALIAS": "Pass a copy (`.clone()`) at one of the places.",
     "GLOBAL_STATE": "Set it once, before the first call, or call in the same state.",
     "CELL_EMPTY": "Bind the variable before the first call.",

@@ -272,7 +272,7 @@ def implied(guard: Guard, others: Iterable[Guard]) -> bool:
 
 
 PAIRS = frozenset({"SAME", "NOT_SAME"})
-GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "DIFFERENT_KEYS": "DISTINCT",
+GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "DIFFERENT": "DISTINCT",
           "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
 
 

@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "BOOL_TRUTH": ("bool({t}) == {p}", "a branch depends on it"),
     "RANGE": ("{t} lies in {p}", "the graph is made for this range"),
     "NO_TENSOR_ALIAS": ("all different: {p}", "the graph changes one of them"),
-    "DIFFERENT_KEYS": ("all different: {p}", "they are looked up in dicts or sets"),
+    "DIFFERENT": ("all different: {p}", "one is changed, or a key of a dict or set"),
     "NO_STORAGE_ALIAS": ("no shared memory: {p}", "the graph changes one of them"),
     "SHAPE": ("{p}", "a size or number decides a branch or a shape"),
 }

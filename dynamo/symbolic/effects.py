@@ -137,6 +137,10 @@ class Effects:
         key = (id(module_globals), name)
         return key in self._globals, self._globals.get(key)
 
+    def targets(self) -> list[Var]:
+        """What was changed, made in the trace or not."""
+        return [var for var in map(_target, self._places.values()) if var is not None]
+
     def has_outside(self) -> bool:
         """True when something outside was changed, or is to be printed."""
         return any(map(_is_outside, self._places.values()))

@@ -1,4 +1,4 @@
-"""What must stay apart: objects that are keys, and inputs of a graph that share no memory.
+"""What must stay apart: objects that are keys or are changed; inputs of a graph share no memory.
 
 Inputs of a graph that writes into one of them: with a numpy array among them, none share memory.
 
@@ -9,23 +9,57 @@ a storage of its own over the same memory, so that the guards have to see to it.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo.base.errors import RestartTrace
 from dynamo.guards.explain import span_of
 from dynamo.guards.records import Guard
-from dynamo.guards.sources import ObjectSource
+from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
+    from dynamo.symbolic.variables.base import Var
 
 
 def keep_keys_apart(trace: Trace) -> None:
     """Guards that objects from outside that were keys of a dict or set stay different objects."""
     keys = [*trace.keyed, *trace.real_keys] if trace.keyed else []
-    sources = dict.fromkeys(var.source for var in keys if not isinstance(var.source, ObjectSource))
+    guard_different(trace, [var for var in keys if not isinstance(var.source, ObjectSource)])
+
+
+def keep_changed_apart(trace: Trace) -> None:
+    """Guards that what is changed stays another object than what else is looked at: with one object
+    at two places a change by one name is seen by the other."""
+    changed = [value for value in map(real_of, trace.effects.targets()) if value is not None]
+    met: dict[type, list[Var]] = {type(value): [] for value in changed}
+    own = set(map(id, changed))
+    for value, var in trace.known():
+        if type(value) in met and (id(value) in own or not is_part_of_module(var.source)):
+            met[type(value)].append(var)
+    for variables in met.values():
+        guard_different(trace, variables)
+
+
+OF_MODULES = frozenset(vars(torch.nn.Module()))
+
+
+def is_part_of_module(source: Source | None) -> bool:
+    """True for the registries of a module, which stand nowhere else."""
+    return isinstance(source, ItemSource) and isinstance(source.base, DictSource) and (
+        source.key in OF_MODULES)
+
+
+def real_of(var: Var) -> Any:
+    """The object from outside that a Var stands for."""
+    return getattr(var, "real", None) if hasattr(var, "real") else getattr(var, "_real", None)
+
+
+def guard_different(trace: Trace, variables: list[Var]) -> None:
+    sources = dict.fromkeys(var.source for var in variables if var.source is not None)
     if len(sources) > 1:
-        trace.guards.add(Guard("DIFFERENT_KEYS", None, tuple(sources), None))
+        trace.guards.add(Guard("DIFFERENT", None, tuple(sources), None))
 
 
 def keep_apart(trace: Trace) -> None:

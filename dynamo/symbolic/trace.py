@@ -157,6 +157,10 @@ class Trace(ObjectProtocol):
             self._known[key] = (value, var)
         return var
 
+    def known(self) -> Iterable[tuple[Any, Var]]:
+        """The objects that the trace has met, with their Vars."""
+        return self._known.values()
+
     def known_var(self, value: Any) -> Var | None:
         """The Var of a real object that the trace has met."""
         known = self._known.get(id(value))
