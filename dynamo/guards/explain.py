@@ -95,7 +95,10 @@ def group_failure(guard: Guard, scope: Scope) -> str | None:
     if guard.kind == "NO_STORAGE_ALIAS":
         return overlap_failure(guard, scope)
     for source in guard.payload:
-        key = id(source.fetch(scope))
+        try:
+            key = id(source.fetch(scope))
+        except Exception:  # another guard of this value tells more
+            return f"{source.text()} is gone"
         if key in seen:
             return f"{source.text()} and {seen[key].text()} now are one object"
         seen[key] = source
