@@ -42,6 +42,9 @@ def hold(rebuilder: Rebuilder, effect: tr.Effect) -> None:
     elif isinstance(effect, tr.ContentsEffect) and is_fetched(effect.target):
         rebuilder.call_const(gc.get_referents, effect.target)  # runs no `__iter__`
         emitter.store_fresh("held")
+    elif isinstance(effect, tr.StoreItemEffect) and not replaces_plain(effect.value):
+        rebuilder.call_const(dict.get, effect.target, effect.key)
+        emitter.store_fresh("held")
     elif isinstance(effect, tr.StoreGlobalEffect) and not replaces_plain(effect.value):
         emitter.start_call_const(dict.get)
         emitter.load_const(effect.module_globals)
@@ -134,6 +137,11 @@ def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:
             row(rebuilder, target, holder)
             return
     raise Break("rebuild_unknown", f"contents of {target!r}")
+
+
+def store_item(rebuilder: Rebuilder, effect: tr.StoreItemEffect) -> None:
+    rebuilder.call_const(dict.__setitem__, effect.target, effect.key, effect.value)
+    _drop(rebuilder)
 
 
 def _list(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
@@ -285,6 +293,7 @@ ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.StoreAttrEffect: store_attr,
     tr.ContentsEffect: contents,
     tr.GrowEffect: grow,
+    tr.StoreItemEffect: store_item,
     tr.StoreGlobalEffect: store_global,
     tr.StoreCellEffect: store_cell,
     tr.ConsumeEffect: consume,

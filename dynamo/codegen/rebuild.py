@@ -36,7 +36,8 @@ from dynamo.symbolic.variables import objects as object_vars
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
 from dynamo.symbolic.variables.tensor import TensorVar
 

@@ -24,6 +24,7 @@ from dynamo.symbolic.trace_result import (
     StoreAttrEffect,
     StoreCellEffect,
     StoreGlobalEffect,
+    StoreItemEffect,
 )
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.lookup import instance_dict
@@ -69,6 +70,12 @@ class Effects:
         before = self._places.get(("grow", target))
         known = before.items if isinstance(before, GrowEffect) else ()
         self._write(("grow", target), GrowEffect(target, (*known, *items)))
+
+    def store_item(self, target: Var, key: Var, value: Var) -> None:
+        """A dict from outside whose keys are not read gets an entry. Each is stored in its turn:
+        the first store of a key decides its place in the order."""
+        self._calls += 1
+        self._write(("item", self._calls), StoreItemEffect(target, key, value))
 
     def store_cell(self, cell: Var) -> None:
         """The contents of a cell change; the final ones are read from the Var."""
@@ -191,8 +198,11 @@ class Effects:
         return tuple(_finish(effect) for place, effect in self._places.items() if place in live)
 
 
+IN_PLACE = (StoreAttrEffect, ContentsEffect, GrowEffect, StoreItemEffect)
+
+
 def _target(effect: Effect) -> Var | None:
-    if isinstance(effect, StoreAttrEffect | ContentsEffect | GrowEffect):
+    if isinstance(effect, IN_PLACE):
         return effect.target
     if isinstance(effect, StoreCellEffect):
         return effect.cell
@@ -250,7 +260,7 @@ def _is_undone(effect: Effect) -> bool:
 def _written(effect: Effect) -> list[Var]:
     if isinstance(effect, RegisterEffect):
         return [effect.target] if effect.value is None else [effect.target, effect.value]
-    if isinstance(effect, StoreAttrEffect | StoreGlobalEffect):
+    if isinstance(effect, StoreAttrEffect | StoreGlobalEffect | StoreItemEffect):
         found = [] if effect.value is None else [effect.value]
     elif isinstance(effect, GrowEffect):
         found = list(effect.items)

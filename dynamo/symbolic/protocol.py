@@ -35,7 +35,8 @@ from dynamo.symbolic.variables.binders import RawAttribute, is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.demands import as_demanded
-from dynamo.symbolic.variables.dicts import DictVar, MappingProxyVar, SetVar
+from dynamo.symbolic.variables.dict_views import MappingProxyVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.iterators import (

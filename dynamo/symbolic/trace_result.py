@@ -82,6 +82,15 @@ class GrowEffect(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class StoreItemEffect(Effect):
+    """`target[key] = value` of a real dict whose keys were not read; the key is a constant."""
+
+    target: Var
+    key: Var
+    value: Var
+
+
+@dataclass(frozen=True, slots=True)
 class StoreGlobalEffect(Effect):
     """`globals[name] = value` (None: delete); module_globals is the real dict, kept by the code."""
 

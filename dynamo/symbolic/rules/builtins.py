@@ -21,13 +21,8 @@ from dynamo.symbolic.variables import held, numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import (
-    DictVar,
-    DictViewVar,
-    FrozensetVar,
-    MappingProxyVar,
-    SetVar,
-)
+from dynamo.symbolic.variables.dict_views import DictViewVar, MappingProxyVar
+from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.functions import (
     FunctionVar,
     MethodVar,

@@ -13,7 +13,8 @@ from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import SequenceVar
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name

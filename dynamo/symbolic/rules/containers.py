@@ -13,7 +13,8 @@ from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, FrozensetVar, SetVar
+from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.values import make_value, value_base
 
@@ -259,10 +260,10 @@ def update(
 ) -> Var:
     pairs = [] if other is None else before_change(lambda: pairs_of(tx, other))
     pairs += [(ConstVar(name), value) for name, value in kwargs.items()]
-    keys = [key.hash_key(tx) for key, _ in pairs]
-    var.change(tx)
-    for hash_key, (key, value) in zip(keys, pairs, strict=True):
-        var.insert(hash_key, key, value)
+    for key, _ in pairs:
+        key.hash_key(tx)
+    for key, value in pairs:
+        var.set_item(tx, key, value)
     return NONE
 
 

@@ -19,7 +19,8 @@ from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, DictViewVar, SetVar
+from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.variables.lists import (
     DequeVar,

@@ -33,7 +33,6 @@ from dynamo.symbolic.variables.constant import (
 )
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
-from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.wrapping import wraps
 
@@ -64,6 +63,7 @@ class DictVar(Var):
         self._real = real
         self._trace = trace
         self._seen: dict[Any, Var | None] = {}
+        self._stored: dict[Hashable, tuple[Var, Var]] = {}  # beside the entries of an unread dict
         self.attributes: dict[str, Var] = {}
         self.is_numbered = False  # its keys are numbers that nothing reads: their count is guarded
 
@@ -131,6 +131,8 @@ class DictVar(Var):
                 value_source = DictValueSource(source, places[id(key)])
                 hash_key = trace.hash_of(key_var)
             self._entries[hash_key] = (key_var, trace.wrap(value, value_source))
+        for hash_key, (key_var, stored) in self._stored.items():
+            self.insert(hash_key, key_var, stored)
 
     def lookup(self, tx: SymbolicFrame, key: Var) -> Var | None:
         """The value under a key, None when absent; reads only that key of an unread dict."""
@@ -181,8 +183,17 @@ class DictVar(Var):
 
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
         hash_key = key.hash_key(tx)
-        self.change(tx)
-        self.insert(hash_key, key, value)
+        name = single_key(key)
+        if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
+            self.is_numbered or not self._is_silent()
+        ):
+            self.change(tx)
+            self.insert(hash_key, key, value)
+            return
+        self.python_type()
+        self._seen[name] = value
+        self._stored[hash_key] = (key, value)
+        tx.trace.effects.store_item(self, key, value)
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
         hash_key = key.hash_key(tx)
@@ -227,8 +238,8 @@ class DictVar(Var):
         return bool(self._entries)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        if self._trace is None:
-            return ConstVar(len(self._entries))
+        if self._trace is None or self._stored:
+            return ConstVar(len(self.entries))
         self._trace.guard("TYPE", self.source, type(self._real))
         self._trace.guard("LENGTH", self.source, self.real_size())
         return ConstVar(self.real_size())
@@ -247,7 +258,7 @@ class DictVar(Var):
         return ConstVar(self.lookup(tx, item) is not None)
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        return DictViewVar(self, "keys").iterate(tx)
+        return DictIteratorVar(self, "keys")
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         return self.keys()
@@ -290,102 +301,15 @@ class DictVar(Var):
         tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
 
 
+# Dicts that get a single entry without a look at the others.
+STORED_SINGLY = (dict, collections.defaultdict)
+
+
 class NumberedKeyVar(Var):
     """A key that is not known, and unlike all others."""
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("identity", self)
-
-
-class MappingProxyVar(Var):
-    """`types.MappingProxyType` over a dict: read only."""
-
-    methods_by_name = True
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        return tx.trace.get_builtin_attr(tx, self, name)
-
-    def __init__(self, mapping: Var, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.mapping = mapping
-
-    def python_type(self) -> type:
-        return types.MappingProxyType
-
-    def children(self) -> Iterable[Var]:
-        return (self.mapping,)
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        return self.mapping.truth(tx)
-
-    def length(self, tx: SymbolicFrame) -> Var:
-        return self.mapping.length(tx)
-
-    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        return self.mapping.contains(tx, item)
-
-    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
-        return self.mapping.get_item(tx, key)
-
-    def iterate(self, tx: SymbolicFrame) -> Var:
-        return self.mapping.iterate(tx)
-
-    def call_method(
-        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        if name not in ("get", "keys", "values", "items", "copy", "__contains__", "__getitem__"):
-            return super().call_method(tx, name, args, kwargs)
-        return self.mapping.call_method(tx, name, args, kwargs)
-
-
-VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-class DictViewVar(Var):
-    """`d.keys()`, `d.values()` or `d.items()` (`part`)."""
-
-    def __init__(self, mapping: DictVar, part: str) -> None:
-        super().__init__()
-        self.mapping, self.part = mapping, part
-
-    def describe(self) -> str:
-        return f"the {self.part} of {self.mapping!r}"
-
-    def python_type(self) -> type:
-        return VIEW_TYPES[self.part]
-
-    def children(self) -> Iterable[Var]:
-        return (self.mapping,)
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        return self.mapping.truth(tx)
-
-    def length(self, tx: SymbolicFrame) -> Var:
-        return self.mapping.length(tx)
-
-    def unpack(self, tx: SymbolicFrame) -> list[Var]:
-        entries = list(self.mapping.entries.values())
-        if self.part == "keys":
-            return [key for key, _ in entries]
-        if self.part == "values":
-            return [value for _, value in entries]
-        return [TupleVar([key, value]) for key, value in entries]
-
-    def iterate(self, tx: SymbolicFrame) -> Var:
-        return DictIteratorVar(self.mapping, self.part)
-
-    def contains(self, tx: SymbolicFrame, item: Var) -> Var:
-        if self.part == "keys":
-            return self.mapping.contains(tx, item)
-        return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in self.unpack(tx)))
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name == "mapping":
-            return MappingProxyVar(self.mapping)
-        return tx.trace.get_builtin_attr(tx, self, name)
-
-    def call_method(
-        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
 
 class SetVar(Var):
