@@ -209,7 +209,7 @@ CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
 
 def grow(rebuilder: Rebuilder, effect: tr.GrowEffect) -> None:
     emitter = rebuilder.emitter
-    emitter.start_call_const(list.extend)
+    emitter.start_call_const(effect.method)
     rebuilder.load(effect.target)
     rebuilder.build("BUILD_LIST", list(effect.items))
     emitter.call(2)

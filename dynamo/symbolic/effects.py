@@ -65,11 +65,11 @@ class Effects:
         """The contents of a list, dict, set or deque change."""
         self._write(("contents", target), ContentsEffect(target))
 
-    def grow(self, target: Var, items: list[Var]) -> None:
-        """Items are put at the end of a list of which nothing was read."""
+    def grow(self, method: Callable[..., Any], target: Var, items: list[Var]) -> None:
+        """Items are put at the end of a list or deque, or into a set, of which nothing was read."""
         before = self._places.get(("grow", target))
         known = before.items if isinstance(before, GrowEffect) else ()
-        self._write(("grow", target), GrowEffect(target, (*known, *items)))
+        self._write(("grow", target), GrowEffect(method, target, (*known, *items)))
 
     def store_item(self, target: Var, key: Var, value: Var) -> None:
         """A dict from outside whose keys are not read gets an entry. Each is stored in its turn:

@@ -75,8 +75,10 @@ class ContentsEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class GrowEffect(Effect):
-    """The real list behind `target`, of which nothing was read, gets more items at its end."""
+    """`method(target, items)`: the real list, deque or set behind `target`, of which nothing was
+    read, gets more items."""
 
+    method: Any
     target: Var
     items: tuple[Var, ...]
 

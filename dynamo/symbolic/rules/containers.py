@@ -393,6 +393,8 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
 
 @rule(set.add, SetVar)
 def add(tx: SymbolicFrame, var: SetVar, item: Var) -> Var:
+    if var.add_unread(tx, item):
+        return NONE
     key, twin = item.hash_key(tx), var.twin
     var.change(tx).setdefault(key, item)
     var.twin = twin
@@ -463,6 +465,9 @@ def deque_(tx: SymbolicFrame, items: Var = NONE, maxlen: Var = NONE) -> Var:
 
 @rule(collections.deque.append, DequeVar)
 def deque_append(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
+    if var.is_unread:
+        var.grow(tx, [item])
+        return NONE
     values = changed(tx, var)
     values.append(item)
     if var.limit is not None and len(values) > var.limit:

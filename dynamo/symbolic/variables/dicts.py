@@ -185,7 +185,7 @@ class DictVar(Var):
         hash_key = key.hash_key(tx)
         name = single_key(key)
         if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
-            self.is_numbered or not self._is_silent()
+            self.is_numbered or tx.trace.made.is_inside(self.source) or not self._is_silent()
         ):
             self.change(tx)
             self.insert(hash_key, key, value)
@@ -326,6 +326,7 @@ class SetVar(Var):
     ) -> None:
         super().__init__(source)
         self._entries: dict[Hashable, Var] = {}
+        self._added: dict[Hashable, Var] = {}  # to a set that is unread
         self.twin: set[Any] | None = None
         self._real = real
         self._trace = trace
@@ -362,7 +363,20 @@ class SetVar(Var):
                 known = type(item) in VALUE_TYPES or type(item) is tuple
                 var: Var = ConstVar(item) if known else trace.wrap(item, None)
                 self._entries[trace.hash_of(var)] = var
+            self._entries.update({k: v for k, v in self._added.items() if k not in self._entries})
+            self._added.clear()
         return self._entries
+
+    def add_unread(self, tx: SymbolicFrame, item: Var) -> bool:
+        """Adds a constant to a set from outside that was not read; False for other sets."""
+        if self._trace is None or type(self._real) is not set or single_key(item) is NO_KEY:
+            return False
+        if self._trace.made.is_inside(self.source):
+            return False
+        self.python_type()
+        self._added.setdefault(item.hash_key(tx), item)
+        tx.trace.effects.grow(set.update, self, [item])
+        return True
 
     @property
     def is_unread(self) -> bool:
@@ -379,7 +393,7 @@ class SetVar(Var):
         return self.kind
 
     def children(self) -> Iterable[Var]:
-        return self._entries.values()
+        return (*self._entries.values(), *self._added.values())
 
     def is_constant(self) -> bool:
         return all(item.is_constant() for item in self.entries.values())
@@ -415,11 +429,14 @@ class SetVar(Var):
         raise Break("set_order", repr(self))
 
     def truth(self, tx: SymbolicFrame) -> bool:
+        if self._added:
+            return True
         return bool(self.read("BOOL_TRUTH", bool(self._real)) if self.is_unread else self._entries)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        size = self.read("LENGTH", len(self._real)) if self.is_unread else len(self._entries)
-        return ConstVar(size)
+        if self.is_unread and not self._added:
+            return ConstVar(self.read("LENGTH", len(self._real)))
+        return ConstVar(len(self.entries))
 
     def read(self, kind: str, fact: Any) -> Any:
         """The one fact of the real set that is asked for, guarded."""
@@ -438,6 +455,8 @@ class SetVar(Var):
         key, name = self.find_key(tx, item), single_key(item)
         if self._trace is None or name is NO_KEY or not all(map(is_set_item, self._real)):
             return ConstVar(key in self.entries)
+        if key in self._added:
+            return ConstVar(True)
         found = name in self._real
         self.read("SET_HAS" if found else "SET_LACKS", name)
         return ConstVar(found)

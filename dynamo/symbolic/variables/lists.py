@@ -284,13 +284,13 @@ class ListVar(SequenceVar):
     def grow(self, tx: SymbolicFrame, items: list[Var]) -> None:
         """`append` and `extend` with known items."""
         trace, source = self._trace, self.source
-        plain = type(self) is ListVar and type(self._real) is list
+        plain = type(self._real) is self.kind
         if trace is None or not plain or trace.made.is_inside(source):
             self.change(tx).extend(items)
             return
-        trace.guard("TYPE", source, list)
+        trace.guard("TYPE", source, self.kind)
         self.added = (*self.added, *items)
-        trace.effects.grow(self, items)
+        trace.effects.grow(self.kind.extend, self, items)  # type: ignore[attr-defined]
 
     def _read(self) -> None:
         trace, added = self._trace, self.added
@@ -319,7 +319,7 @@ class ListVar(SequenceVar):
 
     def change(self, tx: SymbolicFrame) -> list[Var]:
         """The items, to be mutated now; new code writes all of them again."""
-        size = 0 if self._real is None else list.__len__(self._real)
+        size = list.__len__(self._real) if isinstance(self._real, list) else 0
         if size > MOST_WRITTEN:
             raise Break("long_list_changed", f"it has {size} items")
         items = self.items
@@ -394,7 +394,7 @@ class DequeVar(ListVar):
         return DequeVar(items, limit=self.limit)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name == "maxlen":
+        if name == "maxlen" and not self.is_unread:
             return ConstVar(self.limit)
         return super().get_attr(tx, name)
 
@@ -534,6 +534,12 @@ def is_named_tuple(value: Any) -> bool:
 def wrap_list(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing list, unread."""
     return ListVar((), source, real=value, trace=trace)
+
+
+@wraps(collections.deque)
+def wrap_deque(trace: Trace, value: Any, source: Source | None) -> Var:
+    """An existing deque, which may be appended to."""
+    return DequeVar((), source, limit=value.maxlen, real=value, trace=trace)
 
 
 @wraps(tuple)
