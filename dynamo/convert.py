@@ -287,7 +287,7 @@ class Converter:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
-            exit = live_frames(end.exit, self.codes)
+            exit = live_frames(end.exit, self.codes, trace.real_values())
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)

@@ -5,6 +5,9 @@ In: the frames of a break. Out: the same without what nobody can read, or notice
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.noticed import is_noticed
 from dynamo.symbolic.trace_result import BreakExit, FrameState
@@ -15,7 +18,7 @@ RECEIVER = "__receiver"  # the first parameter of continuations whose own is a c
 FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
 
 
-def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
+def live_frames(exit: BreakExit, codes: CodeCache, real_values: Mapping[Var, Any]) -> BreakExit:
     """The exit without locals and cells that nothing can read any more."""
     frames = []
     for state in exit.frames:
@@ -38,7 +41,7 @@ def live_frames(exit: BreakExit, codes: CodeCache) -> BreakExit:
                 | {
                     name: var
                     for name, var in state.locals.items()
-                    if keep_all or name in live or name in first or is_noticed(var)
+                    if keep_all or name in live or name in first or is_noticed(var, real_values)
                 },
                 cells={
                     name: var

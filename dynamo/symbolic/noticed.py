@@ -8,28 +8,57 @@ In: the locals of a continuation. Out: `Noticed.dropped`, asked before each inst
 
 from __future__ import annotations
 
+import gc
 import sys
 import types
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dynamo.symbolic.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
 
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
+MOST_LOOKED_AT = 1000  # objects behind one value
+NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
-def is_noticed(var: Var) -> bool:
-    """True for a real value that tells when it dies."""
-    if isinstance(var, ObjectVar):
-        return var.source is not None and _tells(var.cls)
-    return isinstance(var, UnreadVar | OpaqueVar) and _tells(type(var.value))
+def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
+    """True for a real value that tells when it dies, and for what holds one."""
+    seen: set[Var] = set()
+    work = [var]
+    while work and len(seen) < MOST_LOOKED_AT:
+        part = work.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        if part.source is not None and _holds_noticed(_real_value(part, real_values)):
+            return True
+        work.extend(part.children())
+    return False
+
+
+def _real_value(var: Var, real_values: Mapping[Var, Any]) -> Any:
+    return var.value if isinstance(var, UnreadVar) else real_values.get(var)
+
+
+def _holds_noticed(value: Any) -> bool:
+    seen: dict[int, Any] = {}
+    work = [value]
+    while work and len(seen) < MOST_LOOKED_AT:
+        part = work.pop()
+        if id(part) in seen or isinstance(part, NOT_LOOKED_INTO):
+            continue
+        if _tells(type(part)):
+            return True
+        seen[id(part)] = part
+        inner = part.__closure__ if type(part) is types.FunctionType else gc.get_referents(part)
+        work.extend(inner or ())
+    return False
 
 
 def _tells(kind: type) -> bool:
@@ -42,7 +71,7 @@ class Noticed:
     def __init__(self, locals_: Mapping[str, Var]) -> None:
         self._unread: dict[int, tuple[Any, list[weakref.ref[Var]]]] = {}
         for var in locals_.values():
-            if isinstance(var, UnreadVar) and is_noticed(var):
+            if isinstance(var, UnreadVar) and is_noticed(var, {}):
                 places = self._unread.setdefault(id(var.value), (var.value, []))[1]
                 places.append(weakref.ref(var))
 

@@ -166,6 +166,10 @@ class Trace(ObjectProtocol):
         known = self._known.get(id(value))
         return None if known is None else known[1]
 
+    def real_values(self) -> dict[Var, Any]:
+        """The real objects that the trace has met, by their Vars."""
+        return {var: value for value, var in self._known.values()}
+
     def wrap_or_pass_on(self, value: Any, source: Source) -> Var:
         """The Var of a value; one that can't be modelled may still be passed on."""
         try:
