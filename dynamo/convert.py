@@ -273,6 +273,7 @@ class Converter:
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
         if self.continuations.is_continuation(frame.code):
             trace.noticed = Noticed(locals_)
+            trace.passed_iterator = self.continuations.passed_iterator(frame.code)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
             root.cells[name] = trace.wrap(cell, CellSource(name))  # type: ignore[assignment]

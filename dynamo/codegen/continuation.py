@@ -21,8 +21,10 @@ from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
 from dynamo.codegen.again import blocks
 from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import LocalSource
 
 STACK = "__stack_"
+CELL = "__cell_"
 EXCEPTION = "__exception"
 
 
@@ -31,12 +33,19 @@ class Layout:
     """What a continuation is given.
 
     stack: "value", "null" or "saved" (an exception that is being handled) per slot.
-    locals, cells: names that are passed; cells as closure.
+    locals: names that are passed. own_cells: cells that the original makes, passed like locals: as
+    free variables they would raise another error where they are empty. cells: the closure.
     """
 
     stack: tuple[str, ...]
     locals: tuple[str, ...]
+    own_cells: tuple[str, ...]
     cells: tuple[str, ...]
+
+    def cell_parameter(self, name: str) -> str:
+        """The parameter of a cell; the break may lie where the cell has just been put in place."""
+        parameter = f"{CELL}{name}"
+        return f"{CELL}{parameter}" if parameter in self.locals else parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,15 @@ class Continuations:
         slots = blocks(self._decode(known.original), known.instruction)
         return tuple(f"{STACK}{slot}" for slot in slots)
 
+    def passed_iterator(self, code: CodeType) -> LocalSource | None:
+        """The iterator of the loop that a continuation has just taken an item from."""
+        known = self._by_code.get(id(code))
+        if known is None or known.instruction == 0:
+            return None
+        before = self._decode(known.original).instructions[known.instruction - 1]
+        slot = len(known.layout.stack) - 2
+        return LocalSource(f"{STACK}{slot}") if before.op == "FOR_ITER" else None
+
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
 
@@ -117,6 +135,11 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     if raw.freevars:
         emitter.emit("COPY_FREE_VARS", len(raw.freevars))
     emitter.emit("RESUME", 0)
+    for name in layout.own_cells:
+        parameter = layout.cell_parameter(name)
+        emitter.load_fast(parameter)
+        emitter.emit("STORE_FAST", slot=name)
+        emitter.delete_fast(parameter)
     _restore_stack(emitter, layout)
     if form == "raise":
         emitter.load_fast(EXCEPTION)
@@ -133,8 +156,9 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
 
 def _set_parameters(raw: RawCode, layout: Layout, raises: bool) -> None:
     stack = [f"{STACK}{slot}" for slot, kind in enumerate(layout.stack) if kind != "null"]
-    parameters = [*layout.locals, *stack, *([EXCEPTION] if raises else [])]
-    known = {*parameters, *layout.cells}
+    cells = map(layout.cell_parameter, layout.own_cells)
+    parameters = [*layout.locals, *cells, *stack, *([EXCEPTION] if raises else [])]
+    known = {*parameters, *layout.cells, *layout.own_cells}
     raw.varnames = [*parameters, *(name for name in raw.varnames if name not in known)]
     raw.cellvars = tuple(name for name in raw.cellvars if name not in layout.cells)
     raw.freevars = layout.cells + tuple(n for n in raw.freevars if n not in layout.cells)

@@ -38,7 +38,7 @@ from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
-from dynamo.symbolic.variables.constant import NullVar
+from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.numbers import is_open
 
 if importlib.util.find_spec("numpy") is not None:
@@ -303,8 +303,11 @@ class Generator:
         text = (FREE_TEXT if free else NAME_OPS[instruction.op]).format(name)
 
         def action() -> None:
-            kind = NameError if free else UnboundLocalError
-            self.rebuilder.call_const(kind, text)
+            if free:
+                self.rebuilder.call_keywords(
+                    NameError, [ConstVar(text)], {"name": ConstVar(name)})
+            else:
+                self.rebuilder.call_const(UnboundLocalError, text)
             self.emitter.emit("RAISE_VARARGS", 1)
 
         self._guarded(level, action, lambda: None)
@@ -440,13 +443,14 @@ class _Level:
         """Calls the continuation with stack, locals, and values that lie in locals `names`."""
         generator, state, emitter = self.generator, self.state, self.generator.emitter
         locals_ = self._ordered_locals(form, instruction)
-        cells = tuple(name for name in state.cells)
+        own_cells = tuple(name for name in state.cells if name in state.code.co_cellvars)
+        cells = tuple(name for name in state.cells if name not in own_cells)
         kinds = [_kind(var) for var in stack]
         if form != "raise":
             kinds += ["value"] * len(names)
         if null_last:
             kinds.append("null")
-        layout = Layout(tuple(kinds), tuple(locals_), cells)
+        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells)
         code = generator.continuations.get(state.code, instruction, layout, form).code
         given = {name: state.locals[name] for name in locals_}
         given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}
@@ -456,9 +460,10 @@ class _Level:
         })  # fmt: skip
         emitter.start_call_const(call_moving)
         self._load_function(code, cells)
-        for name in locals_:
-            generator.rebuilder.load(state.locals[name])
-        count = len(locals_)
+        for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):
+            assert var is not None
+            generator.rebuilder.load(var)
+        count = len(locals_) + len(own_cells)
         for var in stack:
             if not isinstance(var, NullVar):
                 generator.rebuilder.load(var)

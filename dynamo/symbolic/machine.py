@@ -24,6 +24,7 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.loop_iterators import LoopIteratorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -105,15 +106,24 @@ class SymbolicFrame:
 
     def leave(self) -> None:
         """What happens when the root frame returns and lets go of what it holds."""
-        self.clear()
+        if self.trace.noticed:  # they die one by one, real ones and those of the trace
+            for frame in self.trace.suspended:
+                reason = Break("escaping_generator", frame.code.co_name)
+                raise RestartTrace(frame.created_at, reason)
         if self.trace.suspended:
             self.trace.frames.append(self)
             try:
+                for name in (*self.code.co_varnames, *self.code.co_cellvars):
+                    self.locals.pop(name, None)
+                    self.cells.pop(name, None)
+                    self.close_dropped()
+                self.clear()
                 self.close_dropped()
             except Break as reason:
                 raise RestartTrace(self.step_at_start, reason) from reason
             finally:
                 self.trace.frames.pop()
+        self.clear()
 
     def step(self) -> None:
         """Executes one instruction."""
@@ -219,7 +229,8 @@ class SymbolicFrame:
         assert var.source is not None
         value = var.value
         if iterator_is_opaque and hasattr(type(value), "__next__"):
-            opaque = OpaqueVar(self.trace, value, var.source, Break("opaque_iterator", ""))
+            kind = OpaqueVar if var.source == self.trace.passed_iterator else LoopIteratorVar
+            opaque = kind(self.trace, value, var.source, Break("opaque_iterator", ""))
             self.trace.remember(value, opaque)
             return opaque
         return self.trace.wrap_or_pass_on(value, var.source)

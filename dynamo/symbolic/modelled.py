@@ -77,7 +77,7 @@ from dynamo.symbolic.variables import (
     values as value_vars,
 )
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES
-from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_module
+from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_module, told_name
 
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
@@ -96,4 +96,5 @@ if importlib.util.find_spec("numpy") is not None:
         importlib.import_module(f"dynamo.symbolic.rules.{_name}")
 COMPLETE = all(part.__name__ for part in PARTS)
 
-__all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module"]
+__all__ = ["COMPLETE", "CONSTANT_TYPES", "PARTS", "absolute_name", "find_in_mro", "find_module",
+           "told_name"]

@@ -65,6 +65,7 @@ class Trace(ObjectProtocol):
     forced_breaks: steps before which this attempt must break.
     handles: True once a frame has `try`, `with` or the like.
     arrays: tensors in the memory of numpy arrays from outside.
+    passed_iterator: that of the loop whose body the trace begins with, when it begins there.
     suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die
         when the program lets go of them.
     """
@@ -77,6 +78,7 @@ class Trace(ObjectProtocol):
         self.handles = False
         self.forced_breaks: frozenset[int] = frozenset()
         self.noticed: Noticed | None = None
+        self.passed_iterator: Source | None = None
         self.suspended: dict[SymbolicFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
         self.effects = Effects()
@@ -243,9 +245,7 @@ class Trace(ObjectProtocol):
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
             if builtins is builtins_of({}):
                 self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
-            error = ExceptionVar(NameError, [ConstVar(f"name '{name}' is not defined")])
-            error.name_once(name=ConstVar(name))
-            raise ObservedException(error)
+            self.raise_name_error(name, f"name '{name}' is not defined")
         if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
         source = BuiltinSource(name)
@@ -263,7 +263,7 @@ class Trace(ObjectProtocol):
             kind = "DICT_HAS" if present else "DICT_LACKS"
             self.guard(kind, self.globals_source(tx.globals), name)
         if not present:
-            self.raise_exception(NameError, f"name '{name}' is not defined")
+            self.raise_name_error(name, f"name '{name}' is not defined")
         self.effects.store_global(tx.globals, name, None)
 
     # -- calls ------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class Trace(ObjectProtocol):
         raw = modelled.find_in_mro(cls, name)
         if raw is None:
             self.raise_exception(
-                AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+                AttributeError, f"'{modelled.told_name(cls)}' object has no attribute '{name}'"
             )
         if isinstance(raw, types.ClassMethodDescriptorType | staticmethod):
             return self.call_real(tx, getattr(cls, name), args, kwargs)
@@ -327,6 +327,12 @@ class Trace(ObjectProtocol):
             raise Break("unknown_number", str(args[0]))  # a row that does not know such numbers
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
+
+    def raise_name_error(self, name: str, text: str) -> NoReturn:
+        """Raises NameError in the traced program; it knows the name."""
+        error = ExceptionVar(NameError, [ConstVar(text)])
+        error.name_once(name=ConstVar(name))
+        raise ObservedException(error)
 
     # -- with and import -------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def test_straight_code() -> None:
         z = g(x)
         return y + z
 
-    resume = make(f, after_call(f), Layout(("value",), ("y",), ()))
+    resume = make(f, after_call(f), Layout(("value",), ("y",), (), ()))
     assert resume(3, 4) == 7
     assert resume.__name__.startswith("__resume_") and resume.__name__.endswith("_f")
 
@@ -46,7 +46,7 @@ def test_in_a_loop_with_an_iterator_on_the_stack() -> None:
             total += g(x)
         return total
 
-    layout = Layout(("value", "value", "value"), ("g", "total"), ())
+    layout = Layout(("value", "value", "value"), ("g", "total"), (), ())
     resume = make(f, after_call(f), layout)
     assert resume(lambda x: x * 10, 0, iter([1, 2]), 5, 7) == 5 + 7 + 30
 
@@ -61,7 +61,7 @@ def test_null_on_the_stack() -> None:
     from dynamo.bytecode.versions import VERSION
 
     kinds = ("null", "value") if VERSION.null_first else ("value", "null")
-    layout = Layout((*kinds, "value", "value"), (), ())
+    layout = Layout((*kinds, "value", "value"), (), (), ())
     resume = make(f, call.index + 1, layout)
     assert resume(lambda a, b: (a, b), 1, 9) == (1, 9)
 
@@ -84,7 +84,7 @@ def test_cells_become_free_variables() -> None:
         cell.cell_contents += 1
         return int(cell.cell_contents)
 
-    resume = make(f, after_call(f), Layout(("value",), ("inner",), ("n",)), n=cell)
+    resume = make(f, after_call(f), Layout(("value",), ("inner",), (), ("n",)), n=cell)
     assert resume(inner, None) == 22
 
 
@@ -101,7 +101,7 @@ def test_exception_goes_to_the_original_handler() -> None:
 
     index = after_call(f) - 1
     log: list[str] = []
-    resume = make(f, index, Layout((), ("log",), ()), "raise")
+    resume = make(f, index, Layout((), ("log",), (), ()), "raise")
     assert resume(log, ValueError("x")) == "handled"
     assert log == ["x", "finally"]
 
@@ -117,7 +117,7 @@ def test_handled_exception_is_current_again() -> None:
     calls = [item for item in decode(f.__code__).instructions if item.op == "CALL"]
     index = calls[1].index + 1
     error = KeyError("real")
-    resume = make(f, index, Layout(("saved", "value"), (), ()))
+    resume = make(f, index, Layout(("saved", "value"), (), (), ()))
     assert resume(error, None) is error
     assert sys.exc_info()[1] is None
 
@@ -128,8 +128,8 @@ def test_one_continuation_per_place_and_layout() -> None:
         return g(y)
 
     made = Continuations(CodeCache().decode)
-    first = made.get(f.__code__, after_call(f), Layout(("value",), ("g",), ()), "after")
-    again = made.get(f.__code__, after_call(f), Layout(("value",), ("g",), ()), "after")
+    first = made.get(f.__code__, after_call(f), Layout(("value",), ("g",), (), ()), "after")
+    again = made.get(f.__code__, after_call(f), Layout(("value",), ("g",), (), ()), "after")
     assert first is again
     second = decode(first.code).instructions
     calls = [item.index for item in second if item.op == "CALL"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -227,3 +229,34 @@ def test_a_default_device_is_known_by_the_device() -> None:
     for _ in range(4):
         assert compiled(x)[1:] == f(x)[1:] == (torch.device("meta"), torch.device("cpu"))
     assert counter.frame_count <= 2
+
+
+ORDERS = """
+import sys, torch, dynamo
+if "before" in sys.argv: import torch._dynamo
+kept = torch.manual_seed
+
+def f(x, set_seed):
+    set_seed(3)
+    state = torch.get_rng_state()
+    first = torch.rand(2)
+    torch.set_rng_state(state)
+    return x + first, torch.rand(2)
+
+def check(set_seed):
+    found = dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(2), set_seed)
+    wanted = f(torch.ones(2), set_seed)
+    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+
+check(torch.manual_seed)
+import torch._dynamo
+for set_seed in (torch.manual_seed, kept):
+    dynamo.reset()
+    check(set_seed)
+"""
+
+
+@pytest.mark.parametrize("order", ["before", "behind"])
+def test_torch_s_own_compiler_may_be_used_in_the_same_process(order: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ORDERS, order], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -82,7 +82,7 @@ def STORE_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None
 def DELETE_NAME(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
     namespace = namespace_of(frame, "DELETE_NAME")
     if look_up(frame, namespace, arg) is None:
-        frame.trace.raise_exception(NameError, f"name '{arg}' is not defined")
+        frame.trace.raise_name_error(arg, f"name '{arg}' is not defined")
     namespace.del_item(frame, ConstVar(arg))
 
 

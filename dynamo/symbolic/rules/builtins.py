@@ -251,7 +251,12 @@ def vars_(tx: SymbolicFrame, *args: Var) -> Var:
     if not args:
         raise SkipFrame(READS_FRAME)
     (var,) = args
-    return var.get_attr(tx, "__dict__")
+    try:
+        return var.get_attr(tx, "__dict__")
+    except ObservedException as error:
+        if not issubclass(error.value.python_type(), AttributeError):
+            raise
+    tx.trace.raise_exception(TypeError, "vars() argument must have __dict__ attribute")
 
 
 @rule([hash])

@@ -6,6 +6,7 @@ inside of one, it is made again and ends before the context is entered.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.functions import NamedMethodVar
+from dynamo.symbolic.variables.functions import FunctionVar, NamedMethodVar
 from dynamo.symbolic.variables.lists import ListVar
 
 if TYPE_CHECKING:
@@ -191,3 +192,14 @@ def attention_kernel(tx: SymbolicFrame, backends: Var, set_priority: Var = Const
 def record_function(tx: SymbolicFrame, name: Var, args: Var = ConstVar(None)) -> Var:  # noqa: B008
     values = (name.as_constant(), args.as_constant())
     return GraphContextVar("record_function", values, in_trace=False)
+
+
+@rule(contextlib._BaseExitStack.pop_all)  # type: ignore[attr-defined]
+def pop_all(tx: SymbolicFrame, stack: Var) -> Var:
+    """What a real stack holds (suspended generators, for one) dies with the new one, which is real
+    too: the program may let go of it in this part."""
+    if stack.source is not None:
+        raise Break("call_of_unknown_function", f"pop_all() of {stack!r}")
+    function = tx.trace.wrap(contextlib._BaseExitStack.pop_all, None)  # type: ignore[attr-defined]
+    assert isinstance(function, FunctionVar)
+    return tx.inline(function, [stack], {})

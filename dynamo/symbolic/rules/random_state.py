@@ -23,7 +23,7 @@ from dynamo.symbolic.variables.tensor import TensorVar
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
-# Without wrappers that import torch's own compiler.
+# Without wrappers that import torch's own compiler: it puts them on when it is used first.
 SEED: Any = inspect.unwrap(torch.manual_seed)
 READ: Any = inspect.unwrap(torch.get_rng_state)
 WRITE: Any = inspect.unwrap(torch.set_rng_state)
@@ -52,7 +52,7 @@ def check_plain(function: Any) -> None:
         raise Break("random_state", f"{function.__name__} in a transform")
 
 
-@rule(torch.manual_seed)
+@rule([*{torch.manual_seed, SEED}])
 def manual_seed(tx: SymbolicFrame, number: Var) -> Var:
     check_plain(torch.manual_seed)
     if number.python_type() is not int:
@@ -62,7 +62,7 @@ def manual_seed(tx: SymbolicFrame, number: Var) -> Var:
     return tx.trace.wrap(torch.default_generator, None)
 
 
-@rule(torch.get_rng_state)
+@rule([*{torch.get_rng_state, READ}])
 def get_rng_state(tx: SymbolicFrame) -> Var:
     check_plain(torch.get_rng_state)
     fake = torch_functions.run_on_fakes(tx, torch.empty, [list(READ().shape)],
@@ -71,7 +71,7 @@ def get_rng_state(tx: SymbolicFrame) -> Var:
     return TensorVar(node, fake)
 
 
-@rule(torch.set_rng_state)
+@rule([*{torch.set_rng_state, WRITE}])
 def set_rng_state(tx: SymbolicFrame, state: Var) -> Var:
     check_plain(torch.set_rng_state)
     if not isinstance(state, TensorVar) or state.fake.dtype != torch.uint8:

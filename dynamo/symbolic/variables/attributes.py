@@ -27,7 +27,7 @@ from dynamo.symbolic.variables.binders import (
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import FunctionVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, told_name
 from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Attributes:
             return getter.call(tx, [ConstVar(name)], {})
         self.guard_search(cls, "__getattr__", None)
         self.trace.raise_exception(
-            AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+            AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
         )
 
     def get_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
@@ -216,7 +216,7 @@ class Attributes:
         found = find_owner(cls, name)
         if found is None:
             self.trace.raise_exception(
-                AttributeError, f"'{cls.__name__}' object has no attribute '{name}'"
+                AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
             )
         raw = found[1]
         if not callable(raw) and var.is_constant() and not isinstance(raw, classmethod):

@@ -61,8 +61,8 @@ class CellVar(Var):
         if contents is not None:
             return contents
         if free:
-            tx.trace.raise_exception(
-                NameError,
+            tx.trace.raise_name_error(
+                name,
                 f"cannot access free variable '{name}' where it is not associated with "
                 "a value in enclosing scope",
             )

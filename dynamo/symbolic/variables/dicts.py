@@ -278,7 +278,7 @@ class DictVar(Var):
         if name not in own:
             if self.source is not None:
                 tx.trace.guard("LACKS_ATTR", self.source, name)
-            message = f"'{self.kind.__name__}' object has no attribute '{name}'"
+            message = f"'{told_name(self.kind)}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         assert self.source is not None
         self.python_type()

@@ -49,6 +49,10 @@ def is_settled_place(source: Source) -> bool:
     )
 
 
+# torch's own compiler, when it is used first, puts these around functions of torch's.
+LATE_WRAPPER = torch._disable_dynamo(len).__code__  # type: ignore[attr-defined]
+
+
 class FunctionVar(Var):
     """A Python function.
 
@@ -140,6 +144,8 @@ class FunctionVar(Var):
                 ("torch.optim.", "torch.random")
             ):
                 return "__wrapped__"
+        if getattr(self.real, "__code__", None) is LATE_WRAPPER:
+            return "__wrapped__"
         if marks.get("_torchdynamo_wrapper_id") != id(self.real):  # copied by functools.wraps
             return None
         original = marks["_torchdynamo_orig_callable"]

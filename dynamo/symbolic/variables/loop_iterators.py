@@ -1,0 +1,159 @@
+"""Built-in iterators that existed before the frame: a loop goes on with one behind a graph break.
+
+Their next item is looked at, and guarded, without taking it; the new code takes it. One item of
+each iterator only: a trace that took more would hold for one number of items left.
+
+In: the real iterator. Out: its next item, and the effect that takes it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import ItemSource, ReduceSource, Source, UpcomingSource, upcoming
+from dynamo.symbolic.stack_values import OpaqueVar
+from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.lists import TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+OVER_CONSTANTS = frozenset(
+    type(iter(kind)) for kind in ((), range(1), range(2**70), "a", "\u1234", b"a"))
+OVER_LISTS: frozenset[type] = frozenset((type(iter([])), type(reversed([]))))
+OVER_DICTS = frozenset(map(type, (iter({}), iter({}.values()), iter({}.items()))))
+CALLING = (map, filter)  # what the trace makes of their arguments' items is not made again
+FEW = 100  # looking at the next item of a dict costs a look at all
+Taker = Callable[["LoopIteratorVar", "SymbolicFrame"], Var]
+
+
+class LoopIteratorVar(OpaqueVar):
+    """taken: True once the trace has asked for its item."""
+
+    def __init__(self, trace: Trace, value: Any, source: Source, reason: Break) -> None:
+        super().__init__(trace, value, source, reason)
+        self.taken = False
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if type(self.value) not in CALLING:
+            tx.trace.effects.consume(self, 1)
+        return self._take(tx)
+
+    def take_for(self, tx: SymbolicFrame) -> Var:
+        """The next item, for an iterator that takes it from this one when it is advanced."""
+        if type(self.value) in CALLING:
+            raise replace(self.reason)
+        return self._take(tx)
+
+    def _take(self, tx: SymbolicFrame) -> Var:
+        taker = TAKERS.get(self.python_type())
+        if self.taken or taker is None:
+            raise replace(self.reason)
+        self.taken = True
+        return taker(self, tx)
+
+    def part(self, index: int) -> tuple[Any, Source]:
+        """An argument that makes an iterator like this one."""
+        assert self.source is not None
+        arguments = ItemSource(ReduceSource(self.source), 1)
+        return self.value.__reduce__()[1][index], ItemSource(arguments, index)
+
+    def inner(self, index: int) -> LoopIteratorVar:
+        """One of the iterators that this one takes its items from."""
+        value, source = self.part(index)
+        known = self._trace.known_var(value)
+        if known is None:
+            known = LoopIteratorVar(self._trace, value, source, self.reason)
+            self._trace.remember(value, known)
+        if not isinstance(known, LoopIteratorVar):
+            raise replace(self.reason)
+        return known
+
+
+def _first(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    """The next item of an iterator over constants."""
+    assert var.source is not None
+    try:
+        items, source = upcoming(var.value), UpcomingSource(var.source)
+    except RuntimeError:  # a dict has changed its size
+        raise replace(var.reason) from None
+    tx.trace.guard("LENGTH", source, len(items))
+    if not items:
+        tx.trace.raise_exception(StopIteration)
+    return tx.trace.wrap(items[0], ItemSource(source, 0))
+
+
+def _from_list(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    """The list must not be one that this trace has changed."""
+    real, source = var.part(0)
+    for changed in tx.trace.effects.changed_containers():
+        if changed.source is None:
+            continue
+        if tx.trace.known_var(real) is changed:
+            raise replace(var.reason)
+        tx.trace.guard("NOT_SAME", source, changed.source)
+    return _first(var, tx)
+
+
+def _from_dict(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    for changed in tx.trace.effects.changed_containers():
+        if changed.source is not None and issubclass(changed.python_type(), dict):
+            raise replace(var.reason)
+    owner = next((part for part in gc.get_referents(var.value) if isinstance(part, dict)), None)
+    if owner is None or len(owner) > FEW:
+        raise replace(var.reason)
+    return _first(var, tx)
+
+
+def _enumerated(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    count, source = var.part(1)
+    item = var.inner(0).take_for(tx)
+    return TupleVar([tx.trace.wrap(count, source), item])
+
+
+def _zipped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    """Where a strict one ends, the real ones find out who is to blame."""
+    assert var.source is not None
+    parts = var.value.__reduce__()
+    tx.trace.guard("LENGTH", ReduceSource(var.source), len(parts))
+    try:
+        return TupleVar([inner.take_for(tx) for inner in _inner(var, 0)])
+    except ObservedException:
+        if len(parts) > 2:
+            raise replace(var.reason) from None
+        raise
+
+
+def _mapped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    function = tx.trace.wrap(*var.part(0))
+    return tx.call(function, [inner.next_item(tx) for inner in _inner(var, 1)], {})
+
+
+def _filtered(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    function = tx.trace.wrap(*var.part(0))
+    item = var.inner(1).next_item(tx)
+    plain = function.is_constant() and function.as_constant() is None
+    kept = item if plain else tx.call(function, [item], {})
+    if not kept.truth(tx):
+        raise replace(var.reason)
+    return item
+
+
+def _inner(var: LoopIteratorVar, start: int) -> list[LoopIteratorVar]:
+    """The iterators among the arguments."""
+    assert var.source is not None
+    count = len(var.value.__reduce__()[1])
+    var._trace.guard("LENGTH", ItemSource(ReduceSource(var.source), 1), count)
+    return [var.inner(index) for index in range(start, count)]
+
+
+TAKERS: dict[type, Taker] = {
+    **dict.fromkeys(OVER_CONSTANTS, _first), **dict.fromkeys(OVER_LISTS, _from_list),
+    **dict.fromkeys(OVER_DICTS, _from_dict), enumerate: _enumerated, zip: _zipped, map: _mapped,
+    filter: _filtered,
+}

@@ -1,0 +1,170 @@
+"""What a suspended generator, or what holds one, lives through a graph break."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+EVENTS: list[Any] = []
+
+
+def numbers() -> Iterator[int]:
+    try:
+        yield 1
+        yield 2
+    finally:
+        EVENTS.append("end")
+
+
+@contextlib.contextmanager
+def managed(name: str) -> Iterator[str]:
+    try:
+        yield name
+    finally:
+        EVENTS.append(name)
+
+
+class Tells:
+    def __del__(self) -> None:
+        EVENTS.append("died")
+
+
+class Holder:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def step(name: str) -> None:
+    dynamo.graph_break()
+    EVENTS.append(name)
+
+
+def stack_taken_over(x: torch.Tensor) -> torch.Tensor:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(managed("m"))
+        kept = stack.pop_all()  # noqa: F841
+        step("inside")
+    step("outside")
+    return x + 1
+
+
+def stack_replaced(x: torch.Tensor) -> torch.Tensor:
+    for name in "abc":
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(managed(name))
+            kept = stack.pop_all()  # noqa: F841
+            step(f"inside {name}")
+        x = x + 1
+    step("outside")
+    return x
+
+
+def in_a_list(x: torch.Tensor) -> torch.Tensor:
+    kept = [numbers(), numbers()]
+    next(kept[0])
+    next(kept[1])
+    step("first")
+    kept.pop()
+    step("second")
+    kept = None  # type: ignore[assignment]
+    step("third")
+    return x * 2
+
+
+def in_a_tuple_in_an_object(x: torch.Tensor) -> torch.Tensor:
+    kept = Holder(({"a": Tells()},))
+    step("first")
+    other = kept
+    kept = None  # type: ignore[assignment]
+    step("second")
+    other = Holder(None)  # noqa: F841
+    step("third")
+    return x * 2
+
+
+def in_a_closure(x: torch.Tensor) -> torch.Tensor:
+    generator = numbers()
+    next(generator)
+    kept = lambda: generator  # noqa: E731,F841
+    step("first")
+    return x * 2
+
+
+def bound_method(x: torch.Tensor) -> torch.Tensor:
+    generator = numbers()
+    next(generator)
+    kept = generator.send  # noqa: F841
+    del generator
+    step("first")
+    kept = None  # noqa: F841
+    step("second")
+    return x * 2
+
+
+def behind_a_frame(x: torch.Tensor) -> torch.Tensor:
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        kept = [numbers()]
+        next(kept[0])
+        step("inner")
+        return y + 1
+
+    x = inner(x)
+    step("outer")
+    return x
+
+
+def with_an_error(x: torch.Tensor) -> torch.Tensor:
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(managed("m"))
+            kept = stack.pop_all()  # noqa: F841
+            stack.callback(EVENTS.append, "callback")
+            raise ValueError
+    except ValueError:
+        step("caught")
+    return x + 1
+
+
+def taken_over_twice(x: torch.Tensor) -> torch.Tensor:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(managed("m"))
+        kept = stack.pop_all()
+        with contextlib.ExitStack() as other:
+            kept = other.pop_all()  # noqa: F841
+            EVENTS.append("inside")
+        x = x + 1
+    step("outside")
+    return x
+
+
+def real_and_new_ones(x: torch.Tensor) -> torch.Tensor:
+    first = numbers()
+    next(first)
+    step("first")
+    second, third = managed("b").gen, managed("a").gen  # type: ignore[attr-defined]
+    next(third)
+    next(second)
+    return x * 2
+
+
+FUNCTIONS = [taken_over_twice, real_and_new_ones, stack_taken_over, stack_replaced, in_a_list, in_a_tuple_in_an_object, in_a_closure, bound_method,
+             behind_a_frame, with_an_error]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_it_dies_when_it_does_in_eager(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(3):
+        x = torch.randn(2)
+        EVENTS.clear()
+        wanted, events = function(x), EVENTS.copy()
+        EVENTS.clear()
+        assert torch.equal(compiled(x), wanted)
+        assert events == EVENTS

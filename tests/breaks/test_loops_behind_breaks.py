@@ -1,0 +1,223 @@
+"""A loop that breaks the graph in its body: one break for each iteration, whatever it iterates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.testing import CompileCounter
+
+ITEMS = [1.5, 2.5, 3.5, 4.5]
+TABLE = {"a": torch.ones(2), "b": torch.zeros(2), "c": torch.ones(2)}
+NOTES: list[Any] = []
+
+
+def noted(item: Any) -> Any:
+    NOTES.append(item)
+    return item
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "list": lambda: ITEMS,
+    "tuple": lambda: tuple(ITEMS),
+    "range": lambda: range(2, 9, 2),
+    "text": lambda: "abcd",
+    "bytes": lambda: b"abcd",
+    "reversed list": lambda: reversed(ITEMS),
+    "reversed range": lambda: reversed(range(4)),
+    "enumerate": lambda: enumerate(ITEMS, 3),
+    "zip": lambda: zip(ITEMS, "abcd"),
+    "longer zip": lambda: zip(ITEMS, "abcdef", range(9)),
+    "map": lambda: map(lambda a, b: a + b, ITEMS, range(9)),
+    "enumerate of zip": lambda: enumerate(zip(reversed(ITEMS), range(9))),
+    "strict zip": lambda: zip(ITEMS, "abcd", strict=True),
+    "filter": lambda: filter(lambda item: item > 2, ITEMS),
+    "plain filter": lambda: filter(None, [1, 0, 2, 0]),
+    "map of enumerate": lambda: map(str, enumerate(ITEMS)),
+    "enumerate of map": lambda: enumerate(map(noted, ITEMS)),
+    "zip of filter": lambda: zip(filter(noted, ITEMS), map(noted, ITEMS)),
+    "keys": lambda: TABLE,
+    "values": lambda: TABLE.values(),
+    "items": lambda: TABLE.items(),
+}
+
+
+def loop(x: torch.Tensor, items: Any, seen: list[Any]) -> torch.Tensor:
+    for item in items:
+        x = x * 2
+        dynamo.graph_break()
+        seen.append(item)
+        x = x + 1
+    return x
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_each_iteration_takes_the_next_item(name: str) -> None:
+    dynamo.reset()
+    make = MAKERS[name]
+    compiled = dynamo.compile(loop, backend="eager")
+    x = torch.randn(2)
+    for call in range(3):
+        wanted_seen: list[Any] = []
+        found_seen: list[Any] = []
+        NOTES.clear()
+        wanted = loop(x, make(), wanted_seen)
+        wanted_notes = NOTES.copy()
+        NOTES.clear()
+        found = compiled(x, make(), found_seen)
+        assert wanted_notes == NOTES
+        assert torch.equal(found, wanted), call
+        assert repr(found_seen) == repr(wanted_seen)
+
+
+def parts(make: Callable[[], Any], body: Callable[..., Any] = loop) -> int:
+    """Graphs that one run calls, once all is compiled."""
+    called = 0
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            nonlocal called
+            called += 1
+            return graph(*args)
+
+        return run
+
+    dynamo.reset()
+    compiled = dynamo.compile(body, backend=backend)
+    for _ in range(3):
+        called = 0
+        compiled(torch.ones(2), make(), [])
+    return called
+
+
+@pytest.mark.parametrize("name", ["list", "range", "enumerate", "longer zip", "items", "map"])
+def test_a_run_calls_one_graph_for_each_iteration_and_one_at_the_end(name: str) -> None:
+    make = MAKERS[name]
+    assert parts(make) == len(list(make())) + 1
+
+
+def test_items_that_are_tensors_need_one_compile() -> None:
+    dynamo.reset()
+    counter = CompileCounter()
+    compiled = dynamo.compile(scaled, backend=counter)
+    tensors = [torch.randn(2) for _ in range(6)]
+    assert torch.equal(compiled(tensors), scaled(tensors))
+    assert counter.frame_count <= 4
+
+
+def scaled(tensors: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros(2)
+    for index, tensor in enumerate(tensors):
+        total = total + tensor * (index + 1)
+        dynamo.graph_break()
+    return total
+
+
+def grows(x: torch.Tensor, items: list[int], other: list[int]) -> torch.Tensor:
+    for item in items:
+        x = x + item
+        dynamo.graph_break()
+        if len(other) < 6:
+            other.append(8)
+    return x
+
+
+def test_a_list_that_grows_meanwhile() -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(grows, backend="eager")
+    for same in (False, True, False, True):
+        wanted, found = [1, 2, 3], [1, 2, 3]
+        want = grows(torch.zeros(2), wanted, wanted if same else [])
+        got = compiled(torch.zeros(2), found, found if same else [])
+        assert torch.equal(got, want) and found == wanted
+
+
+def changes(x: torch.Tensor, table: dict[str, int], other: dict[str, int]) -> torch.Tensor:
+    for key, value in table.items():
+        x = x + value
+        dynamo.graph_break()
+        other["b"] = 10
+        if key == "c":
+            other["d"] = 1
+    return x
+
+
+def test_a_dict_that_changes_meanwhile() -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(changes, backend="eager")
+    for same in (False, True, False, True):
+        first, second = {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 3}
+        outcomes = []
+        for run, table in ((changes, first), (compiled, second)):
+            try:
+                outcomes.append(run(torch.zeros(2), table, table if same else {}).tolist())
+            except RuntimeError as error:
+                outcomes.append(str(error))
+        assert outcomes[0] == outcomes[1] and first == second
+
+
+def shared(x: torch.Tensor, iterator: Iterator[int], seen: list[Any]) -> torch.Tensor:
+    for pair in zip(iterator, iterator):
+        x = x + pair[0]
+        dynamo.graph_break()
+        seen.append((pair, next(iterator, None)))
+    seen.append(next(iterator, "end"))
+    return x
+
+
+@pytest.mark.parametrize("count", range(8))
+def test_iterators_that_share_their_items(count: int) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(shared, backend="eager")
+    for _ in range(2):
+        wanted: list[Any] = []
+        found: list[Any] = []
+        want = shared(torch.zeros(2), iter(range(count)), wanted)
+        got = compiled(torch.zeros(2), iter(range(count)), found)
+        assert torch.equal(got, want) and found == wanted
+
+
+def strict(x: torch.Tensor, items: list[int], seen: list[Any]) -> torch.Tensor:
+    try:
+        for left, right in zip(items, "ab", strict=True):
+            x = x + left
+            dynamo.graph_break()
+            seen.append(right)
+    except ValueError as error:
+        seen.append(str(error))
+    return x
+
+
+@pytest.mark.parametrize("items", [[1], [1, 2], [1, 2, 3]])
+def test_a_strict_zip(items: list[int]) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(strict, backend="eager")
+    for _ in range(2):
+        wanted: list[Any] = []
+        found: list[Any] = []
+        assert torch.equal(compiled(torch.ones(2), items, found), strict(torch.ones(2), items, wanted))
+        assert found == wanted
+
+
+def held(x: torch.Tensor, items: list[int], seen: list[Any]) -> torch.Tensor:
+    iterator = iter(items)
+    for item in iterator:
+        x = x + item
+        dynamo.graph_break()
+    items.append(9)
+    seen.append(next(iterator, "ended"))
+    return x
+
+
+def test_an_iterator_that_has_ended_stays_at_its_end() -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(held, backend="eager")
+    for _ in range(3):
+        wanted: list[Any] = []
+        found: list[Any] = []
+        assert torch.equal(compiled(torch.ones(2), [1, 2], found), held(torch.ones(2), [1, 2], wanted))
+        assert found == wanted == ["ended"]
