@@ -10,7 +10,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.guards import sources as s
 from dynamo.guards.sources import Source
-from dynamo.guards.states import state_of
+from dynamo.guards.states import state_of, upcoming
 
 
 def nth_key(mapping: dict[Any, Any], index: int) -> Any:
@@ -142,6 +142,7 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.TypeSource: _call(type),
     s.WeakRefSource: _weakref,
     s.StateSource: _call(state_of),
+    s.UpcomingSource: _call(upcoming),
     s.ArraySource: _array,
 }
 # Places that nothing in the new code changes.

@@ -22,7 +22,7 @@ from dynamo.guards import sources as s
 from dynamo.guards.kinds import GUARD_KINDS, const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import ShapeFacts, compile_shape
-from dynamo.guards.states import state_of
+from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import HEAP_TYPE
 
 OPCODES: dict[str, int] = _C.OPCODES
@@ -43,6 +43,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
+    s.UpcomingSource: ("STATE", lambda x: upcoming, lambda x: 0),
     s.ArraySource: ("ARRAY", lambda x: (x.kind, torch.from_numpy), lambda x: 0),
 }
 FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from dynamo.guards.states import state_of
+from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
 REGISTRIES = ("_modules", "_parameters", "_buffers")  # where a module keeps what are its attributes
@@ -377,3 +377,16 @@ class StateSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         return state_of(self.base.fetch(scope))
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingSource(Source):
+    """`(next item,)` of a built-in iterator, which stays where it is; `()` at its end."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"<next of {self.base.text()}>"
+
+    def fetch(self, scope: Scope) -> Any:
+        return upcoming(self.base.fetch(scope))

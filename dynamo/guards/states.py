@@ -77,6 +77,7 @@ STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     types.GeneratorType: generator_state,
     type(iter([])): sequence_state,
     type(iter(())): sequence_state,
+    type(reversed([])): sequence_state,
     type(iter(range(0))): range_state,
     **dict.fromkeys(DICT_PARTS, dict_state),
     zip: parts_of,
@@ -96,3 +97,14 @@ def state_of(value: Any) -> tuple[Any, ...]:
     if row is None:
         raise TypeError(f"a {type(value).__name__} shows no state")
     return row(value)
+
+
+def upcoming(iterator: Any) -> tuple[Any, ...]:
+    """(next item,) of an iterator over a sequence or a dict, () at its end.
+
+    Errors: RuntimeError where the dict has changed its size.
+    """
+    _, (sequence, *_), *index = iterator.__reduce__()
+    at = index[0] if index and index[0] is not None else 0
+    kind = next((kind for kind in (list, tuple) if isinstance(sequence, kind)), type(sequence))
+    return (kind.__getitem__(sequence, at),) if 0 <= at < kind.__len__(sequence) else ()

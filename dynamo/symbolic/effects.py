@@ -148,11 +148,6 @@ class Effects:
         """What was changed, made in the trace or not."""
         return [var for var in map(_target, self._places.values()) if var is not None]
 
-    def changed_containers(self) -> list[Var]:
-        """Lists, dicts, sets and the like whose contents were changed so far."""
-        effects = self._places.values()
-        return [effect.target for effect in effects if isinstance(effect, ContentsEffect)]
-
     def has_outside(self) -> bool:
         """True when something outside was changed, or is to be printed."""
         return any(map(_is_outside, self._places.values()))

@@ -144,7 +144,9 @@ class FunctionVar(Var):
                 ("torch.optim.", "torch.random")
             ):
                 return "__wrapped__"
-        if getattr(self.real, "__code__", None) is LATE_WRAPPER:
+        if self.real is not None and self.real.__code__ is LATE_WRAPPER and (
+            self.real.__module__ == "torch.random"
+        ):
             return "__wrapped__"
         if marks.get("_torchdynamo_wrapper_id") != id(self.real):  # copied by functools.wraps
             return None

@@ -48,7 +48,12 @@ class GeneratorVar(IteratorVar):
         return f"a generator of {self.frame.code.co_qualname}"
 
     def children(self) -> Iterable[Var]:
-        return self.frame.alive() if hasattr(self.frame, "alive") else ()
+        if not hasattr(self.frame, "alive"):
+            return
+        yield from self.frame.alive()
+        function = self.frame.function
+        if not self.started and self.maker is None and function is not None:
+            yield function  # which makes it again
 
     def _resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
         if self.running:

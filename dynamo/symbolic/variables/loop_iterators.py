@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import ItemSource, ReduceSource, Source, UpcomingSource, upcoming
+from dynamo.guards.sources import ItemSource, Source, StateSource, UpcomingSource
+from dynamo.guards.states import state_of, upcoming
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.lists import TupleVar
@@ -40,6 +41,8 @@ class LoopIteratorVar(OpaqueVar):
         self.taken = False
 
     def next_item(self, tx: SymbolicFrame) -> Var:
+        if tx.trace.effects.quiet:  # what moves this one will move it once more
+            raise replace(self.reason)
         if type(self.value) not in CALLING:
             tx.trace.effects.consume(self, 1)
         return self._take(tx)
@@ -58,10 +61,9 @@ class LoopIteratorVar(OpaqueVar):
         return taker(self, tx)
 
     def part(self, index: int) -> tuple[Any, Source]:
-        """An argument that makes an iterator like this one."""
+        """A part of its state."""
         assert self.source is not None
-        arguments = ItemSource(ReduceSource(self.source), 1)
-        return self.value.__reduce__()[1][index], ItemSource(arguments, index)
+        return state_of(self.value)[index], ItemSource(StateSource(self.source), index)
 
     def inner(self, index: int) -> LoopIteratorVar:
         """One of the iterators that this one takes its items from."""
@@ -91,7 +93,7 @@ def _first(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
 def _from_list(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     """The list must not be one that this trace has changed."""
     real, source = var.part(0)
-    for changed in tx.trace.effects.changed_containers():
+    for changed in tx.trace.effects.targets():
         if changed.source is None:
             continue
         if tx.trace.known_var(real) is changed:
@@ -101,7 +103,7 @@ def _from_list(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
 
 
 def _from_dict(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
-    for changed in tx.trace.effects.changed_containers():
+    for changed in tx.trace.effects.targets():
         if changed.source is not None and issubclass(changed.python_type(), dict):
             raise replace(var.reason)
     owner = next((part for part in gc.get_referents(var.value) if isinstance(part, dict)), None)
@@ -118,20 +120,19 @@ def _enumerated(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
 
 def _zipped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     """Where a strict one ends, the real ones find out who is to blame."""
-    assert var.source is not None
-    parts = var.value.__reduce__()
-    tx.trace.guard("LENGTH", ReduceSource(var.source), len(parts))
+    strict, source = var.part(-1)
+    tx.trace.guard("CONST", source, strict)
     try:
-        return TupleVar([inner.take_for(tx) for inner in _inner(var, 0)])
+        return TupleVar([inner.take_for(tx) for inner in _inner(var, 0, -1)])
     except ObservedException:
-        if len(parts) > 2:
+        if strict:
             raise replace(var.reason) from None
         raise
 
 
 def _mapped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     function = tx.trace.wrap(*var.part(0))
-    return tx.call(function, [inner.next_item(tx) for inner in _inner(var, 1)], {})
+    return tx.call(function, [inner.next_item(tx) for inner in _inner(var, 1, None)], {})
 
 
 def _filtered(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
@@ -144,12 +145,12 @@ def _filtered(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     return item
 
 
-def _inner(var: LoopIteratorVar, start: int) -> list[LoopIteratorVar]:
-    """The iterators among the arguments."""
+def _inner(var: LoopIteratorVar, start: int, stop: int | None) -> list[LoopIteratorVar]:
+    """The iterators among the parts."""
     assert var.source is not None
-    count = len(var.value.__reduce__()[1])
-    var._trace.guard("LENGTH", ItemSource(ReduceSource(var.source), 1), count)
-    return [var.inner(index) for index in range(start, count)]
+    count = len(state_of(var.value))
+    var._trace.guard("LENGTH", StateSource(var.source), count)
+    return [var.inner(index) for index in range(count)[start:stop]]
 
 
 TAKERS: dict[type, Taker] = {
