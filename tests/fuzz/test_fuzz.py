@@ -15,7 +15,7 @@ from tests.fuzz.wide import generate_wide
 
 # Seeds that once showed a difference.
 FOUND: tuple[int, ...] = (25, 30, 1090, 2430, 13659, 14096, 14378)
-FOUND_WIDE: tuple[int, ...] = (8, 12, 1088, 1218, 790319, 1060228, 2241451)
+FOUND_WIDE: tuple[int, ...] = (8, 12, 1088, 1218, 790319, 1060228, 2241451, 2000505, 5003181, 5093497, 5152259)
 
 
 @pytest.mark.parametrize("seed", FOUND)
