@@ -19,7 +19,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_owner
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
