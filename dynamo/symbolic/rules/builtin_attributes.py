@@ -6,7 +6,8 @@ from __future__ import annotations
 import abc
 import builtins
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -40,34 +41,34 @@ def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     return tx.trace.construct_plain(tx, cls, list(args), kwargs)
 
 
-NO_CLASS = "isinstance() arg 2 must be a type, a tuple of types, or a union"
-
-
-def class_tuple(tx: SymbolicFrame, var: Var) -> Any:
-    """The class or nest of classes that isinstance and issubclass take."""
-    if isinstance(var, ClassVar):
-        return var.cls
-    if isinstance(var, TupleVar):
-        return tuple(class_tuple(tx, item) for item in var.items)
-    value = getattr(var, "value", None) or getattr(var, "real", None)
+def any_class(
+    tx: SymbolicFrame, function: str, classes: Var, test: Callable[[type], bool]
+) -> bool:
+    """Whether a class passes of those that isinstance and issubclass take: they stop at the first,
+    so that what stands behind it may be no class."""
+    if isinstance(classes, ClassVar):
+        return test(classes.cls)
+    if isinstance(classes, TupleVar):
+        return any(any_class(tx, function, item, test) for item in classes.items)
+    value = getattr(classes, "value", None) or getattr(classes, "real", None)
     if isinstance(value, types.UnionType):
-        return value
-    if isinstance(var, ConstVar):
-        tx.trace.raise_exception(TypeError, NO_CLASS)
-    raise Break("call_of_unknown_function", f"isinstance with {var!r}")
+        return any(test(type(None) if kind is None else kind) for kind in value.__args__)
+    if isinstance(classes, ConstVar):
+        what = "type" if function == "isinstance" else "class"
+        some = "types" if what == "type" else "classes"
+        tx.trace.raise_exception(
+            TypeError, f"{function}() arg 2 must be a {what}, a tuple of {some}, or a union")
+    raise Break("call_of_unknown_function", f"{function} with {classes!r}")
 
 
 @rule([isinstance])
 def isinstance_(tx: SymbolicFrame, var: Var, classes: Var) -> Var:
-    kinds, cls = class_tuple(tx, classes), var.python_type()
-    return ConstVar(bool(is_instance(tx, var, cls, kinds)))
+    cls = var.python_type()
+    return ConstVar(any_class(
+        tx, "isinstance", classes, lambda kind: bool(is_instance(tx, var, cls, kind))))
 
 
-def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: Any) -> bool:
-    if isinstance(kinds, tuple):
-        return any(is_instance(tx, var, cls, kind) for kind in kinds)
-    if isinstance(kinds, types.UnionType):
-        return any(is_instance(tx, var, cls, kind) for kind in kinds.__args__)
+def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
     if cls is kinds:
         return True
     check = own_check(tx, kinds, "__instancecheck__")
@@ -131,18 +132,12 @@ KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parame
 def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     if not isinstance(cls, ClassVar):
         tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
-    if isinstance(classes, ConstVar):
-        message = "issubclass() arg 2 must be a class, a tuple of classes, or a union"
-        tx.trace.raise_exception(TypeError, message)
-    return ConstVar(is_subclass_of(tx, cls, class_tuple(tx, classes)))
+    return ConstVar(any_class(
+        tx, "issubclass", classes, lambda kind: is_subclass_of(tx, cls, kind)))
 
 
-def is_subclass_of(tx: SymbolicFrame, cls: ClassVar, kinds: Any) -> bool:
-    if isinstance(kinds, types.UnionType):
-        kinds = kinds.__args__
-    if isinstance(kinds, tuple):
-        return any(is_subclass_of(tx, cls, kind) for kind in kinds)
-    check = own_check(tx, kinds, "__subclasscheck__") if isinstance(kinds, type) else None
+def is_subclass_of(tx: SymbolicFrame, cls: ClassVar, kinds: type) -> bool:
+    check = own_check(tx, kinds, "__subclasscheck__")
     if check is not None:
         return tx.call(check, [cls], {}).truth(tx)
     return is_subclass(tx, cls.cls, kinds)
