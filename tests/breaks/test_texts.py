@@ -45,7 +45,7 @@ def suspended(x: torch.Tensor) -> Any:
     return x + next(numbers), numbers
 
 
-FOUND = iter([1, 2, 3])
+FOUND = iter({1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0})
 # name -> (function, what the text says happened)
 TEXTS: dict[str, tuple[Any, str]] = {
     "branch": (branch, "a branch depends on the values in a tensor: a tensor (bool, shape ())."),
@@ -60,7 +60,7 @@ TEXTS: dict[str, tuple[Any, str]] = {
                  "a function is called that is excluded from compiling: excluded: dynamo.disable."),
     "explicit": (lambda x: (x + 1, dynamo.graph_break()), "graph_break() was called."),
     "iterator": (lambda x: x + next(FOUND),
-                 "a value of a kind that the compiler does not know is used: list_iterator."),
+                 "a value of a kind that the compiler does not know is used: set_iterator."),
     "locals": (lambda x: (x + 1, sorted(locals())), "the local variables are looked at as a whole."),
     "caught": (failing, "an operation may fail by the values in a tensor, and the program catches it: "
                         "linalg_cholesky."),
