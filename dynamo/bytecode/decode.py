@@ -138,14 +138,6 @@ def _is_cell(raw: RawCode, name: str) -> bool:
     return name in raw.freevars or name in raw.cellvars
 
 
-def _slot_pair(raw: RawCode, item: Raw, op: str) -> list[Piece]:
-    first, second = op.split("_FAST")[0], "LOAD" if op.endswith("LOAD_FAST") else "STORE"
-    pieces = []
-    for verb, name in ((first, item.slots[0]), (second, item.slots[1])):
-        pieces += _slot(raw, Raw("", slots=(name,)), f"{verb}_FAST")
-    return pieces
-
-
 # Kind of argument -> the pieces that an instruction is read as.
 ARGUMENTS: dict[str, Callable[[RawCode, Raw, str], list[Piece]]] = {
     "none": lambda raw, item, op: [(op, None)],
@@ -155,7 +147,6 @@ ARGUMENTS: dict[str, Callable[[RawCode, Raw, str], list[Piece]]] = {
     "name": lambda raw, item, op: [(op, raw.names[item.arg])],
     "method": lambda raw, item, op: [(op, (raw.names[item.arg], NULL_PLACE))],
     "slot": _slot,
-    "slot_pair": _slot_pair,
     "jump": lambda raw, item, op: [(op, None)],
     "compare": lambda raw, item, op: [(op, COMPARISONS[item.arg >> VERSION.compare_shift])],
     "binary": lambda raw, item, op: [(op, BINARY[item.arg])],

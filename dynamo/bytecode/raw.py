@@ -31,7 +31,7 @@ class Raw:
     """One real instruction.
 
     arg: the plain argument, where none of the next two replaces it.
-    slots: names of the locals or cells that the argument stands for (two for paired opcodes).
+    slots: name of the local or cell that the argument stands for (two while paired ones are read).
     target: where a jump goes.
     """
 
@@ -149,6 +149,7 @@ def disassemble(code: CodeType) -> RawCode:
         if inside:
             entry = Protected(inside[0], inside[-1], at_unit[handler], depth, lasti)
             raw.protected.append(entry)
+    _split_pairs(raw)
     return raw
 
 
@@ -186,6 +187,25 @@ def _read_instructions(
     return at_unit, jumps
 
 
+def _split_pairs(raw: RawCode) -> None:
+    """An opcode for two slots becomes two opcodes: a trace may end between them, and its second
+    slot may have a number above 15 in new code."""
+    seconds: dict[int, Raw] = {}
+    for item in raw.instructions:
+        if len(item.slots) == 2:
+            first, second = item.slots
+            verb, other = item.name.split("_FAST")[:2]
+            rest = Raw(f"{other.lstrip('_')}_FAST", slots=(second,), position=item.position)
+            item.name, item.slots = f"{verb}_FAST", (first,)
+            seconds[id(item)] = rest
+    if seconds:
+        raw.instructions[:] = [
+            part for item in raw.instructions for part in (item, seconds.get(id(item))) if part
+        ]
+        for entry in raw.protected:
+            entry.last = seconds.get(id(entry.last), entry.last)
+
+
 def read_exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
     """(start, length, handler, depth, lasti) of each entry, in code units."""
     stream = iter(table)
@@ -211,12 +231,9 @@ def _read_varint(byte: int, stream: Iterator[int]) -> int:
 def assemble(raw: RawCode) -> CodeType:
     """The code object of an edited list."""
     slots = {name: index for index, name in enumerate(raw.slot_names())}
-    raw.instructions[:] = [part for item in raw.instructions for part in _unpaired(item, slots)]
     for instruction in raw.instructions:
-        places = instruction.slots
-        if places:
-            first = slots[places[0]]
-            instruction.arg = first if len(places) == 1 else first << 4 | slots[places[1]]
+        if instruction.slots:
+            instruction.arg = slots[instruction.slots[0]]
     starts, length = _lay_out(raw.instructions)
     return CodeType(
         raw.argcount,
@@ -238,17 +255,6 @@ def assemble(raw: RawCode) -> CodeType:
         raw.freevars,
         raw.cellvars,
     )
-
-
-def _unpaired(instruction: Raw, slots: dict[str, int]) -> tuple[Raw, ...]:
-    """An opcode for two slots as two opcodes where the second slot does not fit into four bits."""
-    if len(instruction.slots) < 2 or slots[instruction.slots[1]] < 16:
-        return (instruction,)
-    first, second = instruction.slots
-    verb, other = instruction.name.split("_FAST")[:2]
-    rest = Raw(f"{other.lstrip('_')}_FAST", slots=(second,), position=instruction.position)
-    instruction.name, instruction.slots = f"{verb}_FAST", (first,)
-    return instruction, rest
 
 
 def _size(instruction: Raw) -> int:

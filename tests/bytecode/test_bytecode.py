@@ -37,6 +37,8 @@ def all_codes() -> list[types.CodeType]:
 def test_round_trip_loses_nothing() -> None:
     for code in all_codes():
         again = assemble(disassemble(code))
+        if VERSION.slot_pair_ops:  # the first reading makes two opcodes of each of these
+            code, again = again, assemble(disassemble(again))
         assert again.co_code == code.co_code
         assert again.co_exceptiontable == code.co_exceptiontable
         assert list(again.co_positions()) == list(code.co_positions())
@@ -45,7 +47,7 @@ def test_round_trip_loses_nothing() -> None:
 
 def test_each_opcode_has_a_row() -> None:
     real = {name for name, number in VERSION.opmap.items() if number < 256}
-    assert real == set(VERSION.rows)
+    assert real == set(VERSION.rows) | VERSION.slot_pair_ops
 
 
 @pytest.mark.parametrize("version", KNOWN, ids=lambda version: f"{version[0]}.{version[1]}")
@@ -58,8 +60,7 @@ def test_each_normalised_opcode_has_a_handler(version: tuple[int, int]) -> None:
     normalised = {op for op, kind in facts.rows.values() if not kind.startswith("intrinsic")}
     normalised |= {*module.INTRINSICS_1.values(), *module.INTRINSICS_2.values()}
     normalised |= {"LOAD_CLOSURE", "STORE_CLOSURE", "LOAD_METHOD"}
-    paired = set(facts.slot_pair_ops)
-    assert normalised - paired <= set(HANDLERS), normalised - paired - set(HANDLERS)
+    assert normalised <= set(HANDLERS), normalised - set(HANDLERS)
 
 
 def test_decode_calls_with_keywords() -> None:

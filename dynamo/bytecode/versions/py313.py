@@ -8,7 +8,6 @@ from dynamo.bytecode.versions.py312 import JUMPS, ROWS_SINCE_312
 ROWS: dict[str, Row] = {
     **{name: row for name, row in ROWS_SINCE_312.items() if name != "LOAD_CLOSURE"},
     **_same("none", "TO_BOOL"),
-    **_same("slot_pair", "LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST"),
     "CALL_KW": ("CALL_KW", "int"),
     "CONVERT_VALUE": ("CONVERT_VALUE", "int"),
     "FORMAT_SIMPLE": ("FORMAT_VALUE", "format_simple"),
