@@ -214,26 +214,22 @@ def written(targets: tuple[torch.Tensor, ...]) -> None:
 
 def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
     """True where a mutated tensor overlaps with another of the tensors."""
-    storages: dict[int, list[torch.Tensor]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     for tensor in mutated:
-        storages.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-    for group in storages.values():
-        if len(group) > 1 and _overlap(group, group):
+        known = spans.setdefault(tensor.untyped_storage()._cdata, [])
+        span = _span(tensor)
+        if _meets(span, known):
             return True
+        known.append(span)
     for tensor in others:
-        group = storages.get(tensor.untyped_storage()._cdata, [])
-        if group and _overlap(group, [tensor]):
+        known = spans.get(tensor.untyped_storage()._cdata, [])
+        if known and _meets(_span(tensor), known):
             return True
     return False
 
 
-def _overlap(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    spans = [(*_span(one), one) for one in ones]
-    for other in others:
-        start, stop = _span(other)
-        if any(o is not other and b < stop and start < e for b, e, o in spans):
-            return True
-    return False
+def _meets(span: tuple[int, int], known: list[tuple[int, int]]) -> bool:
+    return any(start < span[1] and span[0] < stop for start, stop in known)
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -232,3 +232,11 @@ def fold_torch_state() -> None:
 
 
 fold_torch_state()
+
+
+@rule([torch.Tensor._is_view])
+def is_view(tx: SymbolicFrame, var: Var) -> Var:
+    """Known of what the program makes; no guard knows it of a tensor from outside."""
+    if not isinstance(var, TensorVar) or var.source is not None:
+        raise Break("attribute_unknown", f"_is_view of {var!r}")
+    return ConstVar(var.fake._is_view())
