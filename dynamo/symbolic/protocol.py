@@ -298,9 +298,9 @@ class ObjectProtocol:
             raise Break("argument_mismatch", f"{cls.__name__}() takes no keyword arguments")
         elif isinstance(made, ExceptionVar):
             made.args = list(args)
-        elif isinstance(new, types.FunctionType):
-            pass  # it has taken the arguments, too
-        elif kwargs or (args and new is object.__new__):
+        elif not isinstance(new, types.FunctionType) and (
+            kwargs or (args and new is object.__new__)
+        ):
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
 

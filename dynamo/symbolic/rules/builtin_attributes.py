@@ -52,7 +52,7 @@ def any_class(
         return any(any_class(tx, function, item, test) for item in classes.items)
     value = getattr(classes, "value", None) or getattr(classes, "real", None)
     if isinstance(value, types.UnionType):
-        return any(test(type(None) if kind is None else kind) for kind in value.__args__)
+        return any(test(kind) for kind in value.__args__)
     if isinstance(classes, ConstVar):
         what = "type" if function == "isinstance" else "class"
         some = "types" if what == "type" else "classes"
