@@ -78,23 +78,20 @@ def _drop(rebuilder: Rebuilder) -> None:
 
 def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
     emitter = rebuilder.emitter
+    hidden = effect.raw and is_hidden(effect.target.python_type(), effect.name)
+    if effect.value is None or effect.renewed:
+        delete = delete_hidden if hidden else delete_attribute
+        rebuilder.call_const(delete, effect.target, effect.name)
+        _drop(rebuilder)
     if not effect.raw:
         if effect.value is not None:
             rebuilder.load(effect.value)
             rebuilder.load(effect.target)
             emitter.store_attr(effect.name)
-        else:
-            rebuilder.load(effect.target)
-            emitter.delete_attr(effect.name)
-        return
-    hidden = is_hidden(effect.target.python_type(), effect.name)
-    if effect.value is None:
-        delete = delete_hidden if hidden else delete_attribute
-        rebuilder.call_const(delete, effect.target, effect.name)
-    else:
+    elif effect.value is not None:
         store = store_hidden if hidden else raw_store(effect.target)
         rebuilder.call_const(store, effect.target, effect.name, effect.value)
-    _drop(rebuilder)
+        _drop(rebuilder)
 
 
 def raw_store(target: Any) -> Any:
@@ -218,12 +215,13 @@ def grow(rebuilder: Rebuilder, effect: tr.GrowEffect) -> None:
 
 def store_global(rebuilder: Rebuilder, effect: tr.StoreGlobalEffect) -> None:
     emitter = rebuilder.emitter
-    if effect.value is None:  # the name may have been made in the trace, too
+    if effect.value is None or effect.renewed:  # the name may have been made in the trace, too
         emitter.start_call_const(dict.pop)
         for part in (effect.module_globals, effect.name, None):
             emitter.load_const(part)
         emitter.call(3)
         _drop(rebuilder)
+    if effect.value is None:
         return
     rebuilder.load(effect.value)
     emitter.load_const(effect.module_globals)

@@ -2,14 +2,16 @@
 
 Every mutation of a Var is announced here first. The Var itself holds the new state (so later reads
 see it); this table remembers which places must be written when the frame ends. A repeated write to
-one place keeps only the last, at the position of the last write. Effects on objects that were made
-in the trace count only when the object is reachable from outside.
+one place keeps only the last, at the position of the last write; a name keeps the position of its
+first, as in a dict. Effects on objects that were made in the trace count only when the object is
+reachable from outside.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from dynamo.hook import Disabled
@@ -51,6 +53,18 @@ class Effects:
         self._places.pop(place, None)
         self._places[place] = effect
 
+    def _write_name(self, place: Hashable, effect: StoreAttrEffect | StoreGlobalEffect) -> None:
+        """A name that was deleted and is set again stands last; one that is only set again stays
+        where it stands."""
+        before: Any = self._places.get(place)
+        if before is None or effect.value is None:
+            self._write(place, effect)
+        elif before.value is None:
+            self._write(place, replace(effect, renewed=True))
+        else:
+            self.clock += 1
+            self._places[place] = replace(effect, renewed=before.renewed)
+
     # -- announcing -------------------------------------------------------------------------
 
     def tick(self) -> None:
@@ -59,7 +73,7 @@ class Effects:
 
     def store_attr(self, target: Var, name: str, value: Var | None, raw: bool = True) -> None:
         """Attribute `name` of the target becomes `value` (None: deleted)."""
-        self._write(("attr", target, name), StoreAttrEffect(target, name, value, raw))
+        self._write_name(("attr", target, name), StoreAttrEffect(target, name, value, raw))
 
     def change_contents(self, target: Var) -> None:
         """The contents of a list, dict, set or deque change."""
@@ -85,7 +99,7 @@ class Effects:
         """A module-level name becomes `value` (None: deleted)."""
         self._globals[id(module_globals), name] = value
         effect = StoreGlobalEffect(module_globals, name, value)
-        self._write(("global", id(module_globals), name), effect)
+        self._write_name(("global", id(module_globals), name), effect)
 
     def consume(self, iterator: Var, count: int) -> None:
         """In all, `count` items were taken from a real iterator (-1: it has ended)."""
@@ -247,7 +261,7 @@ def _in_words(effect: Effect) -> str:
 
 def _is_undone(effect: Effect) -> bool:
     """True where an attribute of a real object has got its old value again."""
-    if not isinstance(effect, StoreAttrEffect) or effect.value is None:
+    if not isinstance(effect, StoreAttrEffect) or effect.value is None or effect.renewed:
         return False
     real = getattr(effect.target, "real", None)
     own = None if real is None else instance_dict(real)

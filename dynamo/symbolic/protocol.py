@@ -48,7 +48,7 @@ from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, Tupl
 from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner, full_name
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
-from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 from dynamo.symbolic.variables.values import value_base, value_in, value_unless
@@ -367,6 +367,8 @@ class ObjectProtocol:
 
     def get_function_attr(self, tx: SymbolicFrame, var: FunctionVar, name: str) -> Var:
         """`function.name`."""
+        if name == "__dict__":
+            return InstanceDictVar(var)
         if name in var.written:
             value = var.written[name]
             if value is not None:
@@ -399,8 +401,6 @@ class ObjectProtocol:
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
         if name == "__type_params__" and sys.version_info >= (3, 12):
             return tx.trace.make_tuple([])
-        if name == "__dict__":
-            return DictVar.from_names({k: v for k, v in var.written.items() if v is not None})
         if not hasattr(types.FunctionType, name):
             tx.trace.raise_exception(
                 AttributeError, f"'function' object has no attribute '{name}'")

@@ -58,12 +58,14 @@ class StoreAttrEffect(Effect):
     """`object.name = value` without running user code (value None: delete).
 
     raw: True bypasses `__setattr__` (object.__setattr__), because the user's own ran in the trace.
+    renewed: it was deleted before, and so stands last.
     """
 
     target: Var
     name: str
     value: Var | None
     raw: bool = True
+    renewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,15 @@ class StoreItemEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StoreGlobalEffect(Effect):
-    """`globals[name] = value` (None: delete); module_globals is the real dict, kept by the code."""
+    """`globals[name] = value` (None: delete); module_globals is the real dict, kept by the code.
+
+    renewed: as for attributes.
+    """
 
     module_globals: dict[str, Any]
     name: str
     value: Var | None
+    renewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

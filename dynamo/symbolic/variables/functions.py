@@ -28,6 +28,7 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class FunctionVar(Var):
         self.real = real
         self._trace = trace
         self.written: dict[str, Var | None] = {}
+        self.renewed: set[str] = set()  # names that were deleted and set again
         if real is not None:
             self.code: types.CodeType = real.__code__
             self.globals: dict[str, Any] = real.__globals__
@@ -254,13 +256,59 @@ class FunctionVar(Var):
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         if name in FIXED_FUNCTION_PARTS:
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
-        tx.trace.effects.store_attr(self, name, value, raw=False)
-        self.written[name] = value
+        self._write(tx, name, value)
 
     def del_attr(self, tx: SymbolicFrame, name: str) -> None:
         self.get_attr(tx, name)
-        tx.trace.effects.store_attr(self, name, None, raw=False)
-        self.written[name] = None
+        self._write(tx, name, None)
+
+    def _write(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        tx.trace.effects.store_attr(self, name, value, raw=False)
+        if name in self.written and self.written[name] is None:
+            del self.written[name]
+            self.renewed.add(name)
+        self.written[name] = value
+
+    # -- the instance dict --------------------------------------------------------------------
+
+    def own_names(self, tx: SymbolicFrame) -> list[str]:
+        """Names in `__dict__`, in order."""
+        names: dict[str, None] = {}
+        if self.real is not None:
+            names = dict.fromkeys(self.real.__dict__)
+            tx.trace.guard("DICT_KEYS", self._own_place(), tuple(names))
+        for name, value in self.written.items():
+            if find_in_mro(types.FunctionType, name) is not None:
+                continue
+            if value is None or name in self.renewed:
+                names.pop(name, None)
+            if value is not None:
+                names[name] = None
+        return list(names)
+
+    def read_own(self, tx: SymbolicFrame, name: str) -> Var | None:
+        """An entry of `__dict__`, None where there is none (which is guarded)."""
+        if find_in_mro(types.FunctionType, name) is not None:
+            raise Break("attribute_unknown", f"{name} in the __dict__ of {self!r}")
+        if name in self.written or self.real is None:
+            return self.written.get(name)
+        if name in self.real.__dict__:
+            place = ItemSource(self._own_place(), name)
+            return tx.trace.wrap_named(self.real.__dict__[name], place)
+        tx.trace.guard("DICT_LACKS", self._own_place(), name)
+        return None
+
+    def _own_place(self) -> DictSource:
+        if self.source is None:
+            raise Break("attribute_unknown", f"__dict__ of {self!r}")
+        self.guard()
+        return DictSource(self.source)
+
+    def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        """Sets (None: deletes) an entry of `__dict__`."""
+        if find_in_mro(types.FunctionType, name) is not None:
+            raise Break("attribute_store_unknown", f"{name} in the __dict__ of {self!r}")
+        self._write(tx, name, value)
 
 
 FIXED_FUNCTION_PARTS = frozenset({"__code__", "__globals__", "__closure__", "__kwdefaults__"})

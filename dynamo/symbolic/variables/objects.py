@@ -28,6 +28,7 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+    from dynamo.symbolic.variables.functions import FunctionVar
 
 PythonFunction = (types.FunctionType,)
 
@@ -36,7 +37,8 @@ class ObjectVar(Var):
     """An instance of a user's class.
 
     cls: its exact type; real: the existing instance, None for one made in the trace.
-    written: attributes set in the trace (None: deleted); content: the built-in part, if any.
+    written: attributes set in the trace (None: deleted), renewed: those that were deleted before;
+    content: the built-in part, if any.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ObjectVar(Var):
         self._trace = trace
         self.content = content
         self.written: dict[str, Var | None] = {}
+        self.renewed: set[str] = set()
 
     def describe(self) -> str:
         return f"an object of class {self.cls.__qualname__}"
@@ -95,9 +98,9 @@ class ObjectVar(Var):
         for name, value in self.written.items():
             if find_in_mro(self.cls, name).__class__ is types.MemberDescriptorType:
                 continue
-            if value is None:
+            if value is None or name in self.renewed:
                 names.pop(name, None)
-            else:
+            if value is not None:
                 names[name] = None
         return list(names)
 
@@ -137,7 +140,9 @@ class ObjectVar(Var):
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
         self.python_type()
         tx.trace.effects.store_attr(self, name, value)
-        self.written.pop(name, None)
+        if name in self.written and self.written[name] is None:
+            del self.written[name]
+            self.renewed.add(name)
         self.written[name] = value
 
     # -- protocol ---------------------------------------------------------------------------
@@ -367,7 +372,7 @@ class InstanceDictVar(Var):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.get_builtin_attr(tx, self, name)
 
-    def __init__(self, owner: ObjectVar) -> None:
+    def __init__(self, owner: ObjectVar | FunctionVar) -> None:
         super().__init__()
         self.owner = owner
 
