@@ -62,6 +62,9 @@ def interpolate(
     if not is_open or operator is None or not plain:
         return functional.interpolate(
             input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+    if any(type(extent) is int and extent == 0 for extent in input.shape[1:]):
+        found = list(input.shape)  # torch's Python version of the operator asks no such thing
+        raise RuntimeError(f"Non-empty {rank + 2}D data tensor expected but got sizes {found}")
     if factors is not None:
         sizes = [_scaled(n, f) for n, f in zip(input.shape[2:], factors, strict=True)]
     scales = factors if factors and not recompute_scale_factor else [None] * rank

@@ -18,6 +18,7 @@ from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Tensor
 
 aten = torch.ops.aten
+FLOAT_SIXTH = 0.1666666716337204  # the float32 next to 1/6
 
 
 class Arithmetic:
@@ -121,14 +122,19 @@ def relu6(call: Call, x: Tensor) -> Any:
     return hardtanh(call, x, 0, 6)
 
 
+def _sixth(x: Tensor, v: Arithmetic) -> Arithmetic:
+    """A sixth of it; ATen's GPU kernels multiply by a float32, for all dtypes."""
+    return v / 6.0 if x.layout.device.type == "cpu" else v * FLOAT_SIXTH
+
+
 @lowering(aten.hardsigmoid.default)
 def hardsigmoid(call: Call, x: Tensor) -> Any:
-    return _apply(call, [x], lambda v: (v + 3.0).clamp(0.0, 6.0) / 6.0, 6)
+    return _apply(call, [x], lambda v: _sixth(x, (v + 3.0).clamp(0.0, 6.0)), 6)
 
 
 @lowering(aten.hardswish.default)
 def hardswish(call: Call, x: Tensor) -> Any:
-    return _apply(call, [x], lambda v: v * (v + 3.0).clamp(0.0, 6.0) / 6.0, 7)
+    return _apply(call, [x], lambda v: _sixth(x, v * (v + 3.0).clamp(0.0, 6.0)), 7)
 
 
 @lowering(aten.leaky_relu.default)

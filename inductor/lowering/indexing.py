@@ -111,8 +111,13 @@ def _typed(compute: Any, held: torch.dtype) -> Any:
     return lambda ops, indices: ops.to_dtype(compute(ops, indices), held)
 
 
+NOTHING = "an axis without elements: ATen says what is wrong"
+
+
 @lowering(aten.embedding.default)
 def embedding(call: Call, weight: Tensor, indices: Tensor, *rest: Any) -> Any:
+    if weight.size[0] == 0:
+        return call.refuse(NOTHING)
     weight.realize()
     rank = len(indices.size)
 
@@ -129,6 +134,8 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
     if not x.size or not index.size:
         return call.refuse("no dimension")
     axis = dim % len(x.size)
+    if x.size[axis] == 0:
+        return call.refuse(NOTHING)
     x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
@@ -143,6 +150,8 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     if not x.size or not index.size:
         return call.refuse("no dimension")
     axis = dim % len(x.size)
+    if x.size[axis] == 0:
+        return call.refuse(NOTHING)
     x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
@@ -168,6 +177,8 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
     if plan is None or why:
         return call.refuse(why or "a mask as an index")
     axes, first = plan
+    if any(x.size[axis] == 0 for axis in axes):
+        return call.refuse(NOTHING)
     x.realize()
     picked = [index for index in indices if index is not None]
     extra = max(len(index.size) for index in picked)

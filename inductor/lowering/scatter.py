@@ -15,7 +15,7 @@ import torch
 
 from inductor.ir.body import Ops
 from inductor.ir.index import flatten
-from inductor.lowering.indexing import _index_plan, _places, replaced
+from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
 from inductor.lowering.pointwise import broadcast, broadcast_sizes
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
@@ -59,6 +59,8 @@ def index_put(
     if plan is None or why:
         return call.refuse(why or "a mask as an index")
     axes, first = plan
+    if any(x.size[axis] == 0 for axis in axes):
+        return call.refuse(NOTHING)
     picked = [index for index in indices if index is not None]
     chosen = broadcast_sizes([index.size for index in picked])
     others = [size for axis, size in enumerate(x.size) if axis not in axes]
@@ -79,6 +81,8 @@ def index_add(
     if why or alpha != 1 or not fits:
         return call.refuse(why or "a factor, or a number")
     axis = dim % len(x.size)
+    if x.size[axis] == 0:
+        return call.refuse(NOTHING)
 
     def place(ops: Ops, where: Indices) -> Indices:
         value = ops.to_dtype(index.load(ops, (where[axis],)), torch.int64)
@@ -93,6 +97,8 @@ def scatter_add(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) 
     if why or not x.size or 0 in index.size:
         return call.refuse(why or "a number")
     axis = dim % len(x.size)
+    if x.size[axis] == 0:
+        return call.refuse(NOTHING)
 
     def place(ops: Ops, where: Indices) -> Indices:
         return replaced(where, axis, ops.indirect(index.load(ops, where), x.size[axis], wrap=False))

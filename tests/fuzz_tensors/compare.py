@@ -136,8 +136,9 @@ def backward(tensors: list[Any], leaves: list[torch.Tensor], outcome: Outcome) -
             if x.grad_fn is None:
                 continue
             outputs.append(x)
-            random = torch.randn(x.shape, generator=torch.Generator().manual_seed(n), dtype=torch.complex64 if x.is_complex() else None)
-            grads.append(random.to(x.dtype))
+            dtype = torch.complex64 if x.is_complex() else None
+            random = torch.randn(x.shape, generator=torch.Generator().manual_seed(n), dtype=dtype, device="cpu")
+            grads.append(random.to(x.device, x.dtype))
     if not outputs or not leaves:
         return
     try:
@@ -250,7 +251,7 @@ class Shaker:
     def shake(self, x: torch.Tensor) -> None:
         if x.is_inference() or (x.is_leaf and x.requires_grad):
             return
-        noise = torch.randn(x.shape, generator=self.generator).to(x.dtype)
+        noise = torch.randn(x.shape, generator=self.generator, device="cpu").to(x.device, x.dtype)
         x.data.mul_(1 + 2 * torch.finfo(x.dtype).eps * noise)
 
 

@@ -16,6 +16,7 @@ import torch
 from tests.fuzz_tensors.program import Input, Program
 
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 1e-30, 3e4)
+HERE = torch.device("cpu")  # random numbers are drawn here, for all devices
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def make_inputs(program: Program, call: int, exact: bool = False, noise: float =
                 made[spec.name] = eval(spec.layout, {"x": made[spec.of], "torch": torch})
                 continue
         seed = zlib.crc32(f"{program.seed} {spec.name} {call}".encode())
-        data = _values(spec, sizes, torch.Generator().manual_seed(seed))
+        data = _values(spec, sizes, torch.Generator().manual_seed(seed)).to(torch.get_default_device())
         if data.is_floating_point() or data.is_complex():
             if exact:
                 data = data.to(torch.complex128 if data.is_complex() else torch.float64)
@@ -53,7 +54,7 @@ def make_inputs(program: Program, call: int, exact: bool = False, noise: float =
 def _values(spec: Input, sizes: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     shape = [sizes["abc".index(d)] if isinstance(d, str) else d for d in spec.shape]
     dtype = getattr(torch, spec.dtype)
-    draw: Any = lambda low, high: torch.randint(low, high, shape, generator=generator)  # noqa: E731
+    draw: Any = lambda low, high: torch.randint(low, high, shape, generator=generator, device=HERE)  # noqa: E731
     if dtype is torch.bool:
         return draw(0, 2) > 0
     if not (dtype.is_floating_point or dtype.is_complex):
@@ -63,9 +64,9 @@ def _values(spec: Input, sizes: tuple[int, ...], generator: torch.Generator) -> 
         return draw(0 if dtype is torch.uint8 else -4, 9).to(dtype)
     if spec.values == "ties":
         return draw(-2, 3).to(dtype)
-    data = torch.randn(shape, generator=generator, dtype=torch.complex64 if dtype.is_complex else torch.float32)
+    data = torch.randn(shape, generator=generator, dtype=torch.complex64 if dtype.is_complex else torch.float32, device=HERE)
     if spec.values == "special":
-        picked = torch.tensor(SPECIAL)[draw(0, len(SPECIAL))]
+        picked = torch.tensor(SPECIAL, device=HERE)[draw(0, len(SPECIAL))]
         data = torch.where(draw(0, 2) > 0, picked.to(data.dtype), data)
     return data.to(dtype)
 

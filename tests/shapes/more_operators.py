@@ -78,7 +78,7 @@ OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "take": lambda x: x.take(torch.tensor([0, 1])),
     "take_along_dim": lambda x: x.take_along_dim(x.argsort(0), 0),
     "index_add": lambda x: x.index_add(0, torch.tensor([0, 0]), x[:2]),
-    "index_fill": lambda x: x.index_fill(0, torch.tensor([0]), 3.0),
+    "index_fill": lambda x: x.index_fill(0, torch.arange(x.shape[0])[:1], 3.0),
     "scatter_add": lambda x: torch.zeros_like(x).scatter_add(0, torch.zeros_like(x).long(), x),
     "scatter_reduce": lambda x: x.scatter_reduce(0, torch.zeros_like(x).long(), x, "amax"),
     "slice_scatter": lambda x: x.slice_scatter(x[1:] * 2, 0, 1),

@@ -53,7 +53,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "narrow": lambda x: x.narrow(0, 1, x.size(0) - 1),
     "index_select": lambda x: x.index_select(0, torch.arange(x.shape[0] - 1, -1, -1)),
     "gather": lambda x: x.gather(0, torch.zeros(1, x.shape[1], dtype=torch.long)),
-    "scatter": lambda x: torch.zeros_like(x).scatter(0, torch.zeros_like(x).long(), x),
+    "scatter": lambda x: torch.zeros_like(x).scatter(0, torch.arange(x.shape[0])[:, None].expand(x.shape), x),
     "index by tensor": lambda x: x[torch.arange(x.shape[0])],
     "index_put": lambda x: x.clone().index_put((torch.tensor([0]),), torch.tensor(1.0)),
     "set rows": lambda x: set_rows(x.clone()),

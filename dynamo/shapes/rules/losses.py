@@ -66,7 +66,7 @@ def _log_sigmoid(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
     source = args[0].facts
-    if _alike([source]) is None:
+    if _alike([source]) is None or source.device.type != "cpu":  # the buffer of others is empty
         return None
     made = contiguous(cache, source.size, source.dtype, source.device)
     return Several(tuple, (made, made))
