@@ -20,7 +20,7 @@ from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.records import Compiler, Unsupported
 from dynamo.aot.runtime import without_grad, wrap_compiled
-from dynamo.aot.training import LazyBackward, make_function
+from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
 
 
@@ -116,5 +116,5 @@ def compile_training(
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
     world.forget_reals()
-    function = make_function(gm, joint, halves, forward, LazyBackward(halves, backward_compiler))
+    function = make_function(gm, joint, halves, forward, backward_compiler)
     return wrap_compiled(graph, function, gm.forward)

@@ -1,7 +1,8 @@
 """The partition: a joint graph is cut into a forward and a backward graph.
 
 In: a joint graph (decomposed or not) and a function that chooses what is saved (`min_cut`). Out: a
-`Partition`: both modules, and what goes from one to the other. Rules of the choice:
+`Partition`: the modules, and what goes from one to the other; backward is one module for each of the
+joint graph's groups (`groups.py`). Rules of the choice:
 
 - Backward recomputes cheap elementwise operations and views only, never random ones, reductions,
   products, convolutions, attention, and none that it would have to write to memory again for such
@@ -15,8 +16,8 @@ In: a joint graph (decomposed or not) and a function that chooses what is saved 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -24,26 +25,35 @@ from torch import fx
 
 from dynamo.aot.fakes import is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, remove_dead_code
+from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Forward and backward.
+class Backward:
+    """The backward of a group.
 
-    forward: the program's inputs -> (values..., extra saved values...).
-    backward: (saved..., tangents...) -> gradients.
-    saved: ("input", i) or ("output", i) of forward, in the order of backward's placeholders.
+    module: (saved..., tangents...) -> gradients, of all inputs that have one: None for other groups'.
+    outputs: the values of the program that the tangents belong to.
+    saved: ("input", i) or ("output", i) of forward, in the order of the module's placeholders.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders
         follow those of saved. Empty for static sizes.
     """
 
-    forward: fx.GraphModule
-    backward: fx.GraphModule
+    module: fx.GraphModule
+    outputs: tuple[int, ...]
     saved: tuple[tuple[str, int], ...]
     sizes: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """forward: the program's inputs -> (values..., extra saved values...)."""
+
+    forward: fx.GraphModule
+    backwards: tuple[Backward, ...]
 
 
 Cutter = Callable[["Halves"], list[fx.Node]]
@@ -85,12 +95,31 @@ def partition_joint(
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
+    groups = find_groups(joint)
+    backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
+    return Partition(forward, tuple(backwards))
+
+
+def _backward_of(
+    group: Group, joint: JointGraph, halves: Halves, saved: list[fx.Node],
+    known: Mapping[fx.Node, tuple[str, int]], table: SymbolTable | None,
+) -> Backward:
+    """The backward of a group, which saves what it needs."""
+    if len(group.outputs) < len(joint.tangents):
+        tangents = [node for node, tangent in zip(halves.tangents, joint.tangents, strict=True)
+                    if tangent.output in group.outputs]  # fmt: skip
+        gradients = [node if at in group.gradients else None
+                     for at, node in enumerate(halves.gradients)]  # fmt: skip
+        halves = replace(halves, tangents=tangents, gradients=gradients)
+        read = {given for node in _needed(halves, saved) for given in node.all_input_nodes}
+        saved = [node for node in saved if node in read or node in gradients]
     origins = tuple(known[node] for node in saved)
     if table is not None:
-        backward, sizes = _extract_backward(halves, saved, table)
-        return Partition(forward, backward, origins, sizes)
-    backward = _extract(module, [*saved, *halves.tangents], halves.gradients, effects=False)
-    return Partition(forward, backward, origins)
+        module, sizes = _extract_backward(halves, saved, table)
+        return Backward(module, group.outputs, origins, sizes)
+    given = [*saved, *halves.tangents]
+    module = _extract(halves.module, given, halves.gradients, effects=False)
+    return Backward(module, group.outputs, origins)
 
 
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:

@@ -179,9 +179,9 @@ class Bridge(torch.autograd.Function):
 
 
 def second_order(
-    gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...]
+    gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...], outputs: tuple[int, ...]
 ) -> SecondOrder | None:
-    """Where the program may run again, what does so."""
+    """Where the program may run again, what does so. outputs: the values to differentiate."""
     casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     bases = any(is_base for _, is_base in joint.plan.values)
     draws = any(
@@ -191,7 +191,8 @@ def second_order(
     )
     if casts or bases or draws or joint.mutations:
         return None
-    return SecondOrder(gm, joint, saved, _kept_results(joint))
+    results = tuple([at for at in _kept_results(joint) if at in outputs])
+    return SecondOrder(gm, joint, saved, results)
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:

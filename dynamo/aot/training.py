@@ -1,8 +1,11 @@
-"""Running a partitioned program under autograd: one `torch.autograd.Function` for each compile.
+"""Running a partitioned program under autograd: one `torch.autograd.Function` for each group of a compile.
 
 In: a `Partition` and compilers. Out: a callable from the program's inputs to the values of the
 forward graph (its outputs, then the new values of mutated inputs). With `create_graph=True` the
 captured program runs again to be differentiated twice, where it can (`second_order.py`).
+
+A function's edges lead to the inputs that it has gradients for, and no others: autograd goes on along
+edges that carry nothing, too, and what it meets there may have run its backward before.
 
 Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
 with the error of eager where one was written into meanwhile. Backward is compiled when it is first
@@ -20,7 +23,7 @@ from torch import fx
 
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
 from dynamo.aot.missing import without_tangents
-from dynamo.aot.partition import Partition
+from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.records import Compiler, Place, Unsupported
 from dynamo.aot.second_order import Refusal, second_order
 
@@ -30,8 +33,8 @@ keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ign
 class LazyBackward:
     """Compiles the backward module when first called, once for each set of outputs in use."""
 
-    def __init__(self, partition: Partition, compiler: Compiler) -> None:
-        self._partition = partition
+    def __init__(self, module: fx.GraphModule, compiler: Compiler) -> None:
+        self._module = module
         self._compiler = compiler
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
@@ -47,7 +50,7 @@ class LazyBackward:
         return compiled(*args)
 
     def _compile(self, missing: tuple[int, ...]) -> Callable[..., Any]:
-        module = self._partition.backward
+        module = self._module
         if missing:
             module = without_tangents(module, {tangent_name(output) for output in missing})
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -56,17 +59,45 @@ class LazyBackward:
 
 def make_function(
     gm: fx.GraphModule, joint: JointGraph, partition: Partition, forward: Callable[..., Any],
-    backward: LazyBackward,
+    compiler: Compiler,
 ) -> Callable[..., Any]:
     """The differentiable callable; gm: the program as it was captured."""
-    values = joint.values
-    inputs = tuple(at for kind, at in partition.saved if kind == "input")
-    outputs = tuple(at for kind, at in partition.saved if kind == "output")
-    order = _restore_order(partition)
-    sizes = partition.sizes
-    with_gradient = {tangent.output for tangent in joint.tangents}
-    without_gradient = tuple(at for at in range(values) if at not in with_gradient)
-    tangents = joint.tangents
+    if len(partition.backwards) == 1:
+        function = _make_node(gm, joint, partition.backwards[0], compiler, alone=True)
+        return lambda *args: function(forward, args)
+    functions = [_make_node(gm, joint, half, compiler, alone=False) for half in partition.backwards]
+    count = joint.values
+
+    def call(*args: Any) -> Any:
+        with torch.no_grad():
+            results = list(forward(*args))
+        shown = results[:count]
+        for half, function in zip(partition.backwards, functions, strict=True):
+            for at, value in zip(half.outputs, function(lambda *_: results, args), strict=True):
+                shown[at] = value
+        return tuple(shown)
+
+    return call
+
+
+def _make_node(
+    gm: fx.GraphModule, joint: JointGraph, half: Backward, compiler: Compiler, alone: bool
+) -> Callable[..., Any]:
+    """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs.
+
+    alone: it gives all values; the others are given by the other groups' nodes, or have no gradient.
+    """
+    backward = LazyBackward(half.module, compiler)
+    shown = tuple(range(joint.values)) if alone else half.outputs
+    inputs = tuple(at for kind, at in half.saved if kind == "input")
+    outputs = tuple(at for kind, at in half.saved if kind == "output")
+    # What the other nodes give has their history, which is none of this node's affair.
+    foreign = set() if alone else set(outputs) - set(half.outputs)
+    order = _restore_order(half)
+    sizes = half.sizes
+    tangents = [tangent for tangent in joint.tangents if tangent.output in half.outputs]
+    without_gradient = tuple(at for at in shown if at not in half.outputs)
+    place = {output: at for at, output in enumerate(shown)}
     gradients = joint.gradients
     arity = len(joint.reference.inputs)
     dirty = tuple(
@@ -74,49 +105,54 @@ def make_function(
         for mutation in joint.mutations
         if mutation.output is not None and joint.reference.histories[mutation.input]
     )
-    second = second_order(gm, joint, inputs)
+    cut = _without_edge(joint, half) - {given for given, _ in dirty}
+    if not set(inputs).isdisjoint(at for at, _ in dirty):
+        raise Unsupported("backward needs the old value of a mutated input")
+    second = second_order(gm, joint, inputs, half.outputs)
     if second is not None:
         outputs += tuple(at for at in second.results if at not in outputs)
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
-    known = second is not None or set(gradients) <= set(inputs)
-    marks = not known and with_gradient.isdisjoint(outputs)
-    if not set(inputs).isdisjoint(at for at, _ in dirty):
-        raise Unsupported("backward needs the old value of a mutated input")
+    known = second is not None or set(gradients) - cut <= set(inputs)
+    marks = not known and set(half.outputs).isdisjoint(outputs)
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:
+        def forward(ctx: Any, forward: Callable[..., Any], references: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
             ctx.set_materialize_grads(False)
-            saved = [args[at] for at in inputs] + [results[at] for at in outputs]
+            saved = [args[at] for at in inputs]
+            saved += [results[at].detach() if at in foreign else results[at] for at in outputs]
             mark = (torch.empty(0),) if marks else ()
             ctx.save_for_backward(*saved, *mark)
-            if second is not None:
-                ctx.kept = second.keep(args)
+            ctx.kept = references
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
             if not dirty:
-                return results[:values] + mark
-            shown = list(results[:values])
+                return (*[results[at] for at in shown], *mark)
+            given_back = [results[at] for at in shown]
             for given, at in dirty:
-                shown[at] = args[given].copy_(results[at])
+                given_back[at] = args[given].copy_(results[at])
             ctx.mark_dirty(*[args[given] for given, _ in dirty])
-            return (*shown, *mark)
+            return (*given_back, *mark)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
+            if all(grad is None for grad in grads):  # autograd came along an edge that carries nothing
+                return (None,) * (2 + arity)
             kept = ctx.saved_tensors
             if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
                 own = dict(zip(outputs, kept[len(inputs) :], strict=False))
-                again = second.gradients(ctx.kept, kept, own, grads)
+                each = [grads[place[at]] if at in place else None for at in range(joint.values)]
+                again = second.gradients(ctx.kept, kept, own, each)
                 if again is not None:
-                    return tuple(again)
+                    return None, None, *again
             given = [kept[at] for at in order]
             if sizes:
                 given += ctx.sizes
-            missing = tuple([t.output for t in tangents if grads[t.output] is None])
-            given += [_fit(grads[t.output], t) for t in tangents if grads[t.output] is not None]
+            tangent_grads = [(tangent, grads[place[tangent.output]]) for tangent in tangents]
+            missing = tuple([tangent.output for tangent, grad in tangent_grads if grad is None])
+            given += [_fit(grad, tangent) for tangent, grad in tangent_grads if grad is not None]
             with torch.no_grad():
                 found = backward(missing, *given)
             if second is not None and not keeps_graph():
@@ -124,13 +160,28 @@ def make_function(
             if torch.is_grad_enabled():
                 others = [] if second is None else second.history(ctx.kept)
                 found = Refusal.apply(len(found), *found, *kept, *others, *grads)
-            results: list[Any] = [None] * arity
+            results: list[Any] = [None] * (2 + arity)
             for at, grad in zip(gradients, found, strict=False):
-                results[at] = grad
+                results[2 + at] = grad
             return tuple(results)
 
     apply: Callable[..., Any] = CompiledFunction.apply
-    return (lambda *args: apply(*args)[:values]) if marks else apply
+    count = len(shown)
+
+    def call(forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        references = None if second is None else second.keep(args)
+        if cut:
+            args = tuple([given.detach() if at in cut else given for at, given in enumerate(args)])
+        results = apply(forward, references, *args)
+        return results[:count] if marks else results
+
+    return call
+
+
+def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
+    """The inputs that require a gradient, and get none from this half."""
+    found = half.module.graph.output_node().args[0]
+    return frozenset([at for at, grad in zip(joint.gradients, found, strict=True) if grad is None])
 
 
 def _read(inputs: tuple[Any, ...], place: Place) -> int:
@@ -138,9 +189,9 @@ def _read(inputs: tuple[Any, ...], place: Place) -> int:
     return inputs[index] if dim is None else inputs[index].shape[dim]  # type: ignore[no-any-return]
 
 
-def _restore_order(partition: Partition) -> tuple[int, ...]:
+def _restore_order(half: Backward) -> tuple[int, ...]:
     """Where each of backward's placeholders lies among the saved tensors: inputs come first."""
-    kinds = [kind for kind, _ in partition.saved]
+    kinds = [kind for kind, _ in half.saved]
     counts = {"input": 0, "output": kinds.count("input")}
     order = []
     for kind in kinds:
