@@ -1,8 +1,8 @@
 """Which outputs of a program autograd can tell apart: those that share no way back to an input.
 
-In: a joint graph. Out: its tangents and gradients in groups. A gradient of one group depends on no tangent
-of another, so each group is a node of its own in autograd's graph, as eager has it: a backward through
-one group frees nothing of another, and does not go on into the other's inputs.
+In: a joint graph. Out: its tangents and gradients in groups. A gradient of one group depends on no
+tangent of another, so each group is a node of its own in autograd's graph, as eager has it: a
+backward through one frees nothing of another, and does not go on into the other's inputs.
 
 Many groups stay one: each costs a compile of its backward.
 """
@@ -10,6 +10,7 @@ Many groups stay one: each costs a compile of its backward.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
@@ -20,14 +21,14 @@ MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """outputs: values of the program that have a gradient. gradients: positions in `joint.gradients`."""
+    """outputs: values of the program. gradients: positions in `joint.gradients`."""
 
     outputs: tuple[int, ...]
     gradients: tuple[int, ...]
 
 
 def find_groups(joint: JointGraph) -> tuple[Group, ...]:
-    """The groups; one of everything where a gradient depends on no tangent, or an input gets a history."""
+    """The groups; one of all where a gradient depends on no tangent or an input gets a history."""
     outputs = tuple([tangent.output for tangent in joint.tangents])
     everything = (Group(outputs, tuple(range(len(joint.gradients)))),)
     written = any(
@@ -63,7 +64,8 @@ def _tangents_of_gradients(joint: JointGraph) -> dict[int, frozenset[int]]:
     none: frozenset[int] = frozenset()
     for node in joint.module.graph.nodes:
         if node.op != "placeholder":
-            reached[node] = none.union(*[reached.get(given, none) for given in node.all_input_nodes])
-    results = joint.module.graph.output_node().args[0]
+            sources = node.all_input_nodes
+            reached[node] = none.union(*[reached.get(given, none) for given in sources])
+    results: Any = joint.module.graph.output_node().args[0]
     gradients = enumerate(results[joint.values :])
     return {at: reached[node] for at, node in gradients if isinstance(node, fx.Node)}

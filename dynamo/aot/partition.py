@@ -1,7 +1,7 @@
 """The partition: a joint graph is cut into a forward and a backward graph.
 
 In: a joint graph (decomposed or not) and a function that chooses what is saved (`min_cut`). Out: a
-`Partition`: the modules, and what goes from one to the other; backward is one module for each of the
+`Partition`: the modules, and what goes from one to the other; there is one backward for each of the
 joint graph's groups (`groups.py`). Rules of the choice:
 
 - Backward recomputes cheap elementwise operations and views only, never random ones, reductions,
@@ -35,7 +35,7 @@ from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
 class Backward:
     """The backward of a group.
 
-    module: (saved..., tangents...) -> gradients, of all inputs that have one: None for other groups'.
+    module: (saved..., tangents...) -> gradients of the program's inputs, None for other groups'.
     outputs: the values of the program that the tangents belong to.
     saved: ("input", i) or ("output", i) of forward, in the order of the module's placeholders.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders

@@ -67,7 +67,7 @@ class SecondOrder:
         return [tensor for tensor in given if tensor is not None]
 
     def gradients(
-        self, kept: Any, saved: tuple[Any, ...], results: Mapping[int, Any], grads: tuple[Any, ...]
+        self, kept: Any, saved: tuple[Any, ...], results: Mapping[int, Any], grads: Sequence[Any]
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
         has been written into meanwhile. results: the program's own, as autograd has kept them."""

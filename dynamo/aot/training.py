@@ -1,11 +1,11 @@
-"""Running a partitioned program under autograd: one `torch.autograd.Function` for each group of a compile.
+"""Running a partitioned program under autograd: one `torch.autograd.Function` for each group.
 
 In: a `Partition` and compilers. Out: a callable from the program's inputs to the values of the
 forward graph (its outputs, then the new values of mutated inputs). With `create_graph=True` the
 captured program runs again to be differentiated twice, where it can (`second_order.py`).
 
-A function's edges lead to the inputs that it has gradients for, and no others: autograd goes on along
-edges that carry nothing, too, and what it meets there may have run its backward before.
+A function's edges lead to the inputs that it has gradients for, and no others: autograd goes on
+along edges that carry nothing, too, and what it meets there may have run its backward before.
 
 Saved tensors go through `save_for_backward`: freed after backward unless the graph is retained,
 with the error of eager where one was written into meanwhile. Backward is compiled when it is first
@@ -85,7 +85,7 @@ def _make_node(
 ) -> Callable[..., Any]:
     """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs.
 
-    alone: it gives all values; the others are given by the other groups' nodes, or have no gradient.
+    alone: it gives all values, not only those of its group.
     """
     backward = LazyBackward(half.module, compiler)
     shown = tuple(range(joint.values)) if alone else half.outputs
@@ -138,7 +138,7 @@ def _make_node(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if all(grad is None for grad in grads):  # autograd came along an edge that carries nothing
+            if all(grad is None for grad in grads):  # see above: an edge that carries nothing
                 return (None,) * (2 + arity)
             kept = ctx.saved_tensors
             if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
@@ -180,7 +180,7 @@ def _make_node(
 
 def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
     """The inputs that require a gradient, and get none from this half."""
-    found = half.module.graph.output_node().args[0]
+    found: Any = half.module.graph.output_node().args[0]
     return frozenset([at for at, grad in zip(joint.gradients, found, strict=True) if grad is None])
 
 
