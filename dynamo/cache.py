@@ -2,15 +2,16 @@
 
 Existing entries stay valid for ever; at the recompile limit new values run eager, with one warning
 that lists the reasons seen. A recompile is explained against the nearest entry (the fewest and
-smallest differences).
+smallest differences; of equals the one used last).
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from dynamo.base.config import config
 from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
 from dynamo.guards.changes import changed_facts
-from dynamo.guards.explain import Difference, differences
+from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.records import Guard, name_of_user
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
@@ -107,10 +108,10 @@ class FramePolicy:
             if limit and record.warned and quiet:
                 return None
             if known:
-                found = nearest_difference(known, frame)
+                found = nearest_difference(known, frame, record.changed)
                 if isinstance(found, hook.Entry):
                     return found  # another thread has just compiled it
-                self.report(frame, record, found.nearest)
+                self.report(frame, record, in_words_of_user(found.nearest, frame))
                 record.changed |= found.changed
             if limit:
                 self.stop(frame, record, limit)
@@ -136,7 +137,7 @@ class FramePolicy:
 
     def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
         raise RecompileError(
-            f"{place_of(frame.code)}: would be compiled, because {reason}. "
+            f"{place_of(frame)}: would be compiled, because {reason}. "
             "The stance 'fail_on_recompile' (dynamo.set_stance) forbids it."
         )
 
@@ -152,7 +153,7 @@ class FramePolicy:
 
     def report(self, frame: hook.FrameState, record: CodeRecord, nearest: Difference) -> None:
         """Tells why no entry fits; errors where the user forbids it."""
-        place, reason = place_of(frame.code), str(nearest)
+        place, reason = place_of(frame), str(nearest)
         record.reasons[reason] += 1
         logs.log("recompiles").emit(
             lambda: f"{place}: compiled again because {nearest.sentence()}",
@@ -171,7 +172,7 @@ class FramePolicy:
         if len(seen) > SHOWN:
             reasons += f"; and {len(seen) - SHOWN} more (DYNAMO_LOGS=recompiles shows all)"
         text = (
-            f"{place_of(frame.code)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
+            f"{place_of(frame)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
             f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make "
             "the value that changes a tensor, mark the size dynamic, or raise "
             f"config.{limit.name}."
@@ -206,23 +207,43 @@ def function_modes() -> tuple[Any, ...]:
     return tuple(torch._C._get_function_stack_at(number) for number in range(count))
 
 
-def place_of(code: CodeType) -> str:
+def place_of(frame: hook.FrameState) -> str:
+    """The function of the user that a frame runs: of a module that was compiled, its forward."""
+    code = frame.code
+    if code is torch.nn.Module._call_impl.__code__:
+        module = type(frame.locals["self"])
+        code = getattr(module.forward, "__code__", code)
+        return f"{code.co_filename}:{code.co_firstlineno} {module.__qualname__}.forward"
     name = name_of_user(code.co_name)
     behind = "" if name == code.co_name else ", the part behind a graph break"
     return f"{code.co_filename}:{code.co_firstlineno} {name}{behind}"
 
 
-def nearest_difference(entries: Iterable[hook.Entry], frame: hook.FrameState) -> Miss | hook.Entry:
-    """Why no entry fits; an entry that has no difference in this frame, where there is one."""
+def in_words_of_user(found: Difference, frame: hook.FrameState) -> Difference:
+    """What is said of the call of a compiled module names the parameters of its forward."""
+    if frame.code is not torch.nn.Module._call_impl.__code__:
+        return found
+    code = getattr(type(frame.locals["self"]).forward, "__code__", None)
+    names = () if code is None else code.co_varnames[1:code.co_argcount]
+    text = found.text
+    for number, name in enumerate(names):
+        text = text.replace(f"args[{number}]", name)
+    return replace(found, text=re.sub(r"\bkwargs\['(\w+)'\]", r"\1", text))
+
+
+def nearest_difference(
+    entries: Iterable[hook.Entry], frame: hook.FrameState, known: Set[Fact] = frozenset()
+) -> Miss | hook.Entry:
+    """Why no entry fits; an entry that has no difference in this frame, where there is one. known:
+    the numbers and sizes that are known to change."""
     scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
     found: list[list[Difference]] = []
     changed: set[Fact] = set()
     for entry in entries:
         guards = entry.keepalive.guards
-        different = differences(guards, scope)
+        different = differences(guards, scope, known)
         if not different:
             return entry
         found.append(different)
         changed |= changed_facts(guards, scope)
-    nearest = min(found, key=lambda different: sum(item.distance for item in different))
-    return Miss(nearest[0], changed)
+    return Miss(min(found, key=distance)[0], changed)

@@ -1,14 +1,17 @@
 """What a user can do about a value that makes a function compile again, in a sentence.
 
-In: the guard that failed and the value that is there now. Out: text for the end of a report.
+In: the guard that failed, the value that is there now, and the numbers and sizes that are known to
+change. Out: text for the end of a report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Set
 from typing import Any
 
 from dynamo.guards.records import Guard
+from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import DictSource, ItemSource
 
 # Kinds for which the answer does not depend on the value.
@@ -16,7 +19,6 @@ BY_KIND = {
     "TYPE": "Pass values of one type: each type is compiled for.",
     "SUBCLASS": "Pass values of one type: each type is compiled for.",
     "ID": "Make the object once and keep it: each new one is compiled for.",
-    "CODE": "Define the function once: each new one is compiled for.",
     "LENGTH": "Keep the number of items, or stack the items in one tensor.",
     "DICT_KEYS": "Keep the same keys in the same order.",
     "PRESENT": "Keep it: reading it raises where it is gone.",
@@ -37,7 +39,6 @@ BY_KIND = {
     "WEAKREF_ALIVE": "Keep the object alive as long as the function is called.",
     "BOOL_TRUTH": "Decide the branch outside, or by torch.where.",
     "RANGE": "The number may be compiled for once more, then for all values.",
-    "SHAPE": "Keep the sizes on one side of the comparison, or compile a function for each side.",
 }
 
 ATTRIBUTE = (
@@ -48,25 +49,60 @@ COMBINATION = (
 )
 
 
-def advice(guard: Guard, value: Any) -> str:
-    """What to do about a guard that fails for this value."""
+OTHER_FUNCTION = "Each function is compiled for: keep to a few."
+SMALL = (
+    "Sizes of 0 and 1 are compiled for by themselves; mark_unbacked takes all sizes in one compile."
+)
+SIDES = "Keep the sizes on one side of the comparison, or compile a function for each side."
+ITSELF = "This line needs the number itself: each one is compiled for."
+
+
+def advice(guard: Guard, value: Any, known: Set[Fact] = frozenset()) -> str:
+    """What to do about a guard that fails for this value (a SHAPE guard: for these values, by
+    name). known: what has been found to change before."""
     special = BY_VALUE.get(guard.kind)
-    return BY_KIND.get(guard.kind, "") if special is None else special(guard, value)
+    return BY_KIND.get(guard.kind, "") if special is None else special(guard, value, known)
 
 
-def _constant(guard: Guard, value: Any) -> str:
+def _constant(guard: Guard, value: Any, known: Set[Fact]) -> str:
+    if None in (value, guard.payload):
+        return "Pass None always, or never: each is compiled for."
     if type(value) is not type(guard.payload):
         return BY_KIND["TYPE"]
-    if isinstance(guard.source, ItemSource) and isinstance(guard.source.base, DictSource):
-        kept = ATTRIBUTE
-    else:
-        kept = "Hold it in a tensor if it changes often."
-    if type(value) in (int, float):
-        return f"From now on it may be any number where it can. {kept}"
-    return kept
+    if type(value) is bool:
+        return "Each of its two values is compiled for, once."
+    if type(value) not in (int, float):
+        return "Each value is compiled for: keep to a few."
+    assert guard.source is not None
+    held = isinstance(guard.source, ItemSource) and isinstance(guard.source.base, DictSource)
+    kept = ATTRIBUTE if held else "Hold it in a tensor if it changes often."
+    if Fact(guard.source, "value") in known:
+        return f"{ITSELF} {kept}"
+    return f"From now on it may be any number where it can. {kept}"
 
 
-def _tensor(guard: Guard, value: Any) -> str:
+def _same_object(guard: Guard, value: Any, known: Set[Fact]) -> str:
+    return OTHER_FUNCTION if callable(value) and hasattr(value, "__name__") else BY_KIND["ID"]
+
+
+def _function(guard: Guard, value: Any, known: Set[Fact]) -> str:
+    if getattr(value, "__qualname__", None) != guard.payload.co_qualname:
+        return OTHER_FUNCTION
+    return "Define the function once: each new one is compiled for."
+
+
+def _shape(guard: Guard, values: Any, known: Set[Fact]) -> str:
+    """The common forms of an assumption: a size of 2 or more, one number, a comparison."""
+    match ast.parse(guard.payload.expression, mode="eval").body:
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant()]):
+            return ITSELF
+        case ast.Compare(ast.Name(id=name), [ast.GtE()], [ast.Constant(value=2)]):
+            if guard.payload.facts[name].what == "size" and values.get(name) in (0, 1):
+                return SMALL
+    return SIDES
+
+
+def _tensor(guard: Guard, value: Any, known: Set[Fact]) -> str:
     facts = guard.payload
     if type(value) is not facts.cls:
         return "Pass values of one type: each type is compiled for."
@@ -77,11 +113,16 @@ def _tensor(guard: Guard, value: Any) -> str:
     if value.dim() != len(facts.sizes):
         return "Pass tensors of one number of dimensions: each number is compiled for."
     pairs = enumerate(zip(facts.sizes, value.shape, strict=True))
-    axes = [axis for axis, (old, new) in pairs if old not in (-1, new)]
-    if not axes:
+    changes = {axis: (old, new) for axis, (old, new) in pairs if old not in (-1, new)}
+    if not changes:
         return "Pass tensors of one memory layout, for example by `.contiguous()`."
+    axes = [axis for axis, sizes in changes.items() if min(sizes) > 1]
+    if not axes:
+        return SMALL
     marks = ", ".join(map(str, axes))
     return f"Mark what changes, mark_dynamic(tensor, [{marks}]), or compile with dynamic=True."
 
 
-BY_VALUE: dict[str, Callable[[Guard, Any], str]] = {"CONST": _constant, "TENSOR": _tensor}
+BY_VALUE: dict[str, Callable[[Guard, Any, Set[Fact]], str]] = {
+    "CONST": _constant, "TENSOR": _tensor, "SHAPE": _shape, "ID": _same_object, "CODE": _function,
+}  # fmt: skip

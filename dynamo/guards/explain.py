@@ -1,12 +1,13 @@
 """Which guard of an entry fails for a frame, in a sentence: value, old and new, the user's line.
 
-In: guards and the scope of a frame. Out: `Difference`s, by the plain-Python twin of the program.
+In: guards and the scope of a frame. Out: `Difference`s, by the plain-Python twin of the program,
+and how far all of them are (`distance`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ import torch
 from dynamo import _C
 from dynamo.guards.advice import advice
 from dynamo.guards.build import GROUPS, PAIRS
-from dynamo.guards.kinds import GUARD_KINDS, tensor_distance
+from dynamo.guards.kinds import GUARD_KINDS, SIZE_DISTANCE, const_distance, tensor_distance
 from dynamo.guards.records import Guard, UserLine
+from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import Weak, strongly
 
@@ -29,13 +31,14 @@ class Difference:
     """One guard that fails.
 
     text: the value, what it was and is; line: who needed it; advice: what to do. distance: how far
-    the value is from what is wanted.
+    the value is from what is wanted. sizes: whether nothing but sizes differs.
     """
 
     text: str
     line: UserLine | None
     advice: str
     distance: int = 1
+    sizes: bool = False
 
     def __str__(self) -> str:
         return f"{self.text} (needed at {self.line})" if self.line else self.text
@@ -50,22 +53,43 @@ def failures(guards: Iterable[Guard], scope: Scope) -> list[str]:
     return list(map(str, differences(guards, scope)))
 
 
-def differences(guards: Iterable[Guard], scope: Scope) -> list[Difference]:
-    """The guards that fail in this scope."""
+def differences(
+    guards: Iterable[Guard], scope: Scope, known: Set[Fact] = frozenset()
+) -> list[Difference]:
+    """The guards that fail in this scope. known: the numbers and sizes known to change."""
     found = []
     for guard in guards:
         text, value = failure(guard, scope)
         if text is not None:
-            far = tensor_distance(guard.payload, value) if guard.kind == "TENSOR" else 1
-            found.append(Difference(text, guard.line, advice(guard, value), far))
+            measure = DISTANCES.get(guard.kind, lambda payload, value: OTHER_DISTANCE)
+            far = measure(guard.payload, value)
+            sizes = guard.kind == "SHAPE" or guard.kind == "TENSOR" and far == SIZE_DISTANCE
+            found.append(
+                Difference(text, guard.line, advice(guard, value, known), far, sizes))
     return found
+
+
+# By kind of guard, how far a value is: an assumption of an open size or number is nearer than a
+# number or size that is a constant of its entry, that one nearer than any other value.
+DISTANCES: dict[str, Callable[[Any, Any], int]] = {
+    "SHAPE": lambda payload, value: 1, "TENSOR": tensor_distance, "CONST": const_distance,
+}  # fmt: skip
+OTHER_DISTANCE = 4
+
+
+def distance(found: Sequence[Difference]) -> int:
+    """How far an entry is: sizes count once, since most of them change together."""
+    sizes = max((item.distance for item in found if item.sizes), default=0)
+    return sizes + sum(item.distance for item in found if not item.sizes)
 
 
 def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
     """What differs (None where the guard holds), and the value that is there now."""
     if guard.kind == "SHAPE":
         try:
-            return (None if guard.payload.holds(scope) else guard.payload.sentence(scope)), None
+            if guard.payload.holds(scope):
+                return None, None
+            return guard.payload.sentence(scope), guard.payload.values(scope)
         except GONE:
             return f"{guard.payload.expression}: a value in it is gone", None
     if guard.source is None and guard.kind in GROUPS:

@@ -5,6 +5,7 @@ The plain-Python check is the twin of the C++ one: tests compare the two, and ex
 
 from __future__ import annotations
 
+import functools
 import struct
 import types
 from collections.abc import Callable
@@ -106,7 +107,10 @@ def short(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return TensorFacts.of(value).describe()
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
-        return f"{'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
+        name = value.__qualname__.replace("_VariableFunctionsClass", "torch")
+        return f"{'class' if isinstance(value, type) else 'function'} {name}"
+    if isinstance(value, functools.partial):
+        return f"a partial of {short(value.func)}"
     if type(value) in (tuple, list):
         items = [short(item) for item in value[:SHOWN]] + ["..."] * (len(value) > SHOWN)
         left, right = "()" if type(value) is tuple else "[]"
@@ -114,6 +118,8 @@ def short(value: Any) -> str:
     if type(value).__repr__ is object.__repr__ or isinstance(value, torch.nn.Module):
         return f"a {type(value).__qualname__}"
     text = repr(value)
+    if "tensor(" in text:
+        return f"a {type(value).__qualname__}"
     return text if len(text) < 80 else text[:77] + "..."
 
 
@@ -277,7 +283,8 @@ def changed_state(old: tuple[int, ...] | None, new: tuple[int, ...]) -> str:
     plain = [row for row in rows if not row[0].startswith("dispatch keys")] or rows
     words = [
         f"{name} was {a}, now it is {b}" if name == "threads"
-        else f"{name} was {ON[a]}, now it is {ON[b]}" if {a, b} <= {0, 1} else name
+        else f"{name} was {ON[a != 0]}, now it is {ON[b != 0]}"
+        if {a, b} <= {0, 1} or name.startswith("autocast on") and 0 in (a, b) else name
         for name, a, b in plain
     ]
     return ", ".join(words) or "nothing"
@@ -300,6 +307,9 @@ def tensor_change(text: str, facts: TensorFacts, value: Any) -> str:
     return f"{text} was {facts.describe()}, now it is {short(value)} with other dispatch keys"
 
 
+SIZE_DISTANCE = 2  # of a tensor that has other sizes, and is alike otherwise
+
+
 def tensor_distance(facts: TensorFacts, value: Any) -> int:
     """How many facts of a tensor differ: 1 at least."""
     if not isinstance(value, torch.Tensor) or type(value) is not facts.cls:
@@ -307,9 +317,16 @@ def tensor_distance(facts: TensorFacts, value: Any) -> int:
     names = ("dtype", "device", "requires_grad")
     found = sum(4 for name in names if getattr(facts, name) != getattr(value, name))
     if len(facts.sizes) != value.dim():
-        return found + 2
+        return found + 3
     pairs = zip(facts.sizes, value.shape, strict=True)
-    return max(found + any(old not in (-1, new) for old, new in pairs), 1)
+    return max(found + SIZE_DISTANCE * any(old not in (-1, new) for old, new in pairs), 1)
+
+
+def const_distance(wanted: Any, value: Any) -> int:
+    """Numbers are near: the next compile may be for all of them; values of another type are far."""
+    if type(wanted) is not type(value):
+        return 3 if {type(wanted), type(value)} == {int, float} else 5
+    return SIZE_DISTANCE if type(value) in (int, float) else 3
 
 
 def short_list(items: Any) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,6 +76,24 @@ class Module(torch.nn.Module):
         return x * len(self.gain)
 
 
+def masked(x: Any, mask: Any) -> Any:
+    return x if mask is None else x * mask
+
+
+def switched(x: Any, on: bool) -> Any:
+    return x * 2 if on else x
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x * 2
+
+
 def run_module(m: Any, x: Any) -> Any:
     return m(x)
 
@@ -81,7 +103,13 @@ def flat(*shape: int, **options: Any) -> torch.Tensor:
 
 
 X, Y = flat(4), flat(4)
+DOUBLED = lambda x: x * 2  # noqa: E731
 KEPT = "Hold it in a tensor if it changes often."
+FEW = "Each value is compiled for: keep to a few."
+SIDES = "Keep the sizes on one side of the comparison, or compile a function for each side."
+SMALL = "Sizes of 0 and 1 are compiled for by themselves; mark_unbacked takes all sizes in one compile."
+MARK = "Mark what changes, mark_dynamic(tensor, [0]), or compile with dynamic=True."
+ITSELF = "This line needs the number itself: each one is compiled for. " + KEPT
 ATTRIBUTE = "An attribute that changes between calls is better held in a tensor (register_buffer)."
 OPEN = "From now on it may be any number where it can."
 COMBINATION = "Pass tensors of one dtype, device and requires_grad: each combination is compiled for."
@@ -90,7 +118,7 @@ ONE_TYPE = "Pass values of one type: each type is compiled for."
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str, Any, str]] = {
     "number": (scale, (X, 2), (X, 3), "k was 2, now it is 3", scale, f"{OPEN} {KEPT}"),
     "float": (scale, (X, 0.5), (X, 1.5), "k was 0.5, now it is 1.5", scale, f"{OPEN} {KEPT}"),
-    "text": (named, (X, "a"), (X, "bb"), "text was 'a', now it is 'bb'", named, KEPT),
+    "text": (named, (X, "a"), (X, "bb"), "text was 'a', now it is 'bb'", named, FEW),
     "type": (scale, (X, 2), (X, 2.0), "k was 2, now it is 2.0", scale, ONE_TYPE),
     "size": (
         scale, (X, 2), (flat(5), 2), "shape of x was [4], now it is [5]", scale,
@@ -126,7 +154,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str
         "Keep the same keys in the same order."),
     "attribute of a module": (
         run_module, (Module("ab"), X), (Module("abc"), X), "m.gain was 'ab', now it is 'abc'",
-        Module.forward, ATTRIBUTE),
+        Module.forward, FEW),
     "kind of container": (
         total, ([X, X],), ((X, X),), "type of items was list, now it is tuple", total, ONE_TYPE),
     "one object twice": (
@@ -134,7 +162,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str
         add_in_place, "Pass one object at both places, or different ones, but always alike."),
     "function": (
         apply, (doubled, X), (tripled, X), "f was function doubled, now it is function tripled", apply,
+        "Each function is compiled for: keep to a few."),
+    "function of torch": (
+        apply, (torch.sin, X), (torch.cos, X), "f was function torch.sin, now it is function torch.cos",
+        apply, "Each function is compiled for: keep to a few."),
+    "partial": (
+        apply, (doubled, X), (partial(add, X), X),
+        "f was function doubled, now it is a partial of function add",
+        apply, "Each function is compiled for: keep to a few."),
+    "function made again": (
+        apply, (DOUBLED, X), (lambda x: x * 3, X),
+        f"f was another function <lambda>, of line {DOUBLED.__code__.co_firstlineno}, "
+        "now it is function <lambda>", apply,
         "Define the function once: each new one is compiled for."),
+    "flag": (
+        switched, (X, True), (X, False), "on was True, now it is False", switched,
+        "Each of its two values is compiled for, once."),
+    "None": (
+        masked, (X, None), (X, X), "mask was None, now it is Tensor([4], torch.float32, cpu, (1,))",
+        masked, "Pass None always, or never: each is compiled for."),
+    "size of 1": (scale, (X, 2), (flat(1), 2), "shape of x was [4], now it is [1]", scale, SMALL),
     "comparison of a number": (
         is_large, (X, 2), (X, 9), "n was 2, now it is 9", is_large, f"{OPEN} {KEPT}"),
 }
@@ -174,6 +221,95 @@ def test_the_sentence_about_torchs_state() -> None:
             "Set it once, before the first call, or call in the same state.")
     finally:
         torch.set_grad_enabled(True)
+
+
+def branch(x: Any) -> Any:
+    return x + 1 if x.shape[0] > 10 else x - 1
+
+
+def repeated(x: Any, n: int) -> Any:
+    for _ in range(n):
+        x = x + 1
+    return x
+
+
+def halves(x: Any) -> Any:
+    best = x.argsort(stable=True)[: x.shape[0] // 2]
+    return x[best], best
+
+
+def keyword(d: Any, name: str = "s") -> Any:
+    return d["x"] * d.get(name, 1)
+
+
+NO_MORE = "no longer holds, now that"
+# function, arguments of the calls, what is said of each call that compiles again.
+SERIES: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], list[str]]] = {
+    "sizes": (scale, [(flat(n), 2) for n in (7, 9, 1, 0)], [
+        f"shape of x was [7], now it is [9]. {MARK}",
+        f"x.size(0) >= 2 {NO_MORE} x.size(0) is 1. {SMALL}",
+        f"x.size(0) >= 2 {NO_MORE} x.size(0) is 0. {SMALL}"]),
+    "branch": (branch, [(flat(n),) for n in (3, 5, 20)], [
+        f"shape of x was [3], now it is [5]. {MARK}",
+        f"x.size(0) <= 10 {NO_MORE} x.size(0) is 20. {SIDES}"]),
+    "the open entry is nearer": (halves, [(flat(n),) for n in (7, 12, 2)], [
+        f"shape of x was [7], now it is [12]. {MARK}",
+        f"x.size(0) // 2 != 1 {NO_MORE} x.size(0) is 2. {SIDES}"]),
+    "dtype behind sizes": (scale, [(flat(3), 2), (flat(4), 2), (flat(5).double(), 2)], [
+        f"shape of x was [3], now it is [4]. {MARK}",
+        f"dtype of x was torch.float32, now it is torch.float64. {COMBINATION}"]),
+    "broadcast": (add, [(flat(3), flat(3)), (flat(5), flat(5)), (flat(5), flat(1))], [
+        f"shape of x was [3], now it is [5]. {MARK}",
+        f"y.size(0) == x.size(0) {NO_MORE} y.size(0) is 1 and x.size(0) is 5. {SIDES}"]),
+    "a number that stays needed": (repeated, [(X, n) for n in (1, 2, 3)], [
+        f"n was 1, now it is 2. {OPEN} {KEPT}", f"n was 2, now it is 3. {ITSELF}"]),
+    "None, then sizes": (masked, [(X, None), (X, Y), (flat(5), flat(5))], [
+        "mask was None, now it is Tensor([4], torch.float32, cpu, (1,)). "
+        "Pass None always, or never: each is compiled for.",
+        f"shape of x was [4], now it is [5]. {MARK}"]),
+    "keys": (keyword, [({"x": X},), ({"x": X, "s": 2},), ({"x": X, "s": 2.5},)], [
+        "d had no key 's', now it has. Set the key (or attribute) before the first call.",
+        f"d['s'] was 2, now it is 2.5. {ONE_TYPE}"]),
+    "words": (named, [(X, "a"), (X, "b"), (flat(5), "c")], [
+        f"text was 'a', now it is 'b'. {FEW}", f"text was 'b', now it is 'c'. {FEW}"]),
+    "counter of a module": (Counting(), [(X,), (X,)], [
+        f"self.calls was 0, now it is 1. {OPEN} {ATTRIBUTE}"]),
+    "argument of a module": (Module("ab"), [(X,), (flat(5),)], [
+        f"shape of x was [4], now it is [5]. {MARK}"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_each_compile_is_explained(name: str) -> None:
+    function, calls, wanted = SERIES[name]
+    with dynamo.config.patch(suppress_errors=False), read_log() as lines:
+        compiled = dynamo.compile(function, backend="eager")
+        for call in calls:
+            compiled(*call)
+    told = [line.split("because ")[1] for line in lines]
+    assert [re.sub(r" \(needed at .*?\)\. ", ". ", text) for text in told] == wanted
+
+
+@contextlib.contextmanager
+def read_log() -> Iterator[list[str]]:
+    """The lines of the log "recompiles" that the block writes, known at its end."""
+    lines: list[str] = []
+    out = io.StringIO()
+    with contextlib.redirect_stderr(out):
+        dynamo.set_logs(recompiles=True)
+        try:
+            yield lines
+        finally:
+            dynamo.set_logs(recompiles=False)
+    lines += out.getvalue().splitlines()
+
+
+def test_a_compiled_module_is_named_by_its_forward() -> None:
+    with read_log() as lines:
+        compiled = dynamo.compile(Counting(), backend="eager")
+        compiled(X), compiled(X)
+    place = Counting.forward.__code__
+    assert f"{place.co_filename}:{place.co_firstlineno} Counting.forward: compiled again" in lines[0]
 
 
 def test_the_nearest_entry_is_named() -> None:
