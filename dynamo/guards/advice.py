@@ -65,7 +65,7 @@ def advice(guard: Guard, value: Any, known: Set[Fact] = frozenset()) -> str:
 
 
 def _constant(guard: Guard, value: Any, known: Set[Fact]) -> str:
-    if None in (value, guard.payload):
+    if value is None or guard.payload is None:
         return "Pass None always, or never: each is compiled for."
     if type(value) is not type(guard.payload):
         return BY_KIND["TYPE"]
