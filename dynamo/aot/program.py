@@ -22,6 +22,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.shapes.creation import CREATIONS, new_tensor
 from dynamo.shapes.interpolate import OPERATORS, interpolate
+from dynamo.shapes.row_norm import rms_norm
 
 Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
@@ -157,7 +158,7 @@ WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
 # What runs in steps of our own, which come to the same.
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
-    math.sqrt: torch.sym_sqrt, **CREATIONS,
+    functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, math.sqrt: torch.sym_sqrt, **CREATIONS,
 }  # fmt: skip
 OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor}
 

@@ -32,6 +32,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
+from dynamo.shapes import by_device
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
 from dynamo.shapes.fake_tensor import (
     DataDependent,
@@ -334,7 +335,10 @@ class FakeWorld:
                 meta_kwargs["pin_memory"] = False
         if op.takes_generator:
             meta_kwargs.pop("generator", None)
-        result = self._run_meta(op, meta_args, meta_kwargs, plain_args, plain_kwargs)
+        run: Callable[..., Any] = op.func
+        if device.type != "cpu" and op.func in by_device.OPERATORS:
+            run = lambda *args, **kwargs: by_device.results(op.func, args, kwargs, device)  # noqa: E731
+        result = self._run_meta(run, op, meta_args, meta_kwargs, plain_args, plain_kwargs)
         if op.changes_facts:
             return self._change_facts(op, result, metas, fakes)
         self._refuse_resized(op, metas, fakes)
@@ -347,11 +351,12 @@ class FakeWorld:
         return self._replay(outcome, fakes)
 
     def _run_meta(
-        self, op: OpFacts, meta_args: Any, meta_kwargs: Any, args: Any, kwargs: Any
+        self, run: Callable[..., Any], op: OpFacts, meta_args: Any, meta_kwargs: Any, args: Any,
+        kwargs: Any,
     ) -> Any:
         func = op.func
         try:
-            return func(*meta_args, **meta_kwargs)
+            return run(*meta_args, **meta_kwargs)
         except NotImplementedError as error:
             decomposition = torch._decomp.decomposition_table.get(func)
             if decomposition is None:

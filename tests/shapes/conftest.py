@@ -16,6 +16,7 @@ import dynamo
 
 if "DEVICE" in os.environ:  # before the test modules make their modules
     torch.set_default_device(os.environ["DEVICE"])
+    torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(autouse=True)

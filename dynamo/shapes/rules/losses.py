@@ -66,10 +66,11 @@ def _log_sigmoid(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
     source = args[0].facts
-    if _alike([source]) is None or source.device.type != "cpu":  # the buffer of others is empty
+    if _alike([source]) is None:
         return None
     made = contiguous(cache, source.size, source.dtype, source.device)
-    return Several(tuple, (made, made))
+    kept = source.size if source.device.type == "cpu" else (0,)
+    return Several(tuple, (made, contiguous(cache, kept, source.dtype, source.device)))
 
 
 def _classes(args: tuple[Any, ...]) -> tuple[Facts, Facts] | None:

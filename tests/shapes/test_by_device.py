@@ -1,0 +1,38 @@
+"""Sizes and strides of operators that differ between devices, for a device that need not be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dynamo.shapes.fake import FakeWorld
+
+aten = torch.ops.aten
+GPU = torch.device("cuda:0")
+
+
+def facts(op: Any, *args: Any) -> list[tuple[Any, ...]]:
+    """args: sizes stand for tensors of float32, others for themselves."""
+    world = FakeWorld()
+
+    def made(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Any:
+        return world.make(world.cache.facts(size, torch.empty(size).stride(), 0, dtype, GPU))
+
+    found = world.run(op, *[made(*arg) if isinstance(arg, tuple) else arg for arg in args])
+    found = found if isinstance(found, (tuple, list)) else [found]
+    return [(tuple(x.shape), x.stride(), x.device) for x in found]
+
+
+def test_what_logsigmoid_keeps_is_empty_there() -> None:
+    assert facts(aten.log_sigmoid_forward.default, ((4, 3),)) == [((4, 3), (3, 1), GPU), ((0,), (1,), GPU)]
+
+
+def test_embedding_bags_keep_a_row_for_each_index() -> None:
+    long = torch.int64
+    bags = facts(aten._embedding_bag.default, ((4, 3),), ((5,), long), ((2,), long))
+    assert [size for size, _, _ in bags] == [(2, 3), (5,), (2,), (0,)]
+
+
+def test_strides_of_a_fourier_transform() -> None:
+    assert facts(aten._fft_r2c.default, ((4, 4),), [0], 0, True) == [((3, 4), (1, 3), GPU)]
