@@ -39,6 +39,12 @@ def enum_member(rebuilder: Rebuilder, var: EnumVar) -> None:
 def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
     """An empty class, which is then filled: its parts may refer to it."""
     emitter = rebuilder.emitter
+    for base in var.bases:  # a base makes its subclasses, of which this is one
+        rebuilder.load(base)
+        emitter.emit("POP_TOP")
+    if var in rebuilder.places:
+        emitter.load_fast(rebuilder.places[var])
+        return
     if var.recipe is not None:
         rebuilder.call_const(var.recipe[0], *var.recipe[1])
     else:

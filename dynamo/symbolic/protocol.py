@@ -275,7 +275,8 @@ class ObjectProtocol:
         if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
             raise Break("module_structure_change", cls.__qualname__)
         new = self.attributes.find_special(cls, "__new__")
-        if isinstance(getattr(new, "__func__", new), types.FunctionType):
+        made_by_python = isinstance(getattr(new, "__func__", new), types.FunctionType)
+        if made_by_python:
             maker = self.attributes.bind(tx, None, cls, "__new__")
             made = tx.call(maker, [var, *args], kwargs)
             if not issubclass(made.python_type(), cls):
@@ -298,9 +299,7 @@ class ObjectProtocol:
             raise Break("argument_mismatch", f"{cls.__name__}() takes no keyword arguments")
         elif isinstance(made, ExceptionVar):
             made.args = list(args)
-        elif not isinstance(new, types.FunctionType) and (
-            kwargs or (args and new is object.__new__)
-        ):
+        elif not made_by_python and (kwargs or (args and new is object.__new__)):
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
 
@@ -332,7 +331,8 @@ class ObjectProtocol:
             if issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError):
                 raise Break("call_of_unknown_function", full_name(cls))
             return ExceptionVar(cls, list(args))
-        if not cls.__flags__ & (1 << 9) or find_in_mro(cls, "__del__") is not None:  # a static type
+        static, closed = not cls.__flags__ & (1 << 9), cls.__flags__ & (1 << 7)  # no instances
+        if static or closed or find_in_mro(cls, "__del__") is not None:
             raise Break("call_of_unknown_function", full_name(cls))
         base = base_of(cls)
         if base is object:

@@ -89,7 +89,7 @@ def shown(value: Any) -> Any:
             return str(error)
     if kind.__name__.startswith(("dict_", "odict_")):
         return kind.__name__, [*map(shown, value)]
-    text = value if kind is str else value.__name__ if callable(value) else repr(value)
+    text = value if kind is str else getattr(value, "__name__", repr(value)) if callable(value) else repr(value)
     return kind.__name__, told(text)
 
 

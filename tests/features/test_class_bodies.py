@@ -473,6 +473,17 @@ A.n = 2
 dynamo.graph_break()
 KEEP.append((A, a)); A.n += 1
 return a.m(), type(a) is A
+# subclasses of a class over a break
+class A:
+    def go(self): return ['A']
+class B(A):
+    def go(self): return ['B', *super().go()]
+class C(A):
+    def go(self): return ['C', *super().go()]
+class D(B, C):
+    def go(self): return ['D', *super().go()]
+dynamo.graph_break()
+return x + 1, D().go(), B().go(), [k.__name__ for k in D.__mro__], A.__subclasses__() == [B, C]
 # break inside body
 class A:
     dynamo.graph_break()

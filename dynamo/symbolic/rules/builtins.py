@@ -480,7 +480,9 @@ def reduce_(tx: SymbolicFrame, function: Var, items: Var, *start: Var) -> Var:
 
 
 @rule([functools.partial])
-def partial_(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var:
+def partial_(tx: SymbolicFrame, function: Var, /, *args: Var, **kwargs: Var) -> Var:
+    if not tx.trace.call(tx, callable, function).truth(tx):
+        tx.trace.raise_exception(TypeError, "the first argument must be callable")
     return PartialVar(function, list(args), kwargs)
 
 

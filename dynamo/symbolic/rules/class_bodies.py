@@ -200,6 +200,12 @@ def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
 def register_part(function: Any) -> None:
     """Makes a call of a decorator of methods, or the like, a part of a class."""
     def make(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        try:
+            function(*[None] * len(args), **dict.fromkeys(kwargs))
+        except ValueError:  # of the values, which are others
+            pass
+        except TypeError as error:
+            raise Break("argument_mismatch", str(error)) from error
         return tx.trace.made.make_part(function, list(args), kwargs)
 
     rule(function)(make)

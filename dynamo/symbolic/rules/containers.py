@@ -320,13 +320,20 @@ def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(
 
 @rule([ORDERED])
 def ordered_dict(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    if len(args) > 1:
+        raise Break("argument_mismatch", f"OrderedDict of {len(args)} arguments")
     pairs = pairs_of(tx, args[0]) if args else []
     return DictVar.from_pairs(
         tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())], ORDERED)
 
 
 @rule([collections.defaultdict])
-def default_dict(tx: SymbolicFrame, factory: Var = NONE, *args: Var, **kwargs: Var) -> Var:
+def default_dict(tx: SymbolicFrame, factory: Var = NONE, /, *args: Var, **kwargs: Var) -> Var:
+    known = factory.is_constant() and factory.as_constant() is None
+    if not known and not tx.trace.call(tx, callable, factory).truth(tx):
+        tx.trace.raise_exception(TypeError, "first argument must be callable or None")
+    if len(args) > 1:
+        raise Break("argument_mismatch", f"defaultdict of {len(args) + 1} arguments")
     result = DictVar(collections.defaultdict, factory=none_if_none(factory))
     pairs = pairs_of(tx, args[0]) if args else []
     for key, value in [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())]:

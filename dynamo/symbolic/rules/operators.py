@@ -31,7 +31,7 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, no_deletion, told_name
 from dynamo.symbolic.variables.objects import HEAP_TYPE, EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_in, value_unless
@@ -216,7 +216,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             return number
         if both(a, b, ConstVar):
             try:
-                result = table.fold(tx, plain, [a, b], {})
+                result = table.fold(tx, real, [a, b], {})
             except ObservedException as error:
                 if given == (a, b):
                     raise
@@ -269,7 +269,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             return found
         if a.is_constant() and b.is_constant():
             return tx.trace.constant(
-                tx.trace.run_real(lambda: plain(a.as_constant(), b.as_constant())))
+                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
         if isinstance(a, ObjectVar | ConstVar | SequenceVar | DictVar) and isinstance(
             b, ObjectVar | ConstVar | SequenceVar | DictVar
         ):
@@ -511,7 +511,7 @@ def setitem(tx: SymbolicFrame, a: Var, key: Var, value: Var) -> Var:
 def delitem(tx: SymbolicFrame, a: Var, key: Var) -> Var:
     if isinstance(a, ConstVar | TupleVar):
         tx.trace.raise_exception(
-            TypeError, f"'{type_name(a)}' object doesn't support item deletion")
+            TypeError, no_deletion(a.python_type(), key.python_type()).format(type_name(a)))
     a.del_item(tx, key)
     return ConstVar(None)
 

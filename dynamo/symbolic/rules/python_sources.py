@@ -11,18 +11,28 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dynamo.symbolic.rules.standins import stands_in
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules.standins import (
+    Wants,
+    is_index,
+    is_index_or_none,
+    is_list,
+    is_sequence,
+    run_stand_in,
+    stands_in,
+)
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.functions import inline_stand_in
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
+HEAP: Wants = {"heap": is_list, "x": is_list}
+SORTED: Wants = {"a": is_sequence, "lo": is_index, "hi": is_index_or_none}
 TWINS = {
-    heapq: ("_heapq", """heappush heappop heapify heapreplace heappushpop _heapify_max
-                         _heappop_max _heapreplace_max"""),
-    bisect: ("_bisect", "bisect_left bisect_right insort_left insort_right"),
+    heapq: ("_heapq", HEAP, """heappush heappop heapify heapreplace heappushpop _heapify_max
+                               _heappop_max _heapreplace_max"""),
+    bisect: ("_bisect", SORTED, "bisect_left bisect_right insort_left insort_right"),
 }
 
 
@@ -43,18 +53,20 @@ def without_c(module: ModuleType, extension: str) -> dict[str, Any]:
     return scope
 
 
-def register_twin(real: Any, twin: Callable[..., Any]) -> None:
+def register_twin(real: Any, twin: Callable[..., Any], wants: Wants) -> None:
     @rule(real)
     def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-        return inline_stand_in(tx, twin, list(args), kwargs)
+        if wants is HEAP and kwargs:
+            raise Break("argument_mismatch", f"{twin.__name__}() takes no keyword arguments")
+        return run_stand_in(tx, twin, wants, args, kwargs)
 
 
 def register() -> None:
-    for module, (extension, names) in TWINS.items():
+    for module, (extension, wants, names) in TWINS.items():
         scope = without_c(module, extension)
         for name in names.split():
             if isinstance(getattr(module, name, None), BuiltinFunctionType):
-                register_twin(getattr(module, name), scope[name])
+                register_twin(getattr(module, name), scope[name], wants)
 
 
 register()

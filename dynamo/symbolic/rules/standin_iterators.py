@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from dynamo.symbolic.rules.standins import is_index, is_index_or_none, is_iterable, run_stand_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.generators import ITERATOR_MAKERS, GeneratorVar
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ class Nothing:
     """Stands where there is no item."""
 
 
-def stands_in(*real: Any, generator: Any = None) -> Callable[[Any], Any]:
+def stands_in(
+    *real: Any, generator: Any = None, **wants: Callable[[Var], bool]
+) -> Callable[[Any], Any]:
     """Registers the decorated function for calls of the real ones; the generator that it gives is
     `generator`, by default the decorated function itself."""
 
@@ -35,7 +37,7 @@ def stands_in(*real: Any, generator: Any = None) -> Callable[[Any], Any]:
         ITERATOR_MAKERS[(generator or function).__code__] = real[0]
 
         def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-            made = inline_stand_in(tx, function, list(args), kwargs)
+            made = run_stand_in(tx, function, wants, args, kwargs)
             if isinstance(made, GeneratorVar):
                 made.frame.created_at = tx.step_at_start
             return made
@@ -103,9 +105,11 @@ def _index_or(value: Any, default: Any) -> Any:
         return -1
 
 
-@stands_in(itertools.islice, generator=_islice)
-def islice(iterable: Iterable[Any], *bounds: Any) -> Iterator[Any]:
-    given = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+@stands_in(itertools.islice, generator=_islice, iterable=is_iterable)
+def islice(
+    iterable: Iterable[Any], first: Any, second: Any = Nothing, step: Any = 1, /
+) -> Iterator[Any]:
+    given = (0, first, step) if second is Nothing else (first, second, step)
     start, stop, step = _index_or(given[0], 0), _index_or(given[1], None), _index_or(given[2], 1)
     if stop is not None and (stop == -1 or stop > sys.maxsize):
         raise ValueError(f"Stop argument {BOUNDS_OF_ISLICE}")
@@ -128,7 +132,7 @@ def _accumulate(iterable: Iterable[Any], func: Any, *, initial: Any) -> Iterator
         yield total
 
 
-@stands_in(itertools.accumulate, generator=_accumulate)
+@stands_in(itertools.accumulate, generator=_accumulate, iterable=is_iterable)
 def accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
     return _accumulate(iter(iterable), func, initial=initial)
 
@@ -140,7 +144,7 @@ def _takewhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-@stands_in(itertools.takewhile, generator=_takewhile)
+@stands_in(itertools.takewhile, generator=_takewhile, iterable=is_iterable)
 def takewhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _takewhile(predicate, iter(iterable))
 
@@ -154,7 +158,7 @@ def _dropwhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-@stands_in(itertools.dropwhile, generator=_dropwhile)
+@stands_in(itertools.dropwhile, generator=_dropwhile, iterable=is_iterable)
 def dropwhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _dropwhile(predicate, iter(iterable))
 
@@ -165,7 +169,7 @@ def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.filterfalse, generator=_filterfalse)
+@stands_in(itertools.filterfalse, generator=_filterfalse, iterable=is_iterable)
 def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _filterfalse(function, iter(iterable))
 
@@ -176,7 +180,7 @@ def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.compress, generator=_compress)
+@stands_in(itertools.compress, generator=_compress, data=is_iterable, selectors=is_iterable)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
     return _compress(iter(data), iter(selectors))
 
@@ -186,7 +190,7 @@ def _starmap(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield function(*args)
 
 
-@stands_in(itertools.starmap, generator=_starmap)
+@stands_in(itertools.starmap, generator=_starmap, iterable=is_iterable)
 def starmap(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _starmap(function, iter(iterable))
 
@@ -205,7 +209,7 @@ def _forever(object: Any) -> Iterator[Any]:
 ITERATOR_MAKERS[_forever.__code__] = itertools.repeat
 
 
-@stands_in(itertools.repeat, generator=_repeat)
+@stands_in(itertools.repeat, generator=_repeat, times=is_index)
 def repeat(object: Any, times: Any = Nothing) -> Iterator[Any]:
     return _forever(object) if times is Nothing else _repeat(object, operator.index(times))
 
@@ -220,7 +224,7 @@ def _cycle(iterable: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.cycle, generator=_cycle)
+@stands_in(itertools.cycle, generator=_cycle, iterable=is_iterable)
 def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _cycle(iter(iterable))
 
@@ -247,7 +251,7 @@ def _pairwise(iterable: Iterator[Any]) -> Iterator[Any]:
         before = item
 
 
-@stands_in(itertools.pairwise, generator=_pairwise)
+@stands_in(itertools.pairwise, generator=_pairwise, iterable=is_iterable)
 def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
@@ -267,7 +271,7 @@ def _batched(iterable: Iterator[Any], n: int) -> Iterator[Any]:
 
 if hasattr(itertools, "batched"):
 
-    @stands_in(itertools.batched, generator=_batched)
+    @stands_in(itertools.batched, generator=_batched, iterable=is_iterable, n=is_index)
     def batched(iterable: Iterable[Any], n: int) -> Iterator[Any]:
         if n < 1:
             raise ValueError("n must be at least one")
@@ -313,7 +317,7 @@ def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.product, generator=_product)
+@stands_in(itertools.product, generator=_product, repeat=is_index)
 def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
@@ -335,7 +339,7 @@ def _combinations(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.combinations, generator=_combinations)
+@stands_in(itertools.combinations, generator=_combinations, iterable=is_iterable, r=is_index)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -357,7 +361,8 @@ def _with_replacement(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.combinations_with_replacement, generator=_with_replacement)
+@stands_in(itertools.combinations_with_replacement, generator=_with_replacement,
+           iterable=is_iterable, r=is_index)
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -382,7 +387,8 @@ def _permutations(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.permutations, generator=_permutations)
+@stands_in(itertools.permutations, generator=_permutations,
+           iterable=is_iterable, r=is_index_or_none)
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]:
     pool = tuple(iterable)
     if r is not None and r < 0:
@@ -414,8 +420,8 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
 
 
 @rule(itertools.tee)
-def make_tee(tx: SymbolicFrame, *args: Var) -> Var:
-    made = inline_stand_in(tx, tee, list(args), {})
+def make_tee(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    made = run_stand_in(tx, tee, {"iterable": is_iterable, "n": is_index}, args, kwargs)
     for reader in made.children():
         reader.frame.created_at = tx.step_at_start  # type: ignore[attr-defined]
     return made
@@ -465,6 +471,6 @@ def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
         yield rank, _group(state, rank, state.turn)
 
 
-@stands_in(itertools.groupby, generator=_groupby)
+@stands_in(itertools.groupby, generator=_groupby, iterable=is_iterable)
 def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
     return _groupby(iter(iterable), key)

@@ -25,18 +25,52 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 
-def stands_in(*real: Any) -> Callable[[Any], Any]:
+Wants = dict[str, Callable[[Var], bool]]  # what the stand-in takes for a parameter
+
+
+def run_stand_in(
+    tx: SymbolicFrame, function: Any, wants: Wants, args: tuple[Var, ...], kwargs: dict[str, Var]
+) -> Var:
+    """Traces the stand-in; Break for wrong arguments, of which the real function complains."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise Break("argument_mismatch", str(error)) from error
+    for name, fits in wants.items():
+        if name in given and not fits(given[name]):
+            raise Break("argument_mismatch", f"{function.__name__}({name}={given[name]!r})")
+    return inline_stand_in(tx, function, list(args), kwargs)
+
+
+def is_index(var: Var) -> bool:
+    return issubclass(var.python_type(), int)
+
+
+def is_index_or_none(var: Var) -> bool:
+    return issubclass(var.python_type(), int | None)
+
+
+def is_iterable(var: Var) -> bool:
+    kind = var.python_type()
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+
+
+def is_list(var: Var) -> bool:
+    return issubclass(var.python_type(), list)
+
+
+def is_sequence(var: Var) -> bool:
+    """True where the class is one of `len` and indices; dicts have other words for their errors."""
+    kind = var.python_type()
+    return hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+
+
+def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any]:
     """Registers the decorated Python function for calls of the real ones."""
 
     def register(function: Any) -> Any:
-        signature = inspect.signature(function)
-
         def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:  # the real function says it in its own words
-                raise Break("argument_mismatch", str(error)) from error
-            return inline_stand_in(tx, function, list(args), kwargs)
+            return run_stand_in(tx, function, wants, args, kwargs)
 
         rule(list(real))(handle)
         return function
@@ -98,18 +132,18 @@ def has_plain_state(cls: type) -> bool:
     return not slots and bool(cls.__dictoffset__) and basis in (object, list, dict)
 
 
-@stands_in(operator.iconcat)
+@stands_in(operator.iconcat, a=is_sequence, b=is_sequence)
 def iconcat(a: Any, b: Any) -> Any:
     a += b
     return a
 
 
-@stands_in(operator.concat)
+@stands_in(operator.concat, a=is_sequence, b=is_sequence)
 def concat(a: Any, b: Any) -> Any:
     return a + b
 
 
-@stands_in(operator.countOf)
+@stands_in(operator.countOf, a=is_iterable)
 def count_of(a: Iterable[Any], b: Any) -> int:
     found = 0
     for item in a:
@@ -118,7 +152,7 @@ def count_of(a: Iterable[Any], b: Any) -> int:
     return found
 
 
-@stands_in(operator.indexOf)
+@stands_in(operator.indexOf, a=is_iterable)
 def index_of(a: Iterable[Any], b: Any) -> int:
     position = 0
     for item in a:

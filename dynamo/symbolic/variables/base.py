@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break, Signal
 from dynamo.base.words import noun
 from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.lookup import no_deletion, told_name
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -144,16 +145,25 @@ class Var:
         return self.get_attr(tx, name).call(tx, args, kwargs)
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
-        return self.call_method(tx, "__getitem__", [key], {})
+        return self._call_special(tx, "__getitem__", "'{}' object is not subscriptable", key)
 
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
-        self.call_method(tx, "__setitem__", [key, value], {})
+        self._call_special(
+            tx, "__setitem__", "'{}' object does not support item assignment", key, value)
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
-        self.call_method(tx, "__delitem__", [key], {})
+        missing = no_deletion(self.python_type(), key.python_type())
+        self._call_special(tx, "__delitem__", missing, key)
 
     def length(self, tx: SymbolicFrame) -> Var:
-        return self.call_method(tx, "__len__", [], {})
+        return self._call_special(tx, "__len__", "object of type '{}' has no len()")
+
+    def _call_special(self, tx: SymbolicFrame, name: str, missing: str, *args: Var) -> Var:
+        """The method of an operator; the TypeError of the operator where the class has none."""
+        kind = self.python_type()
+        if not hasattr(kind, name):
+            tx.trace.raise_exception(TypeError, missing.format(told_name(kind)))
+        return self.call_method(tx, name, list(args), {})
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         return self.call_method(tx, "__contains__", [item], {})

@@ -88,6 +88,13 @@ def told_name(cls: type) -> str:
         cls.__name__)
 
 
+def no_deletion(cls: type, key: type) -> str:
+    """What CPython says of `del x[key]`, with a place for the type of `x`: for an index it asks the
+    slots of sequences, which all classes of Python code have, and these have their own words."""
+    has_slots = hasattr(key, "__index__") and (cls.__flags__ & (1 << 9) or hasattr(cls, "__len__"))
+    return "'{}' object " + ("doesn't" if has_slots else "does not") + " support item deletion"
+
+
 BUILT_IN_BASES = frozenset({
     list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict,
     tuple, int, float, str, frozenset, bytes,

@@ -22,7 +22,13 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, instance_dict, told_name
+from dynamo.symbolic.variables.lookup import (
+    find_in_mro,
+    find_owner,
+    instance_dict,
+    no_deletion,
+    told_name,
+)
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -222,7 +228,10 @@ class ObjectVar(Var):
         self._item_method(tx, "__setitem__", "does not support item assignment", key, value)
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
-        self._item_method(tx, "__delitem__", "does not support item deletion", key)
+        if self.special(tx, "__delitem__") is None:
+            message = no_deletion(self.cls, key.python_type()).format(self.cls.__name__)
+            tx.trace.raise_exception(TypeError, message)
+        self._item_method(tx, "__delitem__", "", key)
 
     def length(self, tx: SymbolicFrame) -> Var:
         if not self.has_special(tx, "__len__"):
