@@ -163,8 +163,10 @@ class Effects:
         return [var for var in map(_target, self._places.values()) if var is not None]
 
     def has_outside(self) -> bool:
-        """True when something outside was changed, or is to be printed."""
-        return any(map(_is_outside, self._places.values()))
+        """True when something outside was changed, or is to be printed; torch's own names, as its
+        transforms change them, do not count."""
+        return any(_is_outside(effect) for effect in self._places.values()
+                   if not _is_of_torch(effect))
 
     def places(self) -> dict[Hashable, Effect]:
         """What was written so far, for `changed_outside`."""
@@ -238,6 +240,12 @@ def _is_outside(effect: Effect) -> bool:
     if isinstance(effect, CallEffect):
         return isinstance(effect.function, Disabled)
     return _is_visible(effect, set()) and not _is_undone(effect)
+
+
+def _is_of_torch(effect: Effect) -> bool:
+    """True for a global name of a module of torch."""
+    return isinstance(effect, StoreGlobalEffect) and str(
+        effect.module_globals.get("__name__")).startswith("torch.")
 
 
 def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:

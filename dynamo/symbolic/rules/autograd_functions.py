@@ -7,21 +7,25 @@ before the call.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import TransformType
+from torch._functorch.autograd_function import VmapInfo
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.nn.modules._functions import BackwardHookFunction
 
 from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
-from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules import torch_functions, transforms
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lists import NamedTupleVar, TupleVar
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -33,6 +37,7 @@ class TracedContext:
     """What `forward` and `backward` are given as `ctx` while they are traced."""
 
     saved_tensors: tuple[Any, ...] = ()
+    forward_tensors: tuple[Any, ...] = ()
     materialize_grads = True
     dirty: tuple[Any, ...] = ()
 
@@ -40,7 +45,7 @@ class TracedContext:
         self.saved_tensors = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        pass
+        self.forward_tensors = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
         self.dirty = tensors
@@ -73,22 +78,29 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
 def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
     """`SomeFunction.apply(*args)`."""
     trace = tx.trace
-    if not isinstance(cls, ClassVar) or kwargs or torch_functions.in_transform():
+    if not isinstance(cls, ClassVar) or kwargs:
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
         return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
     if trace.effects.has_outside():
         raise Break("call_of_unknown_function", f"apply of {cls!r} after changes it may read")
-    for arg in args:
+    transformed = torch_functions.in_transform()
+    if transformed and has_old_form(cls.cls):  # which torch refuses
+        raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    for arg in args if not transformed else ():
         arg.as_proxy()
     mark, before = trace.graph.mark(), trace.effects.places()
     look_through(tx, cls.cls, list(args))
+    if transformed:
+        look_through_levels(tx, cls.cls, args)
     trace.graph.rollback(mark)
     if trace.effects.changed_outside(before):
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
     trace.effects.forget_since(before)
     target = apply_in_graph(cls.cls)
     try:
+        if transformed:
+            return transforms.on_tensors(tx, target, args, {})
         return torch_functions.call_in_graph(tx, target, list(args), {})
     except ObservedException as error:
         raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
@@ -115,6 +127,10 @@ def look_through(tx: SymbolicFrame, cls: type, args: list[Var]) -> None:
             raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
         if enabled and any(needs):
             backward(tx, cls, context, result)
+        if transforms.has_level(TransformType.Jvp):
+            context.write_own(tx, "saved_tensors", context.get_attr(tx, "forward_tensors"))
+            tangents = [like(tx, arg) for arg in args]
+            tx.call(part_of(tx, cls, "jvp"), [context, *tangents], {})
     finally:
         torch._C._set_grad_enabled(enabled)
 
@@ -122,22 +138,43 @@ def look_through(tx: SymbolicFrame, cls: type, args: list[Var]) -> None:
 def forward(tx: SymbolicFrame, cls: Any, context: Var, args: list[Var]) -> Var:
     """Both forms: with `ctx` first, or followed by `setup_context`."""
     function = part_of(tx, cls, "forward")
-    if cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context:
+    if has_old_form(cls):
         return tx.call(function, [context, *args], {})
     result = tx.call(function, args, {})
     tx.call(part_of(tx, cls, "setup_context"), [context, TupleVar(args), result], {})
     return result
 
 
+def has_old_form(cls: Any) -> bool:
+    """True where `forward` gets the context, and there is no `setup_context`."""
+    return cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context  # type: ignore[no-any-return]
+
+
+def like(tx: SymbolicFrame, value: Var) -> Var:
+    """A gradient or a tangent of a value: None where it is no tensor."""
+    if isinstance(value, TensorVar):
+        return tx.trace.call(tx, torch.zeros_like, value)
+    return ConstVar(None)
+
+
+def look_through_levels(tx: SymbolicFrame, cls: Any, args: tuple[Var, ...]) -> None:
+    """Traces `vmap` as each vmap around the call will call it: below its level, on batches."""
+    with contextlib.ExitStack() as stack:
+        while torch_functions.in_transform():
+            level: Any = retrieve_current_functorch_interpreter()
+            dims, args = transforms.below(tx, level, args)
+            stack.enter_context(level.lower())
+            if level.key() == TransformType.Vmap and not cls.generate_vmap_rule:
+                facts = [ConstVar(level.batch_size()), ConstVar(level.randomness())]
+                info = NamedTupleVar(VmapInfo, facts)
+                in_dims = TupleVar([ConstVar(dim) for dim in dims])
+                tx.call(part_of(tx, cls, "vmap"), [info, in_dims, *args], {})
+
+
 def backward(tx: SymbolicFrame, cls: Any, context: Var, result: Var) -> None:
     """With gradients like the outputs."""
     outputs = result.items if isinstance(result, TupleVar) else [result]
-    grads: list[Var] = []
-    for output in outputs:
-        if isinstance(output, TensorVar):
-            grads.append(tx.trace.call(tx, torch.zeros_like, output))
-        else:
-            grads.append(ConstVar(None))
+    grads = [like(tx, output) for output in outputs]
     name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
     tx.call(part_of(tx, cls, name), [context, *grads], {})
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dynamo.symbolic.rules.standins import is_index, is_index_or_none, is_iterable, run_stand_in
+from dynamo.symbolic.rules.standins import is_index, is_index_or_none, run_stand_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.generators import ITERATOR_MAKERS, GeneratorVar
@@ -105,7 +105,7 @@ def _index_or(value: Any, default: Any) -> Any:
         return -1
 
 
-@stands_in(itertools.islice, generator=_islice, iterable=is_iterable)
+@stands_in(itertools.islice, generator=_islice)
 def islice(
     iterable: Iterable[Any], first: Any, second: Any = Nothing, step: Any = 1, /
 ) -> Iterator[Any]:
@@ -132,7 +132,7 @@ def _accumulate(iterable: Iterable[Any], func: Any, *, initial: Any) -> Iterator
         yield total
 
 
-@stands_in(itertools.accumulate, generator=_accumulate, iterable=is_iterable)
+@stands_in(itertools.accumulate, generator=_accumulate)
 def accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
     return _accumulate(iter(iterable), func, initial=initial)
 
@@ -144,7 +144,7 @@ def _takewhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-@stands_in(itertools.takewhile, generator=_takewhile, iterable=is_iterable)
+@stands_in(itertools.takewhile, generator=_takewhile)
 def takewhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _takewhile(predicate, iter(iterable))
 
@@ -158,7 +158,7 @@ def _dropwhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
-@stands_in(itertools.dropwhile, generator=_dropwhile, iterable=is_iterable)
+@stands_in(itertools.dropwhile, generator=_dropwhile)
 def dropwhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _dropwhile(predicate, iter(iterable))
 
@@ -169,7 +169,7 @@ def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.filterfalse, generator=_filterfalse, iterable=is_iterable)
+@stands_in(itertools.filterfalse, generator=_filterfalse)
 def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _filterfalse(function, iter(iterable))
 
@@ -180,7 +180,7 @@ def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.compress, generator=_compress, data=is_iterable, selectors=is_iterable)
+@stands_in(itertools.compress, generator=_compress)
 def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
     return _compress(iter(data), iter(selectors))
 
@@ -190,7 +190,7 @@ def _starmap(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
         yield function(*args)
 
 
-@stands_in(itertools.starmap, generator=_starmap, iterable=is_iterable)
+@stands_in(itertools.starmap, generator=_starmap)
 def starmap(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
     return _starmap(function, iter(iterable))
 
@@ -224,7 +224,7 @@ def _cycle(iterable: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-@stands_in(itertools.cycle, generator=_cycle, iterable=is_iterable)
+@stands_in(itertools.cycle, generator=_cycle)
 def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _cycle(iter(iterable))
 
@@ -251,7 +251,7 @@ def _pairwise(iterable: Iterator[Any]) -> Iterator[Any]:
         before = item
 
 
-@stands_in(itertools.pairwise, generator=_pairwise, iterable=is_iterable)
+@stands_in(itertools.pairwise, generator=_pairwise)
 def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
@@ -271,7 +271,7 @@ def _batched(iterable: Iterator[Any], n: int) -> Iterator[Any]:
 
 if hasattr(itertools, "batched"):
 
-    @stands_in(itertools.batched, generator=_batched, iterable=is_iterable, n=is_index)
+    @stands_in(itertools.batched, generator=_batched, n=is_index)
     def batched(iterable: Iterable[Any], n: int) -> Iterator[Any]:
         if n < 1:
             raise ValueError("n must be at least one")
@@ -339,7 +339,7 @@ def _combinations(iterable: Any, r: int) -> Iterator[Any]:
             return
 
 
-@stands_in(itertools.combinations, generator=_combinations, iterable=is_iterable, r=is_index)
+@stands_in(itertools.combinations, generator=_combinations, r=is_index)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -362,7 +362,7 @@ def _with_replacement(iterable: Any, r: int) -> Iterator[Any]:
 
 
 @stands_in(itertools.combinations_with_replacement, generator=_with_replacement,
-           iterable=is_iterable, r=is_index)
+           r=is_index)
 def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[Any]:
     pool = tuple(iterable)
     if r < 0:
@@ -388,7 +388,7 @@ def _permutations(iterable: Any, r: int) -> Iterator[Any]:
 
 
 @stands_in(itertools.permutations, generator=_permutations,
-           iterable=is_iterable, r=is_index_or_none)
+           r=is_index_or_none)
 def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]:
     pool = tuple(iterable)
     if r is not None and r < 0:
@@ -421,7 +421,7 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
 
 @rule(itertools.tee)
 def make_tee(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-    made = run_stand_in(tx, tee, {"iterable": is_iterable, "n": is_index}, args, kwargs)
+    made = run_stand_in(tx, tee, {"n": is_index}, args, kwargs)
     for reader in made.children():
         reader.frame.created_at = tx.step_at_start  # type: ignore[attr-defined]
     return made
@@ -471,6 +471,6 @@ def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
         yield rank, _group(state, rank, state.turn)
 
 
-@stands_in(itertools.groupby, generator=_groupby, iterable=is_iterable)
+@stands_in(itertools.groupby, generator=_groupby)
 def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
     return _groupby(iter(iterable), key)

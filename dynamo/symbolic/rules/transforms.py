@@ -225,6 +225,29 @@ def wrap_below(tx: SymbolicFrame, value: Any, tensors: list[TensorVar]) -> Var:
     return tx.trace.constant(value)
 
 
+def has_level(kind: _functorch.TransformType) -> bool:
+    """True where a transform of this kind is around the call."""
+    stack = _functorch.get_interpreter_stack() or ()
+    return any(level.key() == kind for level in stack)
+
+
+def below(
+    tx: SymbolicFrame, level: Any, args: tuple[Var, ...]
+) -> tuple[list[int | None], tuple[Var, ...]]:
+    """The batch dimensions of arguments at the innermost level, and the arguments below it."""
+    dims: list[int | None] = []
+    inner: list[Var] = []
+    for arg in args:
+        if not isinstance(arg, TensorVar) or _functorch.maybe_get_level(arg.fake) != level.level():
+            dims.append(None)
+            inner.append(arg)
+            continue
+        batched = _functorch.is_batchedtensor(arg.fake)
+        dims.append(_functorch.maybe_get_bdim(arg.fake) if batched else None)
+        inner.append(wrap_below(tx, _functorch.get_unwrapped(arg.fake), []))
+    return dims, tuple(inner)
+
+
 # -- rules -----------------------------------------------------------------------------------------
 
 
