@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
+from dynamo.aot.lists import in_turns, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.shapes.creation import CREATIONS, new_tensor
@@ -114,6 +115,8 @@ def is_of_program(error: Exception) -> bool:
 def _run_node(gm: fx.GraphModule, node: fx.Node, args: Any, kwargs: Any, leaf: Leaf) -> Any:
     if node.op == "call_function":
         function: Any = OWN_STEPS.get(node.target, node.target)
+        if writes_a_list(function):
+            return in_turns(function, *args, **kwargs)
         return function(*args, **kwargs)
     if node.op == "call_method":
         method = getattr(args[0], str(node.target))

@@ -1,0 +1,53 @@
+"""Operations that write into a list of tensors, where the list's tensors share memory.
+
+Eager takes them in turn: of `_foreach_mul_([g, g], c)` the second sees what the first has written
+(the gradient of a tied weight, clipped). torch's functional form computes all from the old values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dynamo.aot.fakes import storage_key
+from dynamo.aot.records import Unsupported
+
+
+def writes_a_list(target: Any) -> bool:
+    """True for `torch._foreach_mul_` and its like."""
+    name = getattr(target, "__name__", "").partition(".")[0]
+    return "_foreach_" in name and name.endswith("_")
+
+
+def in_turns(
+    function: Callable[..., Any], written: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Calls a function that writes into a list: once for each item where items share memory."""
+    if not _depend(written, (*args, *kwargs.values())):
+        return function(written, *args, **kwargs)
+    count = len(written)
+    if any(isinstance(arg, torch.Tensor) and arg.shape == (count,) for arg in args):
+        raise Unsupported("tensors of a list that share memory, and one tensor of all factors")
+
+    def part(arg: Any, at: int) -> Any:
+        return arg[at : at + 1] if isinstance(arg, (list, tuple)) and len(arg) == count else arg
+
+    for at in range(count):
+        rest = {name: part(arg, at) for name, arg in kwargs.items()}
+        function(written[at : at + 1], *[part(arg, at) for arg in args], **rest)
+    return None
+
+
+def _depend(written: Sequence[Any], others: Sequence[Any]) -> bool:
+    """True where an item that is written shares memory with one of another place in the lists."""
+    places: dict[int, int] = {}
+    for at, tensor in enumerate(written):
+        if places.setdefault(storage_key(tensor), at) != at:
+            return True
+    for other in others:
+        for at, item in enumerate(other if isinstance(other, (list, tuple)) else ()):
+            if isinstance(item, torch.Tensor) and places.get(storage_key(item), at) != at:
+                return True
+    return False
