@@ -151,10 +151,19 @@ def check_views(reference: Reference, plan: OutputPlan) -> None:
         if isinstance(record, ViewOutput):
             base = out._base if not record.detach else None
             expected = grad and base is not None and base.requires_grad
-            if out.requires_grad != expected or (expected and out.is_leaf):
+            if out.requires_grad != expected or (expected and _is_leaf(out)):
                 raise Unsupported("an output is a view made in another grad mode")
             if expected and overlaps_itself(facts_of(base)):
                 raise Unsupported("an output views an input that names elements twice")
+
+
+def _is_leaf(out: Any) -> bool:
+    """Errors: Unsupported for a view that autograd refuses to follow since its base was written;
+    eager says so where something asks, if ever."""
+    try:
+        return bool(out.is_leaf)
+    except RuntimeError as error:
+        raise Unsupported(f"an output is a view without a history: {error}") from error
 
 
 def check_mutations(reference: Reference, mutated: list[int]) -> None:

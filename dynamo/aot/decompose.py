@@ -24,7 +24,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AGAIN, Unsupported
+from dynamo.aot.records import AGAIN, PART, Unsupported
 from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
@@ -235,7 +235,8 @@ class TemplateRecorder(Recorder):
 
 def _passed_on(node: fx.Node) -> dict[str, Any]:
     """What is known of an operation and holds for all parts of it."""
-    return {name: node.meta[name] for name in ("stack_trace", AGAIN) if name in node.meta}
+    known = {name: node.meta[name] for name in ("stack_trace", AGAIN) if name in node.meta}
+    return {**known, PART: True}
 
 
 def _carry_marks(node: fx.Node, result: Any) -> None:
@@ -260,7 +261,8 @@ def _key(value: Any, nodes: list[fx.Node]) -> Any:
         return tuple([_key(item, nodes) for item in value])
     if isinstance(value, dict):
         return tuple([(name, _key(item, nodes)) for name, item in value.items()])
-    return (type(value), repr(value) if type(value) is float else value)  # 0.0 is not -0.0
+    # 0.0 is not -0.0
+    return (type(value), repr(value) if type(value) in (float, complex) else value)
 
 
 def _collect(value: Any, nodes: list[fx.Node]) -> None:

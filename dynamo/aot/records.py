@@ -64,6 +64,8 @@ class Unsupported(Signal):
 
 # In the meta of nodes that a checkpoint computes again: backward does so, nothing of it is saved.
 AGAIN = "again"
+# In the meta of nodes that are parts of an operation which was taken apart.
+PART = "part"
 
 
 @dataclass(frozen=True, slots=True)

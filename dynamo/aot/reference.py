@@ -149,11 +149,19 @@ class _Collector(Observer):
         self.metadata: dict[fx.Node, tuple[Any, Any]] = {}
         self.storages: dict[int, bool] = {}
         self._arguments: Any = None
+        self._versions: list[tuple[Any, int]] = []  # of inference tensors outside of their mode
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         self._arguments = metadata_of((*args, *kwargs.values()) if kwargs else args)
+        self._versions = []
+        if not self.inference and True in self.storages.values():
+            given = filter(is_fake, pytree.tree_leaves((args, kwargs)))
+            made_there = (x for x in given if self.storages.get(storage_key(x)))
+            self._versions = [(x, x._version) for x in made_there]
 
     def after(self, node: fx.Node, value: Any) -> None:
+        if any(x._version != version for x, version in self._versions):
+            raise Unsupported("an inference tensor is written outside of its mode")
         self.metadata[node] = (self._arguments, metadata_of(value))
         for fake in value if isinstance(value, (tuple, list)) else (value,):
             if is_fake(fake):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 
@@ -26,13 +27,25 @@ from inductor.ir.index import Index, IndexLike, Var, as_index, variable
 from inductor.ir.scalar_ops import BOOL, GIVEN, SCALAR_OPS
 
 
+class IndexFault(IntEnum):
+    """Errors of eager for an index out of range; the numbers are those of `csrc/module.cpp`."""
+
+    POSITION = 1  # IndexError of x[index]
+    ROW = 2  # IndexError of embedding, index_select
+    ELEMENT = 3  # RuntimeError of gather, scatter_add, index_add
+
+
 @dataclass(frozen=True, slots=True)
 class IndirectVar:
-    """Immediate of an `indirect` op: the variable it defines, and how the value is treated."""
+    """Immediate of an `indirect` op: the variable it defines, and how the value is treated.
+
+    error: which error a bad value raises.
+    """
 
     var: Var
     wrap: bool
     check: bool
+    error: IndexFault = IndexFault.POSITION
 
 
 Immediate = bool | int | float | complex | str | IndirectVar | None
@@ -55,6 +68,7 @@ class Op:
             parts.insert(0, f"{self.buffer}[{self.index!r}]" if self.buffer else f"{self.index!r}")
         if isinstance(self.imm, IndirectVar):
             flags = [name for name in ("wrap", "check") if getattr(self.imm, name)]
+            flags += [self.imm.error.name.lower()] if self.imm.check else []
             parts.append(f"{self.imm.var.name} < {self.imm.var.size} {' '.join(flags)}".strip())
         elif self.imm is not None:
             parts.append(repr(self.imm))
@@ -187,12 +201,15 @@ class Ops:
             Op("store", (value.position,), value.dtype, buffer, as_index(index), mode)
         )
 
-    def indirect(self, value: Value, size: int, wrap: bool = True, check: bool = True) -> Index:
+    def indirect(
+        self, value: Value, size: int, wrap: bool = True, check: bool = True,
+        error: IndexFault = IndexFault.POSITION,
+    ) -> Index:
         """Use an integer value as an index of a dimension with `size` elements."""
         mask = () if self._mask is None else (self._mask,)
         args = (value, *mask)
         value = args[0]
-        key = ("indirect", tuple(a.position for a in args), size, wrap, check)
+        key = ("indirect", tuple(a.position for a in args), size, wrap, check, error)
         known = self._known.get(key)
         if known is not None:
             imm = self.recorded[known.position].imm
@@ -200,7 +217,8 @@ class Ops:
             return as_index(0) + _index_of(imm.var)
         var = Var(f"t{self.indirect_count}", size)
         self.indirect_count += 1
-        added = self._append("indirect", args, torch.int64, imm=IndirectVar(var, wrap, check))
+        imm = IndirectVar(var, wrap, check, error)
+        added = self._append("indirect", args, torch.int64, imm=imm)
         self._known[key] = added
         return _index_of(var)
 

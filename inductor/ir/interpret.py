@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import IndirectVar, LoopBody, Op
+from inductor.ir.body import IndexFault, IndirectVar, LoopBody, Op
 from inductor.ir.graph import (
     ComputedBuffer,
     ExternKernel,
@@ -163,7 +163,8 @@ def _evaluate_indirect(state: _BodyState, op: Op) -> torch.Tensor:
         bad = bad & mask[0]
         value = torch.where(mask[0], value, 0)
     if imm.check and 0 not in state.extents and bool(bad.any()):
-        raise IndexError("index out of range in self")
+        kind = RuntimeError if imm.error is IndexFault.ELEMENT else IndexError
+        raise kind("index out of range in self")
     state.variables[imm.var.name] = value
     return value
 

@@ -257,7 +257,7 @@ def to_copy(call: Call, x: Tensor, **kwargs: Any) -> Any:
     return pointwise(call, [x], function, promoted([x]))
 
 
-@lowering(aten.clone.default, aten.contiguous.default)
+@lowering(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default)
 def clone(call: Call, x: Tensor, memory_format: Any = None) -> Any:
     return pointwise(call, [x], lambda ops, v: v, promoted([x]), 0)
 

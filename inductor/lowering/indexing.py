@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops, Value
+from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -122,7 +122,8 @@ def embedding(call: Call, weight: Tensor, indices: Tensor, *rest: Any) -> Any:
     rank = len(indices.size)
 
     def compute(ops: Ops, where: Indices) -> Value:
-        row = ops.indirect(indices.load(ops, where[:rank]), weight.size[0], wrap=False)
+        value = indices.load(ops, where[:rank])
+        row = ops.indirect(value, weight.size[0], wrap=False, error=IndexFault.ROW)
         return weight.load(ops, (row, *where[rank:]))
 
     indices.realize()
@@ -139,7 +140,8 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
     x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
-        place = ops.indirect(index.load(ops, (where[axis],)), x.size[axis], wrap=False)
+        value = index.load(ops, (where[axis],))
+        place = ops.indirect(value, x.size[axis], wrap=False, error=IndexFault.ROW)
         return x.load(ops, replaced(where, axis, place))
 
     return call.builder.computed(call.layout, [x, index], 2, compute)
@@ -152,10 +154,11 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     axis = dim % len(x.size)
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
+    fault = IndexFault.POSITION if call.is_part else IndexFault.ELEMENT
     x.realize()
 
     def compute(ops: Ops, where: Indices) -> Value:
-        place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False)
+        place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False, error=fault)
         return x.load(ops, replaced(where, axis, place))
 
     return call.builder.computed(call.layout, [x, index], 2, compute)

@@ -21,13 +21,15 @@ OpOverload = torch._ops.OpOverload
 
 @dataclass(slots=True)
 class Call:
-    """One operator of the graph that is being lowered. `result`: fake of what it returns."""
+    """One operator of the graph that is being lowered. `result`: fake of what it returns. is_part:
+    of an operator that was taken apart."""
 
     builder: Builder
     target: OpOverload
     result: Any
     users: int
     reason: str = ""
+    is_part: bool = False
 
     @property
     def layout(self) -> Layout:

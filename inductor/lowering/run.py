@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import PART
 from inductor.ir.extent import Real
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
 from inductor.lowering import activations as activations
@@ -136,7 +137,7 @@ class _Run:
             self._write_input(node, *args)
             self.values[node] = args[0]
             return
-        call = Call(self.builder, target, result, len(node.users))
+        call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
         function = LOWERINGS.get(target)
         value = NotImplemented
         if function is None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from inductor.ir.body import Ops
-from inductor.ir.index import flatten
+from inductor.ir.body import IndexFault, Ops, Value
+from inductor.ir.index import Index, flatten
 from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
 from inductor.lowering.pointwise import broadcast, broadcast_sizes
 from inductor.lowering.registry import Call, lowering
@@ -45,6 +45,10 @@ def _accumulated(
 
     builder.scatter(goal, tuple(ranges), body)
     return builder.stored(layout, goal.buffer)
+
+
+def _element(ops: Ops, value: Value, size: int) -> Index:
+    return ops.indirect(value, size, wrap=False, error=IndexFault.ELEMENT)
 
 
 @lowering(aten.index_put.default)
@@ -86,7 +90,7 @@ def index_add(
 
     def place(ops: Ops, where: Indices) -> Indices:
         value = ops.to_dtype(index.load(ops, (where[axis],)), torch.int64)
-        return replaced(where, axis, ops.indirect(value, x.size[axis], wrap=False))
+        return replaced(where, axis, _element(ops, value, x.size[axis]))
 
     return _accumulated(call, x, source, source.size, place)
 
@@ -101,6 +105,6 @@ def scatter_add(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) 
         return call.refuse(NOTHING)
 
     def place(ops: Ops, where: Indices) -> Indices:
-        return replaced(where, axis, ops.indirect(index.load(ops, where), x.size[axis], wrap=False))
+        return replaced(where, axis, _element(ops, index.load(ops, where), x.size[axis]))
 
     return _accumulated(call, x, source, index.size, place)

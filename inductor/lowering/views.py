@@ -42,7 +42,6 @@ def reshape_index(old: tuple[int, ...], new: tuple[int, ...]) -> Reindex:
 
 @lowering(
     aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_alias.default,
-    aten.view_copy.default,
 )
 def view(call: Call, x: Tensor, size: Sequence[int], *strides: Any) -> Any:
     layout = call.layout
@@ -77,6 +76,12 @@ def _is_view(old: Layout, new: Layout) -> bool:
     return count == 1 and not runs
 
 
+@lowering(aten.view_copy.default)
+def view_copy(call: Call, x: Tensor, size: Sequence[int]) -> Any:
+    """It keeps what the tensor is now; a view would show what is written into it later."""
+    return _copied(call, x, reshape_index(x.size, call.layout.size))
+
+
 def _copied(call: Call, x: Tensor, reindex: Reindex) -> Tensor:
     return call.builder.computed(
         call.layout, [x], 0, lambda ops, indices: x.load(ops, reindex(indices))
@@ -84,9 +89,8 @@ def _copied(call: Call, x: Tensor, reindex: Reindex) -> Tensor:
 
 
 @lowering(
-    aten.alias.default, aten.detach.default, aten.lift_fresh.default,
-    aten.lift_fresh_copy.default, aten.view.dtype,
-)  # fmt: skip
+    aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.view.dtype,
+)
 def alias(call: Call, x: Tensor, *rest: Any) -> Any:
     if call.result.dtype is not x.dtype:
         return call.refuse("the same bytes as another dtype")

@@ -238,13 +238,13 @@ class _Writer:
     def _indirect(self, op: Op, renamed: dict[str, Index]) -> int:
         old = op.imm
         assert isinstance(old, IndirectVar)
-        key = ("indirect", op.args, old.var.size, old.wrap, old.check)
+        key = ("indirect", op.args, old.var.size, old.wrap, old.check, old.error)
         known = self.known.get(key)
         if known is None:
             var = Var(f"t{self.indirect}", old.var.size)
             self.indirect += 1
             known = self.known[key] = len(self.ops)
-            self.ops.append(replace(op, imm=IndirectVar(var, old.wrap, old.check)))
+            self.ops.append(replace(op, imm=replace(old, var=var)))
         new = self.ops[known].imm
         assert isinstance(new, IndirectVar)
         renamed[old.var.name] = variable(new.var.name, new.var.size)

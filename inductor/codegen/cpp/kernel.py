@@ -376,5 +376,5 @@ def _open_errors(writer: Writer, nest: Nest) -> None:
 def _close_errors(writer: Writer, nest: Nest) -> None:
     for op in checked_ops(nest):
         assert isinstance(op.imm, IndirectVar)
-        name = error_name(op)
-        writer.line(f"if ({name} != K_NO_ERROR) k_fail(rt, {name}, {op.imm.var.size});")
+        name, fault = error_name(op), int(op.imm.error)
+        writer.line(f"if ({name} != K_NO_ERROR) k_fail(rt, {name}, {op.imm.var.size}, {fault});")

@@ -298,9 +298,9 @@ K_INLINE i64 k_threads(i64 work, i64 items, i64 most) {
 }
 """.replace("WORK", str(PARALLEL_WORK)),
     "k_fail": """\
-static void k_fail(Runtime* rt, i64 value, i64 bound) {
+static void k_fail(Runtime* rt, i64 value, i64 bound, i64 fault) {
   i64 none = 0;
-  if (!__atomic_compare_exchange_n(&rt->error_code, &none, 1, false, 5, 5)) return;
+  if (!__atomic_compare_exchange_n(&rt->error_code, &none, fault, false, 5, 5)) return;
   rt->error_value = value;
   rt->error_bound = bound;
 }

@@ -143,6 +143,8 @@ void bind_memory(CallState& state) {
   REQUIRE(PyExc_IndexError, runtime.error_code != 1, "index ", runtime.error_value,
           " is out of bounds for dimension with size ", runtime.error_bound);
   REQUIRE(PyExc_IndexError, runtime.error_code != 2, "index out of range in self");
+  REQUIRE(PyExc_RuntimeError, runtime.error_code != 3, "index ", runtime.error_value,
+          " is out of bounds for dimension with size ", runtime.error_bound);
   throw LaunchError(PyExc_RuntimeError, join_text("compiled graph ", graph.name,
                                                   " failed with code ", runtime.error_code));
 }

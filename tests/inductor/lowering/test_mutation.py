@@ -75,8 +75,15 @@ def returns_the_input(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return c, c + b
 
 
+def copies_as_a_view(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    before = torch.view_copy(a.t().contiguous(), (3, 12)), torch.view_copy(b, b.shape)
+    a.add_(1)
+    b.mul_(2)
+    return before
+
+
 PROGRAMS = [
-    swap, read_before_and_after, rotate, transposed, into_a_slice, through_a_view, statistics,
+    copies_as_a_view, swap, read_before_and_after, rotate, transposed, into_a_slice, through_a_view, statistics,
     whole_inputs,
     accumulated, returns_the_input,
 ]  # fmt: skip
