@@ -372,23 +372,18 @@ def layer_norm(
 
 
 def _statistic(call: Call, tensor: Tensor, fake: torch.Tensor) -> Tensor:
-    """A mean or rstd with the sizes and dtype in which eager returns it."""
+    """A mean or rstd with the sizes and dtype in which eager returns it: perhaps without the
+    reduced axes, which are the last ones."""
     layout = layout_of(fake)
     if layout.size == tensor.size and layout.dtype is tensor.dtype:
         return tensor.as_view(layout, lambda i: i)
-    kept = [n for n, extent in enumerate(tensor.size)]
+    reduced = [constant(0)] * (len(tensor.size) - len(layout.size))
     held = compute_dtype(layout.dtype)
 
     def compute(ops: Ops, i: Indices) -> Value:
-        where = i if len(i) == len(kept) else tuple(_spread_out(i, tensor.size))
-        return ops.to_dtype(tensor.load(ops, where), held)
+        return ops.to_dtype(tensor.load(ops, (*i, *reduced)), held)
 
     return call.builder.computed(layout, [tensor], 1, compute)
-
-
-def _spread_out(indices: Indices, size: tuple[int, ...]) -> list[Any]:
-    rest = [index for index in indices]
-    return [constant(0) if extent == 1 else rest.pop(0) for extent in size]
 
 
 @lowering(aten._native_batch_norm_legit_no_training.default)
