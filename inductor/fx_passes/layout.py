@@ -105,8 +105,8 @@ class _Rewriter:
             return new
         if _wants_last(node):
             self._give(new, 0, LAST)
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            self._restore_inputs(node, new)  # numbers are drawn in the order of memory
+        if _sees_strides(node.target):
+            self._restore_inputs(node, new)
         if self._changed(node, new):
             new.meta = dict(new.meta)
             new.meta["val"] = self._value(new)
@@ -174,6 +174,14 @@ class _Rewriter:
             restored = self._restored(old, new)
             if restored is not self.env[old]:
                 new.replace_input_with(self.env[old], restored)
+
+
+def _sees_strides(target: Any) -> bool:
+    """True for what draws numbers in the order of memory, and for operators of other libraries."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in target.tags
+    return seeded or target.namespace not in ("aten", "prims", "mkldnn")
 
 
 def _form(fake: Any) -> tuple[Any, ...]:
