@@ -92,7 +92,8 @@ PARTS = (
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:
-    for _name in ("numpy_scalars", "arrays", "array_functions", "array_indices", "array_tensors"):
+    for _name in ("numpy_scalars", "arrays", "array_functions", "array_algebra", "array_indices",
+                  "array_tensors"):
         importlib.import_module(f"dynamo.symbolic.rules.{_name}")
 COMPLETE = all(part.__name__ for part in PARTS)
 

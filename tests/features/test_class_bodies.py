@@ -483,7 +483,7 @@ class C(A):
 class D(B, C):
     def go(self): return ['D', *super().go()]
 dynamo.graph_break()
-KEEP.append(D); return x + 1, ''.join(D().go() + B().go()), D.__mro__ == (D, B, C, A, object)
+KEEP.append((D, D())); return x + 1, ''.join(D().go() + B().go()), D.__mro__ == (D, B, C, A, object)
 # break inside body
 class A:
     dynamo.graph_break()

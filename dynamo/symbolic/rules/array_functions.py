@@ -310,7 +310,7 @@ def sort(call: Call, x: TensorVar, axis: Any = -1) -> Any:
 # -- making ----------------------------------------------------------------------------------------
 
 
-@function("zeros_like")
+@function("zeros_like", "empty_like")
 def zeros_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
     return call(torch.zeros_like, x, dtype=call.dtype)
 
@@ -370,6 +370,7 @@ def arange(call: Call, *args: Any, dtype: Any = None) -> Any:
 
 for _known, _compute in (
     (numpy.zeros, zeros),
+    (numpy.empty, zeros),
     (numpy.ones, ones),
     (numpy.full, full),
     (numpy.arange, arange),

@@ -20,6 +20,7 @@ from dynamo.symbolic.variables.arrays import TORCH_DTYPES, ArrayVar, DtypeVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -47,8 +48,8 @@ UFUNCS: dict[Any, tuple[Any, tuple[str, ...]]] = {
     numpy.rint: (torch.round, FLOATS),
     numpy.positive: (torch.clone, ALL),
     numpy.power: (torch.pow, ALL),
-    numpy.floor_divide: (torch.floor_divide, WHOLE[1:]),
-    numpy.remainder: (torch.remainder, WHOLE[1:]),
+    numpy.floor_divide: (torch.floor_divide, ALL[1:]),
+    numpy.remainder: (torch.remainder, ALL[1:]),
     numpy.matmul: (torch.matmul, ("int32", "int64", *FLOATS)),
 }
 OPERATORS: dict[Any, Any] = {
@@ -87,9 +88,10 @@ def loop_of(ufunc: Any, values: tuple[Any, ...]) -> list[torch.dtype]:
 def check_values(ufunc: Any, loop: list[torch.dtype], args: tuple[Any, ...]) -> None:
     """Where the values decide: divisions of ints by what may be 0, powers of ints."""
     second = args[1] if len(args) > 1 else None
-    if ufunc in NEED_POSITIVE and not (type(second) is int and second > 0):
+    whole = not loop[-1].is_floating_point
+    if whole and ufunc in NEED_POSITIVE and not (type(second) is int and second > 0):
         raise Break("call_of_unknown_function", f"numpy's {ufunc.__name__} by {second!r}")
-    if ufunc is numpy.power and not loop[-1].is_floating_point:
+    if whole and ufunc is numpy.power:
         if not (type(second) is int and second >= 0):
             raise Break("call_of_unknown_function", f"numpy's power by {second!r}")
 
@@ -109,7 +111,11 @@ def computed(ufunc: Any, shadows: tuple[Any, ...]) -> Callable[..., Any]:
         takes = len(values) < 2 or function in TAKE_NUMBERS
         if not takes and not isinstance(values[1], TensorVar):
             values[1] = call(torch.full, (), values[1], dtype=loop[1], device=CPU)
-        return call.cast(call(function, *values), loop[-1])
+        result = call(function, *values)
+        if ufunc is numpy.remainder and loop[-1].is_floating_point:  # a zero has the divisor's sign
+            signed = call(torch.copysign, result, values[1])
+            result = call(torch.where, call(torch.eq, result, 0), signed, result)
+        return call.cast(result, loop[-1])
 
     return compute
 
@@ -224,17 +230,27 @@ for _name, (_real, _ufunc) in INPLACE.items():
     inplace_rule(_name, _real, _ufunc)
 
 
-@first_rule([divmod, operator.lshift, operator.rshift, operator.ilshift, operator.irshift, round,
+@first_rule([operator.lshift, operator.rshift, operator.ilshift, operator.irshift, round,
              bool, complex, str, repr, format, hash, operator.index, bytes],
             ArrayVar)
 def refuse(tx: SymbolicFrame, *args: Var) -> Var:
     raise Break("item", f"{args[0]!r} is read into Python")
 
 
-@first_rule([divmod, operator.lshift, operator.rshift, operator.ilshift, operator.irshift],
+@first_rule([operator.lshift, operator.rshift, operator.ilshift, operator.irshift],
             Var, ArrayVar)
 def refuse_reflected(tx: SymbolicFrame, *args: Var) -> Var:
     raise Break("operator_unknown", f"an operator between {args}")
+
+
+def divide_both(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+    """`divmod(a, b)`."""
+    return TupleVar([apply_ufunc(tx, ufunc, ufunc, (a, b))
+                     for ufunc in (numpy.floor_divide, numpy.remainder)])
+
+
+first_rule(divmod, ArrayVar, Var)(divide_both)
+first_rule(divmod, Var, ArrayVar)(divide_both)
 
 
 def dtype_of(var: Var) -> Any:
