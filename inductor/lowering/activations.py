@@ -232,6 +232,8 @@ def _clamp(call: Call, x: Tensor, low: Any, high: Any) -> Any:
     dtype = promoted([x, *bounds])
     if dtype_kind(dtype) == "b":
         return call.refuse("clamp of bool")
+    if x.layout.device.type != "cpu" and any(type(b) is float and b != b for b in bounds):
+        return call.refuse("a bound that is no number, which kernels there ignore")
 
     def function(ops: Ops, v: Value, *limits: Value) -> Value:
         rest = list(limits)

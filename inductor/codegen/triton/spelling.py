@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -60,8 +61,22 @@ def print_constant(value: Immediate, dtype: torch.dtype, shape: str, numbers: Nu
         return f"{tile}.to({print_dtype(dtype)})" if dtype in HALVES else tile
     if dtype in HALVES:
         value = torch.tensor(value, dtype=dtype).item()
-        return f"tl.full({shape}, {print_number(value)}, tl.float32).to({print_dtype(dtype)})"
-    return f"tl.full({shape}, {print_number(value)}, {print_dtype(dtype)})"
+        return f"{_tile(value, 'tl.float32', shape)}.to({print_dtype(dtype)})"
+    if not (dtype.is_floating_point or dtype is torch.bool):
+        value = _wrapped(value, dtype)
+    return _tile(value, print_dtype(dtype), shape)
+
+
+def _tile(value: Immediate, kind: str, shape: str) -> str:
+    if isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0.0:
+        return f"k_neg(tl.full({shape}, 0.0, {kind}))"  # Triton takes each zero for the positive one
+    return f"tl.full({shape}, {print_number(value)}, {kind})"
+
+
+def _wrapped(value: Immediate, dtype: torch.dtype) -> int:
+    """The number modulo the dtype's range, as C converts it; Triton refuses others."""
+    low, values = torch.iinfo(dtype).min, 1 << torch.iinfo(dtype).bits
+    return (int(value) - low) % values + low  # type: ignore[arg-type]
 
 
 def print_index(index: Index, names: Mapping[str, str], numbers: Numbers) -> str:

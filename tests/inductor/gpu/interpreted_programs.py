@@ -108,7 +108,12 @@ def convolution(x, y):
     return F.batch_norm(F.conv2d(image, weight), torch.zeros(4), torch.ones(4)).relu()
 
 
-PROGRAMS = [chain, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
+def signs_and_bytes(x, y):
+    small = (x * 10).abs().to(torch.uint8)
+    return x / -0.0, 1 / torch.where(x > 9, x, -0.0), small * -1, small.add(-3), small > -1, x.half() / -0.0
+
+
+PROGRAMS = [chain, signs_and_bytes, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
             halves, integers, changes_input, pools, convolution]
 
 
