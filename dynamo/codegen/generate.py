@@ -30,6 +30,7 @@ from dynamo.codegen.live import RECEIVER
 from dynamo.codegen.operands import operands, real_effect
 from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
 from dynamo.codegen.release import release
+from dynamo.codegen.shown_frames import Place, call_through
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 from dynamo.hook import call_moving
@@ -196,7 +197,9 @@ class Generator:
         """Leaves the return value of the frame `number` on the stack (0 is the innermost)."""
         level = levels[number]
         if number == 0:
-            level.call_continuation("at", level.state.instruction, level.state.stack, ())
+            through = self._through(levels[1:-1])
+            level.call_continuation(
+                "at", level.state.instruction, level.state.stack, (), through=through)
             return
 
         def after() -> None:
@@ -206,6 +209,13 @@ class Generator:
             level.call_continuation("after", level.state.instruction + 1, stack, (name,))
 
         self._guarded(level, lambda: self._nested(levels, number - 1), after)
+
+    def _through(self, levels: list[_Level]) -> Callable[..., Any]:
+        """What calls the innermost frame; if that raises, its traceback shows these."""
+        assert isinstance(self.plan.exit, BreakExit)
+        if not levels or self.plan.exit.reason.code != "escaping_exception":
+            return call_moving
+        return call_through([level.place() for level in reversed(levels)])
 
     def _guarded(
         self, level: _Level, action: Callable[[], None], after: Callable[[], None]
@@ -387,6 +397,11 @@ class _Level:
         ]
         self.handled = len(self.saved)
 
+    def place(self) -> Place:
+        """Where the frame is, for a traceback."""
+        raw = self.decoded.raw.instructions[self.instruction.end - 1]
+        return Place(self.state.code.co_name, self.state.code.co_filename, raw.position)
+
     def keep_values(self) -> None:
         """Rebuilds what the continuations need, once for all of them."""
         rebuilder = self.generator.rebuilder
@@ -439,6 +454,7 @@ class _Level:
         stack: tuple[Var, ...],
         names: tuple[str, ...],
         null_last: bool = False,
+        through: Callable[..., Any] = call_moving,
     ) -> None:
         """Calls the continuation with stack, locals, and values that lie in locals `names`."""
         generator, state, emitter = self.generator, self.state, self.generator.emitter
@@ -458,7 +474,7 @@ class _Level:
             Fact(LocalSource(name), "size", axis)
             for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
         })  # fmt: skip
-        emitter.start_call_const(call_moving)
+        emitter.start_call_const(through)
         self._load_function(code, cells)
         for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):
             assert var is not None

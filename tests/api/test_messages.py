@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -101,3 +102,32 @@ def test_errors_show_the_programs_frames(verbose: bool) -> None:
         compiled(x)
     internal = [row.path.name for row in seen.traceback if "symbolic" in str(row.path.parent)]
     assert bool(internal) is verbose, internal
+
+
+class Narrow(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(9, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).relu()
+        return self.second(h)
+
+
+class Nested(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Narrow()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 1
+
+
+def test_the_traceback_of_a_wrong_layer_leads_through_the_programs_modules() -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
+            dynamo.compile(Nested(), backend="eager")(torch.ones(3, 4))
+        text = "".join(traceback.format_exception(caught.value))
+        places = [text.index(line) for line in (
+            "in forward\n    return self.inner(x) + 1", "in forward\n    return self.second(h)", "F.linear(")]
+        assert places == sorted(places)
