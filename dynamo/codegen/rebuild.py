@@ -91,7 +91,8 @@ def _effect_values(effects: Iterable[Effect]) -> list[Var]:
 class Rebuilder:
     """Pushes real values in one frame.
 
-    places: locals that hold values already (graph results, shared objects).
+    places: locals that hold values already (graph results, shared objects); unfinished: classes
+    that are being made, and the classes that can be finished only after them.
     """
 
     def __init__(self, emitter: Emitter, fetcher: Fetcher, counts: Counter[Var]) -> None:
@@ -100,6 +101,7 @@ class Rebuilder:
         self.counts = counts
         self.handled: set[Var] = set()
         self.places: dict[Var, str] = {}
+        self.unfinished: dict[Var, list[Var]] = {}
 
     def load(self, var: Var) -> None:
         """Pushes the real object of the Var."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.variables import made_classes
 from dynamo.symbolic.variables.objects import EnumVar
@@ -45,20 +46,37 @@ def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
     if var in rebuilder.places:
         emitter.load_fast(rebuilder.places[var])
         return
+    open_bases = any(base in rebuilder.unfinished for base in var.bases)
+    if open_bases and var.recipe is not None:
+        raise Break("rebuild_unknown", f"{var!r}, to which its base refers")
     if var.recipe is not None:
         rebuilder.call_const(var.recipe[0], *var.recipe[1])
     else:
         bare_class(rebuilder, var)
     rebuilder.keep(var)
+    rebuilder.unfinished[var] = []
     for name, value in var.entries.items():
         if name not in var.fixed:
             is_part = isinstance(value, made_classes.MadePartVar)
             store = made_classes.store_part if is_part else made_classes.store_entry
             rebuilder.call_const(store, var, name, value)
             emitter.emit("POP_TOP")
+    finish_after_bases(rebuilder, var)
     for subclass in var.subclasses:
         rebuilder.load(subclass)
         emitter.emit("POP_TOP")
+
+
+def finish_after_bases(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
+    """What is done with the whole class (`dataclass` reads the bases' fields), then with the
+    classes that have waited for it."""
+    for base in var.bases:
+        if base in rebuilder.unfinished:
+            rebuilder.unfinished[base].append(var)
+            return
     for function, args in ((made_classes.finish, ()), *var.decorators):
         rebuilder.call_const(function, var, *args)
-        emitter.emit("POP_TOP")
+        rebuilder.emitter.emit("POP_TOP")
+    for waiting in rebuilder.unfinished.pop(var):
+        assert isinstance(waiting, made_classes.MadeClassVar)
+        finish_after_bases(rebuilder, waiting)

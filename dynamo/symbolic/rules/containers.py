@@ -322,7 +322,10 @@ def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(
 def ordered_dict(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
     if len(args) > 1:
         raise Break("argument_mismatch", f"OrderedDict of {len(args)} arguments")
-    pairs = pairs_of(tx, args[0]) if args else []
+    try:
+        pairs = pairs_of(tx, args[0]) if args else []
+    except ObservedException as error:  # which it says in other words than dict
+        raise Break("argument_mismatch", f"OrderedDict({args[0]!r})") from error
     return DictVar.from_pairs(
         tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())], ORDERED)
 

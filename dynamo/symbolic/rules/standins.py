@@ -62,7 +62,8 @@ def is_list(var: Var) -> bool:
 def is_sequence(var: Var) -> bool:
     """True where the class is one of `len` and indices; dicts have other words for their errors."""
     kind = var.python_type()
-    return hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    has_both = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    return has_both and not issubclass(kind, dict)
 
 
 def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any]:

@@ -154,7 +154,7 @@ class Attributes:
     def get_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
-        if name == "__dict__":
+        if name == "__dict__" and has_instance_dict(cls):
             return InstanceDictVar(var)
         self.guard_reader(cls)
         found = self.find(cls, name)
