@@ -35,9 +35,12 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
         raise Break("caught_error", function.__name__)
 
 
-def break_where_fakes_are_wrong(function: Any, inputs: list[Any]) -> None:
+def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
-    and for a Huber loss of two dtypes, whose result has the first."""
+    for a Huber loss of two dtypes, whose result has the first, and for a conjugate or a negative
+    under inference mode, where operators such as `x.to(x.dtype)` give a copy."""
+    if tx.trace.inference_mode and any(map(is_lazy, inputs)):
+        raise Break("operation_without_fake_kernel", "a lazy conjugate under inference mode")
     if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
         if inputs and 0 in inputs[0].shape:
             raise Break("operation_without_fake_kernel", "native_dropout of an empty tensor")
@@ -45,6 +48,10 @@ def break_where_fakes_are_wrong(function: Any, inputs: list[Any]) -> None:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         if len({tensor.dtype for tensor in tensors}) > 1:
             raise Break("operation_without_fake_kernel", "huber_loss of two dtypes")
+
+
+def is_lazy(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
 
 
 def catches(frame: SymbolicFrame) -> bool:

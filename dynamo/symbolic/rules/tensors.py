@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import types
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 FACTS = frozenset(
     """shape dtype device ndim layout requires_grad is_leaf is_cuda is_cpu is_sparse is_sparse_csr
     is_quantized is_meta is_nested is_mkldnn is_mps is_xpu is_xla is_ipu is_vulkan is_maia is_mtia
-    itemsize nbytes output_nr grad_fn""".split()
+    itemsize output_nr grad_fn""".split()
 )
 # Attributes that tell how a tensor was made, which its metadata do not.
 HISTORY = frozenset({"is_leaf", "output_nr", "grad_fn"})
@@ -55,6 +56,9 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
             if var in trace.mutated:
                 raise Break("attribute_unknown", f"output_nr of {var!r}")
             return trace.constant(var.real.output_nr)
+    if name == "nbytes":
+        count = tx.trace.call(tx, torch.Tensor.numel, var)
+        return tx.trace.call(tx, operator.mul, count, ConstVar(var.fake.itemsize))
     if name in FACTS:
         return trace.constant(getattr(var.fake, name))
     if name == "_version" and var.source is None:
@@ -240,3 +244,11 @@ def is_view(tx: SymbolicFrame, var: Var) -> Var:
     if not isinstance(var, TensorVar) or var.source is not None:
         raise Break("attribute_unknown", f"_is_view of {var!r}")
     return ConstVar(var.fake._is_view())
+
+
+@rule(torch.Tensor.detach_, TensorVar)
+def detach_in_place(tx: SymbolicFrame, var: TensorVar) -> Var | None:
+    """Refused for a view; no guard knows whether a tensor from outside is one."""
+    if var.source is not None:
+        raise Break("attribute_unknown", f"detach_ of {var!r}, which may be a view")
+    return None

@@ -184,7 +184,7 @@ def put_in_graph(
     tx.trace.symbols.prepare(function, args, kwargs)
     fake_args = [arg.as_fake() for arg in args]
     fake_kwargs = {name: arg.as_fake() for name, arg in kwargs.items()}
-    break_where_fakes_are_wrong(function, [*fake_args, *fake_kwargs.values()])
+    break_where_fakes_are_wrong(tx, function, [*fake_args, *fake_kwargs.values()])
     tensors: list[TensorVar] = []
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
