@@ -102,6 +102,8 @@ def compile_training(
         may have ints among its inputs.
     Errors: Unsupported.
     """
+    if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
+        raise Unsupported("an inference tensor, which eager does not keep for backward")
     joint, world = capture_in_world(
         lambda world: capture_joint(gm, example_inputs, world), gm, example_inputs, symbolic
     )

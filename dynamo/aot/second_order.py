@@ -214,16 +214,11 @@ def _leaf(value: Any) -> Any:
 def _reference(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return (weakref.ref(value) if value.is_leaf else lambda: value), _version(value)
-
-
-def _version(value: torch.Tensor) -> int:
-    """Inference tensors, which have none, count as never written."""
-    return 0 if value.is_inference() else value._version
+    return (weakref.ref(value) if value.is_leaf else lambda: value), value._version
 
 
 def _follow(reference: Any) -> Any:
     if not isinstance(reference, tuple):
         return reference
     tensor = reference[0]()
-    return tensor if tensor is not None and _version(tensor) == reference[1] else None
+    return tensor if tensor is not None and tensor._version == reference[1] else None

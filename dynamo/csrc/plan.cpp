@@ -184,8 +184,39 @@ struct Maker {
         PyObject **slot = _PyObject_GetDictPtr(owner);
         return slot != nullptr && *slot == dict && stamp(slot);
     }
+    // A tuple of classes, which is not kept alive: another at its place has the same items.
+    bool stamp_tuple(const Instruction &in) {
+        auto *tuple = (PyTupleObject *)value(in.dst);
+        stamp(&tuple->ob_base.ob_size);
+        for (Py_ssize_t i = 0; i < Py_SIZE(tuple); i++) {
+            stamp(&tuple->ob_item[i]);
+        }
+        return sure[in.dst] = 1;
+    }
+    // The bases of a class written in Python in their order, and its names.
+    bool pin_class_part(const Instruction &in, PyObject *from) {
+        auto *type = (PyTypeObject *)from;
+        if (!sure[in.src] || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+            return false;
+        }
+        if (PyUnicode_CompareWithASCIIString(in.arg, "__mro__") == 0) {
+            return type->tp_mro == value(in.dst) && stamp(&type->tp_mro) && stamp_tuple(in);
+        }
+        auto *heap = (PyHeapTypeObject *)type;
+        const std::pair<const char *, PyObject **> parts[] = {
+            {"__name__", &heap->ht_name}, {"__qualname__", &heap->ht_qualname}};
+        for (auto [name, part] : parts) {
+            if (PyUnicode_CompareWithASCIIString(in.arg, name) == 0) {
+                return *part == value(in.dst) && stamp(part) && hold(in);
+            }
+        }
+        return false;
+    }
     // `function.__code__` and the like.
     bool pin_part(const Instruction &in, PyObject *from) {
+        if (PyType_Check(from)) {
+            return pin_class_part(in, from);
+        }
         if (!sure[in.src] || !Py_IS_TYPE(from, &PyFunction_Type)) {
             return false;
         }

@@ -19,6 +19,7 @@ from dynamo import _C
 from dynamo.base.errors import Break
 from dynamo.guards.records import Guard, GuardSet, UserLine
 from dynamo.guards.sources import (
+    AttrSource,
     BuiltinSource,
     DictSource,
     GlobalSource,
@@ -38,6 +39,7 @@ from dynamo.symbolic.rules import decided, devices, table, torch_functions
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.symbols import Symbols
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar
@@ -128,6 +130,17 @@ class Trace(ObjectProtocol):
         if source is not None and (is_in_constant_tuple(source) or self.made.is_inside(source)):
             return
         self.guards.add(Guard(kind, source, payload, self.user_line()))
+        if kind in ("TYPE", "ID") and isinstance(payload, type):
+            self.guard_bases(payload)
+
+    def guard_bases(self, cls: type) -> None:
+        """Assumes that a class keeps its bases (and they theirs), where it has any but `object`."""
+        order = type.__dict__["__mro__"].__get__(cls)
+        if len(order) > 2 and not is_settled(cls):
+            place = AttrSource(ObjectSource(cls, cls.__qualname__), "__mro__")
+            self.guards.add(Guard("LENGTH", place, len(order), self.user_line()))
+            for at, base in enumerate(order[1:-1], 1):
+                self.guards.add(Guard("ID", ItemSource(place, at), base, self.user_line()))
 
     # -- values -----------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def write_former_data(w: World) -> None:
 def resize_former(w: World) -> None:
     for x in w.former[:1]:
         with contextlib.suppress(RuntimeError), torch.no_grad():
-            x.resize_(3)
+            x.resize_(0)
 
 
 def learn_former(w: World) -> None:

@@ -96,6 +96,7 @@ def perform(world: World, call: Call, function: Callable[..., Any]) -> tuple[lis
         y = SECOND[call.second](values[1], x, world)
     except (RuntimeError, ValueError, AttributeError, TypeError, IndexError) as error:
         return [f"no arguments: {type(error).__name__}"], ""
+    leaves = before_call(x, y, world)
     nest = {"x": x, "pair": (y, [x]), "items": [y]}
     try:
         with STATES[call.state]():
@@ -106,10 +107,9 @@ def perform(world: World, call: Call, function: Callable[..., Any]) -> tuple[lis
         seen = []
     tensors = [t for t in pytree.tree_leaves(results) if isinstance(t, torch.Tensor)]
     world.former = tensors or world.former
-    leaves = backward_leaves(x, y, world)
     why = ""
     if call.learns:
-        back, why = backward(tensors, leaves)
+        back, why = backward(tensors, [t for t, version in leaves if t.is_leaf or t._version == version])
         seen.append(back)
     seen += describe({"x": x, "y": y, **named_state(world, nest)}, results)
     return seen, why
@@ -123,8 +123,9 @@ def named_state(world: World, nest: Any) -> dict[str, Any]:
     return {**named, **dict(world.net.named_buffers(remove_duplicate=False)), **own, **items, **kept}
 
 
-def backward_leaves(x: torch.Tensor, y: torch.Tensor, world: World) -> list[torch.Tensor]:
-    found = {id(t): t for t in (x, y, *world.net.parameters()) if learns(t)}
+def before_call(x: torch.Tensor, y: torch.Tensor, world: World) -> list[tuple[torch.Tensor, int]]:
+    """What gradients are asked of, and its version: where it is written, its new history is the graph's."""
+    found = {id(t): (t, t._version) for t in (x, y, *world.net.parameters()) if learns(t)}
     return list(found.values())
 
 

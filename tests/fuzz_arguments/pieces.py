@@ -141,7 +141,7 @@ WRITTEN: dict[str, Piece] = {
     "grad = y": lambda x, y, net, nest: (setattr(x, "grad", y.detach()), x * 2),
     "grad zero_": lambda x, y, net, nest: (x.grad.zero_() if x.grad is not None else None, x + y),
     "data =": lambda x, y, net, nest: (setattr(x, "data", y.detach() * 2), x + 1),
-    "resize_": lambda x, y, net, nest: (x.resize_(3), y + 1)[1],
+    "resize_": lambda x, y, net, nest: (x.resize_(0), y + 1)[1],
     "t_": lambda x, y, net, nest: (x.t_(), x + y),
     "unsqueeze_": lambda x, y, net, nest: (x.unsqueeze_(0), y * 2),
     "nest write": lambda x, y, net, nest: (nest["pair"][0].add_(1), nest.update(z=x), x * 2),

@@ -7,8 +7,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules.table import plain_value, rule
+from dynamo.symbolic.rules.table import first_rule, plain_value, rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.functions import BuiltinVar
@@ -85,6 +86,15 @@ def format_container(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> V
         message = f"unsupported format string passed to {name}.__format__"
         tx.trace.raise_exception(TypeError, message)
     return ConstVar(show(tx, var))
+
+
+@first_rule([repr, str, format], ClassVar)
+def text_of_class(tx: SymbolicFrame, var: ClassVar, *rest: Var) -> Var | None:
+    """Of a class whose names may change."""
+    if type(var.cls).__repr__ is type.__repr__:
+        for name in ("__module__", "__qualname__"):
+            var.get_attr(tx, name)
+    return None
 
 
 @rule(repr, BuiltinVar)

@@ -403,15 +403,23 @@ def has_instance_dict(cls: type) -> bool:
     return bool(cls.__dictoffset__)
 
 
-def _class_name(tx: SymbolicFrame, cls: type) -> Var:
-    return ConstVar(cls.__name__)
+def class_text(name: str) -> Callable[[SymbolicFrame, type], Var]:
+    """Reads a text that a class has, which is guarded."""
+
+    def read(tx: SymbolicFrame, cls: type) -> Var:
+        value = getattr(cls, name)
+        if not is_settled(cls):
+            place = AttrSource(ObjectSource(cls, cls.__qualname__), name)
+            if value is not None and type(value) is not str:
+                raise Break("attribute_unknown", f"{name} of {cls.__qualname__}")
+            tx.trace.guard("CONST", place, value)
+        return ConstVar(value)
+
+    return read
 
 
 CLASS_PARTS: dict[str, Callable[[SymbolicFrame, type], Var]] = {
-    "__name__": _class_name,
-    "__qualname__": lambda tx, cls: ConstVar(cls.__qualname__),
-    "__module__": lambda tx, cls: tx.trace.constant(cls.__module__),
-    "__doc__": lambda tx, cls: tx.trace.constant(cls.__doc__),
+    **{name: class_text(name) for name in ("__name__", "__qualname__", "__module__", "__doc__")},
     "__mro__": lambda tx, cls: tx.trace.constant(cls.__mro__),
     "__bases__": lambda tx, cls: tx.trace.constant(cls.__bases__),
     "__base__": lambda tx, cls: tx.trace.constant(cls.__base__),

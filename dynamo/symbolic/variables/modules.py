@@ -50,6 +50,8 @@ NUMBERED = ("_forward_hooks", "_forward_pre_hooks")
 NUMBERS_READ = (
     "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
 )  # fmt: skip
+# What a module calls in the place of `forward`, where an instance has been given it.
+OWN_CALLS = ("_compiled_call_impl", "_call_impl")
 REGISTER_FORWARD = Disabled(MODULE.register_forward_hook)
 REGISTER_BEFORE = Disabled(MODULE.register_forward_pre_hook)
 
@@ -150,6 +152,12 @@ class ModuleVar(ObjectVar):
     def call_hooked(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """The call with the hooks that were there before this trace."""
         cls = self.python_type()
+        for name in OWN_CALLS:
+            own = self.read_own(tx, name)
+            if tx.trace.attributes.find_special(cls, name) is not vars(MODULE)[name]:
+                own = self.get_attr(tx, name)
+            if own is not None and not (own.is_constant() and own.as_constant() is None):
+                return own.call(tx, args, kwargs)
         if self.has_hooks(tx):
             self.forget_numbers(tx)
             implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
