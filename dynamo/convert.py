@@ -57,7 +57,7 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
-from dynamo.symbolic.noticed import Noticed
+from dynamo.symbolic.noticed import Noticed, guard_let_go
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
@@ -283,12 +283,14 @@ class Converter:
     def attempt(self, frame: hook.FrameState, root: SymbolicFrame) -> TraceResult:
         """One attempt: runs the root frame on Vars."""
         trace = root.trace
+        start = {LocalSource(name): value for name, value in frame.locals.items()}
         exit: ReturnExit | BreakExit
         try:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
             exit = live_frames(end.exit, self.codes, trace.real_values())
+            guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)

@@ -15,8 +15,11 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.trace_result import BreakExit
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -63,6 +66,35 @@ def _holds_noticed(value: Any) -> bool:
 
 def _tells(kind: type) -> bool:
     return kind is types.GeneratorType or any("__del__" in base.__dict__ for base in kind.__mro__)
+
+
+def guard_let_go(
+    trace: Trace, start: Mapping[Source, Any], before: BreakExit, after: BreakExit
+) -> None:
+    """Assumes of the real values that a break lets go of that they still tell nothing at a later
+    call. (Of what lies inside of them nothing is assumed.)
+
+    start: the locals that the trace began with; before: the exit with the unneeded locals.
+    """
+    real = trace.real_values()
+    kept = {
+        id(_real_value(var, real)) for state in after.frames
+        for var in (*state.locals.values(), *state.stack)
+    }
+    known = {guard.source for guard in trace.guards if guard.kind in TELLING_CLASS}
+    held = dict(start)
+    for state in before.frames:
+        held |= {v.source: _real_value(v, real) for v in state.locals.values() if v.source}
+    for source, value in held.items():
+        gone = source not in known and (value is None or id(value) not in kept)
+        if gone and find_in_mro(type(value), "__getattr__") is not None:
+            trace.guard("TYPE", source, type(value))  # else its function would be asked each time
+        elif gone and not _tells(type(value)):
+            trace.guard("LACKS_ATTR", source, "__del__")
+
+
+# Guards after which the class of a value is the same one.
+TELLING_CLASS = frozenset({"TYPE", "ID", "CONST", "TENSOR"})
 
 
 class Noticed:

@@ -168,3 +168,27 @@ def test_it_dies_when_it_does_in_eager(function: Callable[[torch.Tensor], torch.
         EVENTS.clear()
         assert torch.equal(compiled(x), wanted)
         assert events == EVENTS
+
+
+def taken_from_its_holder(x: torch.Tensor, holder: Holder) -> torch.Tensor:
+    kept, holder.held = holder.held, None  # noqa: F841
+    step("inside")
+    return x + 1
+
+
+@pytest.mark.parametrize("kinds", ["none generator object", "object none generator", "plain object plain generator"])
+def test_a_local_that_holds_another_kind_at_a_later_call(kinds: str) -> None:
+    made = {"none": lambda: None, "object": Tells, "plain": lambda: Holder(1), "generator": numbers}
+    compiled = dynamo.compile(taken_from_its_holder, backend="eager")
+    for kind in 2 * kinds.split():
+        seen = []
+        for call in (taken_from_its_holder, compiled):
+            value = made[kind]()
+            if kind == "generator":
+                next(value)
+            EVENTS.clear()
+            holder = Holder(value)
+            del value
+            call(torch.ones(2), holder)
+            seen.append(list(EVENTS))
+        assert seen[0] == seen[1]
