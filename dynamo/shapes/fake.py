@@ -179,16 +179,13 @@ class FakeWorld:
             raise NoFakeKernel("from_real", f"layout {tensor.layout} is not modelled")
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise NoFakeKernel("from_real", "a tensor inside a torch.func transform")
-        grad = tensor.grad if tensor.is_leaf else None
-        if grad is not None and (grad.dtype, grad.shape) != (tensor.dtype, tensor.shape):
-            raise NoFakeKernel("from_real", "a gradient of another kind than its tensor")
         with torch._C._DisableTorchDispatch():
             fake = self._imitate(tensor)
         self._from_real[id(tensor)] = (tensor, fake)
         if isinstance(tensor, torch.nn.Parameter):
             fake._is_param = True  # type: ignore[attr-defined]
-        if fake.is_leaf and grad is not None:
-            fake.grad = self.from_real(grad)
+        if fake.is_leaf and tensor.grad is not None:
+            fake.grad = self.from_real(tensor.grad)
         return fake
 
     def _imitate(self, tensor: torch.Tensor) -> Fake:

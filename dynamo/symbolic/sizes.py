@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.base.errors import RestartTrace
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ArraySource, ItemSource, LocalSource, Source
@@ -33,6 +33,9 @@ def make_fake(symbols: Symbols, var: TensorVar) -> Any:
     """The fake of a tensor from outside, and its guards."""
     trace, real, source = symbols.trace, var.real, var.source
     assert real is not None and source is not None
+    grad = real.grad if real.is_leaf else None
+    if grad is not None and (grad.dtype, grad.shape) != (real.dtype, real.shape):
+        raise Break("tensor_not_modelled", f"the gradient of {var!r} is of another kind")
     dims = dynamic_dims(symbols, real, source)
     if dims and not trace.world.is_symbolic:
         symbols.context.symbolic = True
