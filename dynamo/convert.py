@@ -228,6 +228,7 @@ class Converter:
         """Attempts to trace the frame until one ends without a new lesson."""
         start = time.perf_counter()
         settle_attention_order()
+        raises = False
         for _ in range(RESTARTS):
             context.forget_raised()
             trace = Trace(context)
@@ -240,14 +241,18 @@ class Converter:
             try:
                 root = self.root_frame(frame, trace)
                 modes.callback(root.clear)
-                return self.attempt(frame, root)
+                result = self.attempt(frame, root)
+                if context.violated is not None and not raises:
+                    raise context.violated
+                return result
             except ObservedException as error:
+                raises = True  # the program's own error comes before one about its sizes
                 assert error.step is not None
                 step = error.step
                 cause = Break("escaping_exception", error.value.python_type().__name__)
             except NotSymbolic as reason:
                 logs.log("dynamic").emit(f"sizes are static: {reason}", context.compile_id)
-                trace.symbols.check_declared(str(reason))
+                trace.symbols.check_declared(reason)
                 context.symbolic, context.static_sizes = False, True
                 context.static_because = str(reason)
                 context.forced.clear()

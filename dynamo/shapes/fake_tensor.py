@@ -35,7 +35,12 @@ class NoFakeKernel(Signal):
 
 
 class NotSymbolic(Signal):
-    """An operation failed with symbolic sizes; static ones may work, or fail as eager does."""
+    """An operation failed with symbolic sizes; static ones may work, or fail as eager does.
+
+    place: the program's line, where it is known.
+    """
+
+    place = ""
 
 
 class Undecided(Signal):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, ConstraintViolation
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.guards.shape_code import Fact
@@ -57,7 +57,8 @@ class CompileContext:
     learns: so do numbers that are known to change (see `sizes.is_schedule`).
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
-        can't be, because of static_because. fixed: facts that an attempt could not keep symbolic.
+        can't be, because of static_because; violated: what that violates. fixed: facts that an
+        attempt could not keep symbolic.
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.
@@ -78,6 +79,7 @@ class CompileContext:
     symbolic: bool = False
     static_sizes: bool = False
     static_because: str = ""
+    violated: ConstraintViolation | None = None
     fixed: frozenset[Fact] = frozenset()
     plain_arrays: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)

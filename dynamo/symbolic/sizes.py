@@ -92,7 +92,7 @@ def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mappin
 def check_declared(symbols: Symbols, fact: Fact, size: int, mark: Mark) -> None:
     """Errors: ConstraintViolation where this call's size is none that was declared."""
     if symbols.context.static_sizes:
-        symbols.violate(fact, f"can't be ({symbols.context.static_because})")
+        symbols.violated(fact, symbols.context.static_because, symbols.place())
     if mark.kind == "dynamic" and size in (0, 1):
         symbols.violate(fact, f"is {size}, and sizes 0 and 1 are constants,",
                         "Make the first call with a larger size, or use mark_unbacked.")

@@ -277,14 +277,24 @@ class Symbols:
         }
         raise RestartTrace(None)
 
-    def check_declared(self, reason: str) -> None:
-        """Before a trace with static sizes: an error where the user declared one dynamic."""
+    def check_declared(self, reason: NotSymbolic) -> None:
+        """Before a trace with static sizes: that will be wrong of sizes declared dynamic."""
         for fact in self.declared.values():
-            self.violate(fact, f"can't be ({reason})")
+            self.violated(fact, str(reason), reason.place or self.place())
+
+    def violated(self, fact: Fact, reason: str, place: str) -> None:
+        """A declared size is static in this trace: an error, unless the program has one."""
+        if self.context.violated is None:
+            self.context.violated = self.violation(fact, f"can't be ({reason})", place)
+
+    def violation(
+        self, fact: Fact, what: str, place: str, advice: str = ADVICE
+    ) -> ConstraintViolation:
+        return ConstraintViolation(
+            f"{place}\n  {fact.text()} was declared dynamic, but {what} here.\n  {advice}")
 
     def violate(self, fact: Fact, what: str, advice: str = ADVICE) -> NoReturn:
-        raise ConstraintViolation(
-            f"{self.place()}\n  {fact.text()} was declared dynamic, but {what} here.\n  {advice}")
+        raise self.violation(fact, what, self.place(), advice)
 
     def violate_unbacked(self, fact: Fact, what: str) -> NoReturn:
         raise ConstraintViolation(

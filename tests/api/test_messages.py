@@ -131,3 +131,11 @@ def test_the_traceback_of_a_wrong_layer_leads_through_the_programs_modules() -> 
         places = [text.index(line) for line in (
             "in forward\n    return self.inner(x) + 1", "in forward\n    return self.second(h)", "F.linear(")]
         assert places == sorted(places)
+
+
+def test_a_wrong_program_has_its_own_error_also_where_sizes_are_declared() -> None:
+    x = torch.ones(3, 4)
+    dynamo.mark_dynamic(x, 0)
+    with pytest.raises(RuntimeError, match="shape .* is invalid") as caught:
+        dynamo.compile(lambda x: x.sin().view(5, -1), backend="eager")(x)
+    assert not isinstance(caught.value, dynamo.exc.ConstraintViolation)

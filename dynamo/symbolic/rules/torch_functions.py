@@ -286,6 +286,7 @@ def run_on_fakes(
     except NotSymbolic as error:
         if any(tx.trace.world.unknowns(value) for value in flat([*args, *kwargs.values()])):
             raise Break("unknown_number", str(error)) from error
+        error.place = tx.trace.symbols.place()
         raise
     except NoFakeKernel as error:
         raise Break("operation_without_fake_kernel", str(error)) from error
