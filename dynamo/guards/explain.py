@@ -91,7 +91,7 @@ def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
                 return None, None
             return guard.payload.sentence(scope), guard.payload.values(scope)
         except GONE:
-            return f"{guard.payload.expression}: a value in it is gone", None
+            return f"{guard.payload.expression}: a value in it is gone", {}
     if guard.source is None and guard.kind in GROUPS:
         return group_failure(guard, scope), None
     kind = GUARD_KINDS[guard.kind]
