@@ -254,13 +254,12 @@ class Trace(ObjectProtocol):
             return self.wrap_named(
                 module_globals[name], self.global_source(module_globals, name))
         builtins = builtins_of(module_globals)
-        if name not in builtins:
+        if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
+        if name not in builtins:
             if builtins is builtins_of({}):
                 self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             self.raise_name_error(name, f"name '{name}' is not defined")
-        if not written:
-            self.guard("DICT_LACKS", self.globals_source(module_globals), name)
         source = BuiltinSource(name)
         if builtins is builtins_of(self.frames[0].globals):
             self.guard("ID", source, builtins[name])

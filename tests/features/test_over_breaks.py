@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.features.harness import check, table
+import dynamo
+from dynamo.testing import CompileCounter
+from tests.features.harness import build, check, table
 
 SETUP = "import abc, collections, contextlib, dataclasses, enum, functools"
 
@@ -491,3 +494,26 @@ BROKEN = {"namedtuple"}
 @pytest.mark.parametrize(("name", "text"), ROWS, ids=NAMES)
 def test_without_a_break(name: str, text: str) -> None:
     check(text.replace("BREAK", "pass"), SETUP, graphs=None if name in BROKEN else 1)
+
+
+def test_a_name_that_the_function_deletes_is_compiled_once() -> None:
+    text = """
+        def read(): return NAME
+        def f(x, y):
+            global NAME
+            NAME_TWICE = NAME * 2
+            del NAME
+            try:
+                read()
+            except NameError as e:
+                return x * NAME_TWICE, str(e)
+    """
+    scope = build(text, "NAME = 2")
+    counter = CompileCounter()
+    compiled = dynamo.compile(scope["f"], backend=counter, fullgraph=True)
+    x = torch.rand(3)
+    for _ in range(3):
+        scope["NAME"] = 2
+        got = compiled(x, x)
+        assert torch.equal(got[0], x * 4) and got[1] == "name 'NAME' is not defined"
+    assert counter.frame_count == 1
