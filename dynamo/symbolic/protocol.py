@@ -29,6 +29,7 @@ from dynamo.guards.sources import (
     Source,
 )
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
+from dynamo.symbolic.rules.library_classes import enum_member
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
@@ -511,18 +512,6 @@ class ObjectProtocol:
         self, tx: SymbolicFrame, var: TensorVar, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         return tensors.call_method(tx, var, name, args, kwargs)
-
-
-def enum_member(tx: SymbolicFrame, cls: type[enum.Enum], values: list[Any]) -> Var:
-    """`cls(value)`, which asks the class's own `_missing_` where no member has the value."""
-    if len(values) != 1 or not cls.__members__:
-        raise Break("class_definition", f"{cls.__qualname__}{tuple(values)}")
-    (value,) = values
-    owner = find_owner(cls, "_missing_")
-    if owner is not None and owner[0].__module__ != "enum":
-        if type(value) is not cls and all(value != member.value for member in cls):
-            raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})")
-    return tx.trace.wrap(tx.trace.run_real(lambda: cls(value)), None)
 
 
 def alias_part(tx: SymbolicFrame, var: Var) -> Any:

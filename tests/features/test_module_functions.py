@@ -107,7 +107,8 @@ def test_functions(module: ModuleType) -> None:
 
 
 WRONG = """
-    collections.OrderedDict('ab c')        bisect.insort({1: 2}, 1)             itertools.chain(3)
+    collections.deque(1, int)                   collections.deque(None)              itertools.chain(3)
+    collections.OrderedDict('ab c')             bisect.insort({1: 2}, 1)
     itertools.combinations(10, [[1], [2]])      itertools.combinations([1], -0.5)    itertools.islice('a')
     itertools.islice([1], 2, maxlen=2)          itertools.pairwise(a=9)              itertools.accumulate()
     heapq.heapify(collections.deque([1]))       heapq.heappush(3)                    heapq.heappop((1, 2))

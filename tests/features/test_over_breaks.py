@@ -9,7 +9,18 @@ import dynamo
 from dynamo.testing import CompileCounter
 from tests.features.harness import build, check, table
 
-SETUP = "import abc, collections, contextlib, dataclasses, enum, functools"
+SETUP = """
+import abc, collections, contextlib, dataclasses, enum, functools
+
+LOG = []
+class Level(enum.Enum):
+    LOW = 1
+    HIGH = 2
+    @classmethod
+    def _missing_(cls, value):
+        LOG.append(value)
+        return None if value == "none" else cls.HIGH if value == "h" else cls.LOW
+"""
 
 ROWS = table(r'''
 # chainmap
@@ -468,6 +479,21 @@ class B(A):
 o = A().other()
 BREAK
 return x + 1, type(o) is B, o.back()[0] is A, type(o.other()) is B
+# functional enumerations
+E = enum.Enum('E', ['A', 'B'], start=3)
+I = enum.IntEnum('I', {'A': 2, 'B': 5})
+S = enum.StrEnum('S', 'a, b')
+m = I.B
+BREAK
+return x * E.A.value * m, repr(E.B), E(4) is E.B, E.__module__, len(E), m is I.B, I.A + 1, f'{m}', S['b'].name, S.a == 'a'
+# members of values that are none
+a = Level('h')
+BREAK
+try:
+    Level('none')
+except ValueError as e:
+    m = str(e), e.__context__
+return x * a.value, Level(7).name, Level('LOW') is Level.LOW, m, list(LOG)
 # an abstract base that names its subclass
 class A(abc.ABC):
     @abc.abstractmethod

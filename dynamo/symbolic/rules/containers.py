@@ -463,13 +463,13 @@ def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
 
 
 @rule([collections.deque])
-def deque_(tx: SymbolicFrame, items: Var = NONE, maxlen: Var = NONE) -> Var:
-    values = [] if none_if_none(items) is None else items.unpack(tx)
+def deque_(tx: SymbolicFrame, iterable: Var | None = None, maxlen: Var = NONE) -> Var:
     limit = maxlen.as_constant()
     if limit is not None and not isinstance(limit, int):
         tx.trace.raise_exception(TypeError, "an integer is required")
     if limit is not None and limit < 0:
         tx.trace.raise_exception(ValueError, "maxlen must be non-negative")
+    values = [] if iterable is None else iterable.unpack(tx)
     return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
 
 

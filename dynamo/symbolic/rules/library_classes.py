@@ -13,11 +13,14 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import plain_value, rule
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
+from dynamo.symbolic.variables.lookup import find_owner
 from dynamo.symbolic.variables.made_classes import MadeClassVar, MadePartVar
 from dynamo.symbolic.variables.objects import EnumVar
 
@@ -193,11 +196,65 @@ def enum_class(
         make_enum, [name.as_constant(), kinds, members, known], tx.step_at_start)
     for key, value in later.items():
         made.store(tx, key, value)
+    return with_members(tx, made)
+
+
+def functional_enum(kind: Any, name: str, names: Any, start: int, module: str) -> type:
+    """`Enum(name, names)`, called in a module."""
+    return kind(name, names, module=module, start=start)  # type: ignore[no-any-return]
+
+
+def _register_functional(kind: type[enum.Enum]) -> None:
+    @rule(kind)
+    def make(
+        tx: SymbolicFrame, name: Var, names: Var, *, start: Var = ConstVar(1)  # noqa: B008
+    ) -> Var:
+        """`Enum("E", "A B")`; the names also in a list, with values in pairs or in a dict."""
+        module = tx.globals.get("__name__")
+        if not isinstance(module, str):
+            raise Break("class_definition", f"{kind.__name__}({name!r})")
+        known = [kind, name.as_constant(), plain_value(names), start.as_constant(), module]
+        return with_members(tx, tx.trace.made.make_by(functional_enum, known, tx.step_at_start))
+
+
+for _kind in (enum.Enum, enum.IntEnum, enum.StrEnum):
+    _register_functional(_kind)
+
+
+def with_members(tx: SymbolicFrame, made: MadeClassVar) -> MadeClassVar:
+    """Makes the members known: they are no constants, for each call makes new ones."""
     for member in made.cls.__members__.values():  # type: ignore[attr-defined]
         var = EnumVar(made.cls, None, real=member)
         var.class_var = made
         tx.trace.remember(member, var)
     return made
+
+
+def enum_member(tx: SymbolicFrame, cls: type[enum.Enum], values: list[Any]) -> Var:
+    """`cls(value)`, which asks the class's own `_missing_` where no member has the value."""
+    if len(values) != 1 or not cls.__members__:
+        raise Break("class_definition", f"{cls.__qualname__}{tuple(values)}")
+    (value,) = values
+    owner = find_owner(cls, "_missing_")
+    if owner is not None and owner[0].__module__ != "enum":
+        if type(value) is not cls and all(value != member.value for member in cls):
+            return missing_member(tx, cls, value)
+    return tx.trace.wrap(tx.trace.run_real(lambda: cls(value)), None)
+
+
+def missing_member(tx: SymbolicFrame, cls: type[enum.Enum], value: Any) -> Var:
+    """What the `_missing_` of the program gives for a value: a member, or None for an error."""
+    var = ClassVar(cls, ObjectSource(cls, cls.__name__), None)
+    try:
+        method = tx.trace.attributes.get_from_class(tx, var, "_missing_")
+        found = tx.call(method, [ConstVar(value)], {})
+    except ObservedException as error:  # of which Python tells that the value is none
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})") from error
+    if found.is_constant() and found.as_constant() is None:
+        tx.trace.raise_exception(ValueError, f"{value!r} is not a valid {cls.__qualname__}")
+    if found.python_type() is not cls:
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})")
+    return found
 
 
 def is_auto(var: Var) -> bool:
