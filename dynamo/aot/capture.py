@@ -14,6 +14,7 @@ a value whose strides differ from eager's could make a view of what eager copies
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -284,10 +285,11 @@ def describe(
 
 def _makes_inference_tensors(reference: Reference, plan: OutputPlan) -> bool:
     """True where the program's own blocks make all of the graph's outputs inference tensors."""
-    outputs = [reference.outputs[position] for position, _ in plan.values]
-    kinds = {storage_key(out) in reference.inference for out in outputs}
+    results = [reference.outputs[position] for position, _ in plan.values]
+    results += itertools.compress(reference.inputs, reference.written)
+    kinds = {storage_key(result) in reference.inference for result in results}
     if len(kinds) > 1:
-        raise Unsupported("some outputs are inference tensors, and some are not")
+        raise Unsupported("some results are inference tensors, and some are not")
     return True in kinds
 
 

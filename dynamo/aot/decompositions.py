@@ -83,6 +83,18 @@ def _of_dtypes_that_eager_takes(function: Callable[..., Any]) -> Callable[..., A
     return guarded
 
 
+def _of_one_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss that is left to ATen, which writes into a copy of the target, for mixed dtypes."""
+
+    @functools.wraps(function)
+    def guarded(x: Tensor, target: Tensor, *rest: Any, **options: Any) -> Any:
+        if x.dtype is not target.dtype:
+            return NotImplemented
+        return function(x, target, *rest, **options)
+
+    return guarded
+
+
 def takes_vectors(device: str, dtype: torch.dtype, vectors: Sequence[torch.dtype]) -> bool:
     """Whether ATen's batch norm takes parameters and statistics of these dtypes: on a CPU, those of
     the input, or all float32 beside half precision."""
@@ -222,6 +234,8 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     table.update({overload(name): function for name, function in OWN.items()})
     for name, function in FREQUENT.items():
         table[overload(name)] = _first(function, table[overload(name)])
+    with_logits = overload("binary_cross_entropy_with_logits.default")
+    table[with_logits] = _of_one_dtype(table[with_logits])
     for name in BATCH_NORMS:
         table[overload(name)] = _of_dtypes_that_eager_takes(table[overload(name)])
     return MappingProxyType(table)

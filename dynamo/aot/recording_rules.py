@@ -37,6 +37,15 @@ def _same_value(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return result
 
 
+def _from_own_begin(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An offset that is the tensor's own, as `fill_diagonal_` gives it, is not written down: at
+    another call the tensor may begin elsewhere."""
+    at = 3 if func is aten.as_strided.default else 4
+    if len(args) <= at or not is_fake(args[0]) or args[at] != facts_of(args[0]).offset:
+        return NotImplemented
+    return recorder.call(func, args[:at], kwargs)
+
+
 def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A zero that has no memory, as derivatives use it; generated code reads memory."""
     return recorder.call(aten.zeros.default, args, kwargs)
@@ -126,6 +135,8 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.lift.default: _lift,
     aten.detach.default: _same_value,
     aten.alias.default: _same_value,
+    aten.as_strided.default: _from_own_begin,
+    aten.as_strided_scatter.default: _from_own_begin,
     aten._efficientzerotensor.default: _zeros,
     aten.bernoulli.p: _bernoulli,
     aten.normal_functional.default: _normal,

@@ -65,7 +65,19 @@ class ReferenceWorld(FakeWorld):
         in_place = BERNOULLI.get(func)
         if in_place is not None:
             self.bernoulli.append(in_place)
-        return super().dispatch(func, args, kwargs)
+        result = super().dispatch(func, args, kwargs)
+        note_view(func, args, result)
+        return result
+
+
+def note_view(func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Marks views of which a write can't be carried over to their base; see `UNWRITABLE`."""
+    if not args or not is_fake(args[0]):
+        return
+    if func in UNWRITABLE or UNWRITTEN in args[0].__dict__:
+        for item in result if isinstance(result, (list, tuple)) else (result,):
+            if is_fake(item) and storage_key(item) == storage_key(args[0]):
+                item.__dict__[UNWRITTEN] = True
 
 
 def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -79,6 +91,8 @@ def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
             if is_fake(item):
                 (written if writes else read).append(item)
     for number, target in enumerate(written):
+        if UNWRITTEN in target.__dict__:
+            raise Unsupported(f"{func} writes into a view by expand or unfold")
         if overlaps_itself(facts_of(target)):
             raise Unsupported(f"{func} writes elements twice")
         for other in (*written[:number], *read):
@@ -105,6 +119,10 @@ def _reach(size: Any, stride: Any, offset: Any) -> tuple[Any, Any]:
     return offset, offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
 
 
+# Functionalization adds to the base of an expanded view by how much the view has changed, which is
+# NaN for infinities and rounds, and zeroes what no window of `unfold` holds.
+UNWRITABLE = frozenset((aten.expand.default, aten.unfold.default))
+UNWRITTEN = "view without an exact inverse"
 BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
 
 

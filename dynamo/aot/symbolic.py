@@ -32,7 +32,7 @@ from dynamo.aot.fakes import (
     symbols_shown,
 )
 from dynamo.aot.records import Place, SymbolTable, Unsupported
-from dynamo.aot.reference import BERNOULLI, check_write
+from dynamo.aot.reference import BERNOULLI, check_write, note_view
 from dynamo.aot.symbolic_ops import RememberedOps
 from dynamo.aot.symbols import names_of, text_of
 from dynamo.shapes.facts import Facts
@@ -89,7 +89,10 @@ class _Watcher(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         self.world.watch(func, args, kwargs or {})
-        return self.world.dispatch(func, args, kwargs or {})
+        result = self.world.dispatch(func, args, kwargs or {})
+        with _outside_recording():
+            note_view(func, args, result)
+        return result
 
 
 def _sharing(examples: Sequence[Any]) -> frozenset[int]:

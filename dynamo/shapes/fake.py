@@ -107,6 +107,7 @@ _SCALARS: frozenset[type] = frozenset(
 )  # fmt: skip
 
 _REPLAY_BYTES = 1 << 24
+STRIDED = frozenset((aten.empty_strided.default, aten.new_empty_strided.default))
 _FOLDED = 64  # elements
 
 
@@ -342,7 +343,7 @@ class FakeWorld:
         if op.changes_facts:
             return self._change_facts(op, result, metas, fakes)
         self._refuse_resized(op, metas, fakes)
-        outcome = self._outcome_of(result, metas, device)
+        outcome = self._outcome_of(op.func, result, metas, device)
         if key is not None and outcome is not None:
             self.cache.outcomes[key] = outcome
             return self._replay(outcome, fakes)
@@ -386,7 +387,7 @@ class FakeWorld:
         op.func(*real_args, **real_kwargs)
 
     def _outcome_of(
-        self, result: Any, metas: list[torch.Tensor], device: torch.device
+        self, func: Any, result: Any, metas: list[torch.Tensor], device: torch.device
     ) -> Outcome | None:
         if isinstance(result, torch.Tensor):
             for index, meta in enumerate(metas):
@@ -397,9 +398,12 @@ class FakeWorld:
             for index, meta in enumerate(metas):
                 if meta.untyped_storage()._cdata == storage:
                     return View(facts, index)
+            if facts.has_internal_overlap() and func not in STRIDED:
+                dense = torch.empty_like(result)  # what meta kernels of torch 2.11 say of scatters
+                return Fresh(self.cache.facts_of(dense, device))
             return Fresh(facts)
         if isinstance(result, (list, tuple)):
-            items = [self._outcome_of(item, metas, device) for item in result]
+            items = [self._outcome_of(func, item, metas, device) for item in result]
             storages = [
                 item.untyped_storage()._cdata
                 for item, outcome in zip(result, items, strict=True)

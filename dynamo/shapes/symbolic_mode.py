@@ -19,6 +19,10 @@ CONVOLUTIONS = {
     aten.convolution.default: ((0,), 6), aten.convolution_backward.default: ((0, 1), 7),
 }  # fmt: skip
 ANY_BATCH = 32
+# torch 2.11 gives their results the strides of an expanded source; the kernels make a dense copy.
+SCATTERS = frozenset((
+    aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
+))  # fmt: skip
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -33,6 +37,10 @@ class SymbolicMode(FakeTensorMode):
             found: Any = super().dispatch(func, types, args, kwargs)
             with self:
                 return (found[0], found[1].to(torch.float64), *found[2:])
+        if func in SCATTERS and _is_spread(args[0]):
+            super().dispatch(func, types, args, kwargs)  # for its errors
+            with self, torch.no_grad():
+                return torch.empty_like(args[0])
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)
@@ -60,3 +68,9 @@ class SymbolicMode(FakeTensorMode):
                 (batch, *tensor.shape[1:]), tensor.stride(), dtype=tensor.dtype,
                 device=tensor.device,
             )
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """True where several indices along an axis name one element."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(type(step) is int and step == 0 and n != 1 for n, step in pairs)

@@ -269,7 +269,7 @@ def vector_norm(
     if why or order not in (1, 2, float("inf")) or dtype is not None:
         return call.refuse(why or f"norm of order {order}")
     axes = axes_of(x, dims)
-    if order == 2:
+    if order == 2 and any(x.size[axis] != 1 for axis in axes):  # that of one element is exact
         square = lambda ops, v, i: (ops.mul(v, v),)  # noqa: E731
         return call.builder.reduce(call.layout, x, axes, "sum", square, _sqrt)
     size = lambda ops, v, i: (ops.call("abs", v),)  # noqa: E731

@@ -68,8 +68,9 @@ def print_constant(value: Immediate, dtype: torch.dtype, shape: str, numbers: Nu
 
 
 def _tile(value: Immediate, kind: str, shape: str) -> str:
+    """One value everywhere. Triton takes each zero for the positive one."""
     if isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0.0:
-        return f"k_neg(tl.full({shape}, 0.0, {kind}))"  # Triton takes each zero for the positive one
+        return f"k_neg(tl.full({shape}, 0.0, {kind}))"
     return f"tl.full({shape}, {print_number(value)}, {kind})"
 
 
