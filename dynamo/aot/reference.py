@@ -106,9 +106,9 @@ def check_write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Non
 def check_reach(facts: Facts, size: Any, stride: Any, storage_offset: Any = None) -> None:
     """Raises Unsupported where `as_strided` reaches elements of the storage that its tensor has
     not: functional graphs know tensors, no storages."""
-    if not facts.numel() or 0 in size:
+    if 0 in size:
         return
-    start, stop = _reach(facts.size, facts.stride, facts.offset)
+    start, stop = _reach(facts.size, facts.stride, facts.offset) if facts.numel() else (0, 0)
     first, last = _reach(size, stride, facts.offset if storage_offset is None else storage_offset)
     if stop - start != facts.numel() or first < start or last > stop:
         raise Unsupported("as_strided reaches elements of the storage that its tensor has not")
@@ -168,10 +168,14 @@ class _Collector(Observer):
         self.storages: dict[int, bool] = {}
         self._arguments: Any = None
         self._versions: list[tuple[Any, int]] = []  # of inference tensors outside of their mode
+        self._cut_off: dict[int, Fake] = {}  # views that no-grad mode made of what requires grad
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         self._arguments = metadata_of((*args, *kwargs.values()) if kwargs else args)
         self._versions = []
+        if self._cut_off and torch.is_grad_enabled():
+            if any(id(x) in self._cut_off for x in pytree.tree_leaves((args, kwargs))):
+                raise Unsupported("a view that was made in no-grad mode is used in grad mode")
         if not self.inference and True in self.storages.values():
             given = filter(is_fake, pytree.tree_leaves((args, kwargs)))
             made_there = (x for x in given if self.storages.get(storage_key(x)))
@@ -183,6 +187,8 @@ class _Collector(Observer):
         self.metadata[node] = (self._arguments, metadata_of(value))
         for fake in value if isinstance(value, (tuple, list)) else (value,):
             if is_fake(fake):
+                if not torch.is_grad_enabled() and fake.requires_grad and fake._is_view():
+                    self._cut_off[id(fake)] = fake
                 self.storages.setdefault(storage_key(fake), self.inference)
 
 

@@ -21,23 +21,43 @@ def part_of_what_is_written(x):
     return (part,)
 
 
+def view_of_what_requires_grad(x):
+    with torch.no_grad():
+        row = x[-1]
+    return row.sin(), x * 2
+
+
 def inference_tensor(x):
     with torch.inference_mode():
         inside = torch.zeros(2, 2).sin()
     return inside.mul_(x.sum().detach())
 
 
-@pytest.mark.parametrize("program", [view_made_without_grad, part_of_what_is_written, inference_tensor])
+def computed():
+    return plain_leaf() * 1
+
+
+def plain_leaf():
+    return torch.randn(2, 3, requires_grad=True)
+
+
+def leaf_that_is_a_view():
+    return torch.randn(2, 1).expand(2, 3).requires_grad_()
+
+
+PROGRAMS = [view_made_without_grad, part_of_what_is_written, view_of_what_requires_grad, inference_tensor]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_as_eager(program) -> None:
     with config.patch(suppress_errors=False):
         compiled = dynamo.compile(program)
         for _ in range(2):
-            leaf = torch.randn(2, 3)
-            found = []
-            for function in (program, compiled):
-                x = leaf.clone().requires_grad_() * 1
-                try:
-                    found.append([type(out) for out in function(x)])
-                except RuntimeError as error:
-                    found.append(str(error)[:30])
-            assert found[0] == found[1]
+            for make in (computed, plain_leaf, leaf_that_is_a_view):
+                found = []
+                for function in (program, compiled):
+                    try:
+                        found.append([out.requires_grad for out in function(make())])
+                    except RuntimeError as error:
+                        found.append(str(error)[:30])
+                assert found[0] == found[1]
