@@ -3,6 +3,7 @@
 Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so
 would assume that it stays below 16, or above. All of these kernels give results of one layout: the
 batch size is a constant while torch's rule for that layout runs, and put into the results then.
+Draws of given parameters are dense, whatever the strides of these.
 The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
 """
 
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from dynamo.shapes.rules.factories import DRAWS
 
 aten = torch.ops.aten
 # Where the operators have their tensors with a batch dimension, and the flag `transposed`.
@@ -41,6 +44,10 @@ class SymbolicMode(FakeTensorMode):
             super().dispatch(func, types, args, kwargs)  # for its errors
             with self, torch.no_grad():
                 return torch.empty_like(args[0])
+        if func in DRAWS:
+            drawn: Any = super().dispatch(func, types, args, kwargs)
+            with self, torch.no_grad():
+                return torch.empty(drawn.shape, dtype=drawn.dtype, device=drawn.device)
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)

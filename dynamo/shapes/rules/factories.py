@@ -1,4 +1,4 @@
-"""Shape rules: new tensors: filled, sequences, `new_*`."""
+"""Shape rules: new tensors: filled, sequences, `new_*`, drawn from given distributions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import OpCache, Outcome
-from dynamo.shapes.rules.table import contiguous, shape_rule
+from dynamo.shapes.iteration import broadcast_sizes
+from dynamo.shapes.rules.table import contiguous, shape_rule, shared_device, tensors_of
 
 aten = torch.ops.aten
+# Draws of given parameters; the results are dense whatever the strides of these, which torch's own
+# rules do not say.
+DRAWS = (
+    aten.bernoulli.default, aten.bernoulli.p, aten.poisson.default, aten.binomial.default,
+    aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor,
+    aten._standard_gamma.default, aten._sample_dirichlet.default,
+)  # fmt: skip
 
 
 def _factory_device(kwargs: dict[str, Any]) -> torch.device | None:
@@ -72,3 +80,17 @@ def _new(
     if device is None or not _is_plain_factory(kwargs) or any(extent < 0 for extent in args[1]):
         return None
     return contiguous(cache, tuple(args[1]), kwargs.get("dtype") or source.dtype, device)
+
+
+@shape_rule(*DRAWS)
+def _drawn(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    """Nothing is probed: that would draw."""
+    tensors = tensors_of(args, kwargs)
+    size = broadcast_sizes([each.facts.size for each in tensors])
+    device, dtypes = shared_device(tensors), {each.facts.dtype for each in tensors}
+    if size is None or device is None or len(dtypes) != 1 or any(x.facts.bits for x in tensors):
+        return None
+    [dtype] = dtypes
+    return contiguous(cache, size, dtype, device) if dtype.is_floating_point else None

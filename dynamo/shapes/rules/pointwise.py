@@ -166,7 +166,6 @@ def _stride_in_format(source: Facts, memory_format: Any) -> tuple[int, ...] | No
 @shape_rule(
     aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default,
     aten.full_like.default, aten.rand_like.default, aten.randn_like.default,
-    aten.bernoulli.default, aten.bernoulli.p,
 )  # fmt: skip
 def _like(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
