@@ -163,16 +163,16 @@ def common_device(func: Any, fakes: list[Fake]) -> torch.device:
     return device
 
 
+# Lengths and targets of CTC losses may be on the CPU. Not every version of torch has all of them.
+_CTC = """_use_cudnn_ctc_loss _use_miopen_ctc_loss _ctc_loss _cudnn_ctc_loss
+_ctc_loss_backward""".split()
 # Operations that take tensors of several devices; the outputs live where the first argument does.
-_MIXED_DEVICES: frozenset[Any] = frozenset(
-    {
-        aten.copy_.default,
-        aten.index.Tensor,
-        aten.index_put.default,
-        aten.index_put_.default,
-        aten._index_put_impl_.default,
-    }
-)
+_MIXED_DEVICES: frozenset[Any] = frozenset((
+    aten.copy_.default, aten.index.Tensor, aten.index_put.default, aten.index_put_.default,
+    aten._index_put_impl_.default,
+    *(getattr(getattr(aten, name), overload) for name in _CTC if hasattr(aten, name)
+      for overload in getattr(aten, name).overloads()),
+))  # fmt: skip
 
 
 def with_index(device: torch.device) -> torch.device:

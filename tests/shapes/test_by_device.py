@@ -36,3 +36,11 @@ def test_embedding_bags_keep_a_row_for_each_index() -> None:
 
 def test_strides_of_a_fourier_transform() -> None:
     assert facts(aten._fft_r2c.default, ((4, 4),), [0], 0, True) == [((3, 4), (1, 3), GPU)]
+
+
+def test_targets_of_a_ctc_loss_may_be_on_the_cpu() -> None:
+    world = FakeWorld()
+    scores = world.make(world.cache.facts((50, 16, 20), (320, 20, 1), 0, torch.float32, GPU))
+    targets = world.from_real(torch.ones(16, 30, dtype=torch.long))
+    loss, kept = world.run(aten._ctc_loss.default, scores, targets, [50] * 16, [30] * 16)
+    assert loss.shape == (16,) and loss.device == GPU and kept.device == GPU

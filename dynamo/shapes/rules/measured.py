@@ -62,7 +62,7 @@ def _numel(tensor: Any) -> int:
 def _indexed(source: Any, indices: Any) -> int:
     """At most the elements of `source[indices]`."""
     chosen = 1
-    rest = list(source.facts.size)
+    rest = list(source.facts.size) or [1]
     for axis, index in enumerate(indices):
         if index is not None:
             chosen *= max(_numel(index), 1)
