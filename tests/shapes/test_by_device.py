@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from dynamo.shapes.fake import FakeWorld
+from dynamo.shapes.operations import common_device
 
 aten = torch.ops.aten
 GPU = torch.device("cuda:0")
@@ -42,5 +44,6 @@ def test_targets_of_a_ctc_loss_may_be_on_the_cpu() -> None:
     world = FakeWorld()
     scores = world.make(world.cache.facts((50, 16, 20), (320, 20, 1), 0, torch.float32, GPU))
     targets = world.from_real(torch.ones(16, 30, dtype=torch.long))
-    loss, kept = world.run(aten._ctc_loss.default, scores, targets, [50] * 16, [30] * 16)
-    assert loss.shape == (16,) and loss.device == GPU and kept.device == GPU
+    assert common_device(aten._use_cudnn_ctc_loss.Tensor, [scores, targets]) == GPU
+    with pytest.raises(RuntimeError, match="on the same device"):
+        common_device(aten.mse_loss.default, [scores, targets])
