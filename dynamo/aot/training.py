@@ -132,7 +132,8 @@ def _make_node(
                 return (*[results[at] for at in shown], *mark)
             given_back = [results[at] for at in shown]
             for given, at in dirty:
-                given_back[at] = args[given].copy_(results[at])
+                args[given].data.copy_(results[at])  # `mark_dirty` counts the write
+                given_back[at] = args[given]
             ctx.mark_dirty(*[args[given] for given, _ in dirty])
             return (*given_back, *mark)
 

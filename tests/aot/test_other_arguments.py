@@ -61,3 +61,16 @@ def test_an_inference_tensor_beside_a_parameter(backend: str) -> None:
         weight.grad = None
         result.sum().backward()
         assert torch.equal(weight.grad, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_written_argument_with_history_counts_one_write(learns: bool) -> None:
+    def program(x, y):
+        x[0].mul_(y[0])
+        return y * 2
+
+    compiled = dynamo.compile(program, backend="inductor")
+    for call in (program, compiled, compiled):
+        x = torch.randn(2, 2, requires_grad=True) * 1
+        call(x, torch.randn(2, 2, requires_grad=learns))
+        assert x._version == 1
