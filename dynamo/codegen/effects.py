@@ -255,7 +255,8 @@ def move(iterator: Any, count: int) -> None:
 
 
 def call(rebuilder: Rebuilder, effect: tr.CallEffect) -> None:
-    rebuilder.call_const(effect.function, *map(ConstVar, effect.args))
+    args = [arg if isinstance(arg, Var) else ConstVar(arg) for arg in effect.args]
+    rebuilder.call_const(effect.function, *args)
     _drop(rebuilder)
 
 

@@ -39,6 +39,7 @@ from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
+from dynamo.symbolic.variables.open_text import OpenText, is_open_text
 from dynamo.symbolic.variables.tensor import TensorVar
 
 V = TypeVar("V", bound=Var)
@@ -81,6 +82,7 @@ def _effect_values(effects: Iterable[Effect]) -> list[Var]:
     values: list[Var] = []
     for effect in effects:
         values += getattr(effect, "items", ())
+        values += [arg for arg in getattr(effect, "args", ()) if isinstance(arg, Var)]
         for name in ("target", "cell", "iterator", "value"):
             value = getattr(effect, name, None)
             if isinstance(value, Var):
@@ -111,7 +113,7 @@ class Rebuilder:
         elif is_fetched(var):
             assert var.source is not None
             self.fetcher.load(var.source)
-        elif isinstance(var, ConstVar) and not is_open(var):
+        elif isinstance(var, ConstVar) and not (is_open(var) or is_open_text(var)):
             self.emitter.load_const(var.value)
         else:
             row = find_row(type(var))
@@ -209,6 +211,11 @@ def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
         rebuilder.emitter.load_const(fact.index)
         rebuilder.emitter.call(2)
     rebuilder.emitter.call(len(payload.facts))
+
+
+@rebuilds(OpenText)
+def text(rebuilder: Rebuilder, var: OpenText) -> None:
+    rebuilder.call_const(Disabled(var.maker()), *var.children())
 
 
 @rebuilds(stack_values.SavedExceptionVar)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 OPEN = (torch.SymInt, torch.SymFloat)
-# Into these every int converts as in eager; narrower ones raise, or round in ways of their own.
-DTYPES = (torch.int64, torch.float32, torch.float64)
+# Into these every int converts as in eager (what int32 can't hold is left to torch, which raises);
+# narrower ones raise, or round in ways of their own.
+DTYPES = (torch.int32, torch.int64, torch.float32, torch.float64)
 
 
 def tensor(
@@ -58,7 +59,10 @@ def _opened(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor |
     shape = torch.tensor(_closed(data), dtype=dtype, device="cpu")
     if shape.dtype not in DTYPES:
         return None
-    if shape.dtype is torch.int64 and not all(type(n) in (int, torch.SymInt) for n in numbers):
+    ints = all(type(number) in (int, torch.SymInt) for number in numbers)
+    if not (ints or shape.dtype.is_floating_point):
+        return None
+    if shape.dtype is torch.int32 and not all(-2**31 <= number < 2**31 for number in numbers):
         return None
     made = [torch.full((), number, dtype=shape.dtype, device=device) for number in numbers]
     return made[0] if shape.dim() == 0 else torch.stack(made).view(shape.shape)

@@ -27,6 +27,8 @@ from dynamo.symbolic.rules import (
     loops,
     methods,
     modes,
+    number_tensors,
+    open_texts,
     operators,
     optimizer_steps,
     optimizers,
@@ -85,10 +87,11 @@ PARTS = (
     checkpointing, class_bodies, classes, conditional, constant, container_methods, containers,
     contexts, dates, devices, dicts, dispatching, exception_rules, exceptions, folding, foreach,
     foreign, functions, generator_rules, generators, handles, hooks, identity, inference, iterators,
-    lists, loops, methods, modes, modules, objects, operators, optimizer_steps, optimizers,
-    patterns, python_modules, python_random, python_sources, random_state, seeded_random,
-    standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors, texts,
-    torch_functions, transforms, unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    lists, loops, methods, modes, modules, number_tensors, objects, open_texts, operators,
+    optimizer_steps, optimizers, patterns, python_modules, python_random, python_sources,
+    random_state, seeded_random, standard_library, standin_groups, standin_iterators, standins,
+    table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -125,7 +125,8 @@ class ConsumeEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CallEffect(Effect):
-    """A call that is replayed in order with constant arguments (`torch._C._set_grad_enabled`)."""
+    """A call that is replayed in order with constant arguments (`torch._C._set_grad_enabled`), or
+    with the Vars of open numbers and texts."""
 
     function: Any
     args: tuple[Any, ...]

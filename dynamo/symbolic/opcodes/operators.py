@@ -11,6 +11,7 @@ from dynamo.symbolic.opcodes.table import opcode, opcode_named
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import SliceVar
+from dynamo.symbolic.variables.open_text import joined
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -120,8 +121,13 @@ def CONVERT_VALUE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
 
 @opcode
 def BUILD_STRING(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
+    items = frame.pop_many(arg)
+    text = joined(items)
+    if text is not None:
+        frame.push(text)
+        return
     parts: list[Any] = []
-    for item in frame.pop_many(arg):
+    for item in items:
         if not item.is_constant():
             raise Break("not_a_constant", repr(item))
         parts.append(item.as_constant())

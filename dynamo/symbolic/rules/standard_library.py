@@ -31,7 +31,9 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.exceptions import traceback_of
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.open_text import is_open_text
 from dynamo.symbolic.variables.weakrefs import WeakRefVar
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def _register_logging(function: Any) -> None:
         """The record is made after the graph; what it says is known already."""
         if not isinstance(logger, ObjectVar) or logger.real is None or not set(kwargs) <= {"extra"}:
             raise Break("call_of_unknown_function", f"logging by {logger!r}")
-        values = plain_values(args)
+        values = [output_value(arg) for arg in args]
         keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
         tx.trace.guard("ID", logger.source, logger.real)
         call = functools.partial(function, logger.real, **keywords)
@@ -191,11 +193,19 @@ def real_file(tx: SymbolicFrame, var: Var) -> Any:
     return real if var.source is not None and isinstance(real, FILES) else None
 
 
+def output_value(var: Var) -> Any:
+    """What output shows: a plain value, or the number or text that is open."""
+    return var if is_open(var) or is_open_text(var) else plain_values((var,))[0]
+
+
 def printed(tx: SymbolicFrame, var: Var) -> Any:
     """What `print` shows of a value, which is known now; a tensor's is not."""
-    if var.is_constant() and is_plain(var.as_constant()):
-        return var.as_constant()
-    return plain_values((tx.trace.call(tx, str, var),))[0]
+    if not (is_open(var) or is_open_text(var)):
+        closed = var.is_constant() and not any(map(is_open, var.children()))
+        if closed and is_plain(var.as_constant()):
+            return var.as_constant()
+        var = tx.trace.call(tx, str, var)
+    return output_value(var)
 
 
 @rule(print)

@@ -230,8 +230,34 @@ def rounded(trace: Trace, name: str, a: Var) -> Var | None:
     if parts is not None and name in ROUNDINGS:
         text = "({} // {})" if name == "floor" else "(-(-{} // {}))"
         return trace.symbols.make(text.format(*parts), ROUNDINGS[name](hint))
+    if name == "round" and is_guardable(a):
+        whole = rounded_quotient(trace, *parts) if parts else rounded_float(trace, text_of(a) or "")
+        if whole and len(whole) <= LONGEST:
+            return trace.symbols.make(whole, round(hint))
     function = round if name == "round" else ROUNDINGS[name]
     return trace.symbols.make(f"{name}({text_of(a)})", function(hint))
+
+
+def rounded_quotient(trace: Trace, a: str, b: str) -> str | None:
+    """`round(a / b)` in ints, for a b that is known and positive: the floor of a half more, and one
+    less for a tie whose result is odd."""
+    if any(isinstance(node, ast.Name) for node in ast.walk(ast.parse(b))):
+        return None
+    if trace.symbols.evaluate(b) <= 0:
+        return None
+    up = f"((2 * {a} + {b}) // (2 * {b}))"
+    if trace.symbols.evaluate(b) % 2:
+        return up
+    return f"({up} - max(0, 1 - (2 * {a} + {b}) % (2 * {b})) * ({up} % 2))"
+
+
+def rounded_float(trace: Trace, text: str) -> str:
+    """`round(x)` of a float: for x >= 0 the part behind the point, and its double, are exact."""
+    if not trace.symbols.decide(f"({text} >= 0.0)"):
+        return f"(-{rounded_float(trace, f'(-{text})')})"
+    twice = f"(2.0 * ({text} - floor({text})))"
+    tie = f"(floor({twice}) * (1 - ceil({twice}) + floor({twice})))"
+    return f"(floor({text}) + floor({twice}) - {tie} * (1 - floor({text}) % 2))"
 
 
 def quotient(trace: Trace, text: str) -> tuple[str, str] | None:

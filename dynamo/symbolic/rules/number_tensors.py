@@ -1,0 +1,50 @@
+"""`torch.tensor(x)` of floats that are open: `torch.full` takes them as they are.
+
+In: a number, or a flat list of numbers with an open float among them. Out: the tensor; None where
+torch itself has to see the numbers, which fixes them. (Open ints: `dynamo/shapes/creation.py`.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynamo.symbolic.rules.table import first_rule
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.numbers import hint_of, is_guardable, is_number, is_open, text_of
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# The largest number of each: torch.full refuses a larger one, of which torch.tensor makes infinity.
+LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
+NAMES = {"dtype", "device"}
+
+
+@first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
+def tensor_of_floats(tx: SymbolicFrame, data: Var, **kwargs: Var) -> Var | None:
+    """A tensor of no dimension for each number, stacked where there was a list."""
+    flat = isinstance(data, ListVar | TupleVar)
+    numbers = data.unpack(tx) if flat else [data]
+    if not any(is_open(var) and type(hint_of(var)) is float for var in numbers):
+        return None
+    if not all(map(is_number, numbers)) or not set(kwargs) <= NAMES:
+        return None
+    given = kwargs.get("dtype", ConstVar(None)).as_constant()
+    dtype = torch.get_default_dtype() if given is None else given
+    if dtype not in LARGEST or not all(is_small(tx, var, LARGEST[dtype]) for var in numbers):
+        return None
+    call = tx.trace.call
+    options = {**kwargs, "dtype": ConstVar(dtype)}
+    made = [call(tx, torch.full, TupleVar([]), var, **options) for var in numbers]
+    return call(tx, torch.stack, ListVar(made)) if flat else made[0]
+
+
+def is_small(tx: SymbolicFrame, number: Var, most: float) -> bool:
+    """Whether a number is no larger; guarded."""
+    if not abs(hint_of(number)) <= most or not is_guardable(number):
+        return False
+    return not is_open(number) or tx.trace.symbols.decide(f"(abs({text_of(number)}) <= {most!r})")

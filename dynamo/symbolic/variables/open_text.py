@@ -1,0 +1,93 @@
+"""Texts with open numbers in them: `f"{n} rows"` where n is no constant of the trace.
+
+An `OpenText` is made of texts and numbers; it may be joined to others, returned, printed and put
+in containers, and the new bytecode makes it of the numbers of each call. Whatever else looks at it
+reads `value`, which fixes the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+Piece = str | tuple[SymbolicNumber, str]  # a text; a number, and how it is formatted
+LONGEST = 40  # pieces
+
+
+class OpenText(ConstVar):
+    """A str whose numbers are not fixed yet."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__("")
+        self.pieces = pieces
+
+    @property
+    def value(self) -> str:
+        return "".join(
+            piece if isinstance(piece, str) else format(piece[0].value, piece[1])
+            for piece in self.pieces)
+
+    def children(self) -> Iterable[Var]:
+        return [piece[0] for piece in self.pieces if not isinstance(piece, str)]
+
+    def describe(self) -> str:
+        return repr("".join(
+            piece if isinstance(piece, str) else f"{{{piece[0].describe()}}}"
+            for piece in self.pieces))
+
+    def python_type(self) -> type:
+        return str
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True  # no number has an empty text, except by a format that is not taken here
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.value)
+
+    def maker(self) -> Callable[..., str]:
+        """A function of the numbers (see `children`) that makes the text."""
+        formats = [piece if isinstance(piece, str) else piece[1] for piece in self.pieces]
+        texts = [isinstance(piece, str) for piece in self.pieces]
+
+        def make(*numbers: Any) -> str:
+            rest = iter(numbers)
+            return "".join(
+                spec if is_text else format(next(rest), spec)
+                for spec, is_text in zip(formats, texts, strict=True))
+
+        return make
+
+
+def is_open_text(var: Var) -> bool:
+    """True for a text with a number that is open still."""
+    return isinstance(var, OpenText) and any(map(is_open, var.children()))
+
+
+def of_number(number: Var, spec: str = "") -> OpenText | None:
+    """`format(number, spec)`; None where the number is fixed."""
+    if not isinstance(number, SymbolicNumber) or not number.is_symbolic:
+        return None
+    format(number.hint, spec)  # a wrong format raises here
+    return OpenText(((number, spec),))
+
+
+def joined(parts: Iterable[Var]) -> Var | None:
+    """The texts one after the other; None where one is no text, or none is open."""
+    pieces: list[Piece] = []
+    any_open = False
+    for part in parts:
+        if isinstance(part, OpenText):
+            pieces += part.pieces
+            any_open = any_open or is_open_text(part)
+        elif type(part) is ConstVar and part.python_type() is str:
+            pieces.append(part.as_constant())
+        else:
+            return None
+    return OpenText(tuple(pieces)) if any_open and len(pieces) <= LONGEST else None
