@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, NoReturn
@@ -53,11 +53,12 @@ class EntryRecord:
 class CodeRecord:
     """One code object in one region.
 
-    changed: the numbers and sizes that had several values; they are symbolic in later traces.
+    changed: the numbers and sizes that had several values, with the first one; they are symbolic in
+    later traces.
     """
 
     number: int
-    changed: set[Fact] = field(default_factory=set)
+    changed: dict[Fact, int | float] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
     warned: bool = False
@@ -74,13 +75,13 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Miss:
     """Why no entry fits: the first difference to the nearest one, and the numbers and sizes that
-    differ from those of any entry."""
+    differ from those of any entry, with the value there."""
 
     nearest: Difference
-    changed: set[Fact]
+    changed: dict[Fact, int | float]
 
 
-Convert = Callable[[hook.FrameState, CompileOptions, str, frozenset[Fact]], Any]
+Convert = Callable[[hook.FrameState, CompileOptions, str, Mapping[Fact, int | float]], Any]
 
 
 class FramePolicy:
@@ -108,18 +109,18 @@ class FramePolicy:
             if limit and record.warned and quiet:
                 return None
             if known:
-                found = nearest_difference(known, frame, record.changed)
+                found = nearest_difference(known, frame, record.changed.keys())
                 if isinstance(found, hook.Entry):
                     return found  # another thread has just compiled it
                 self.report(frame, record, in_words_of_user(found.nearest, frame))
-                record.changed |= found.changed
+                record.changed = {**found.changed, **record.changed}
             if limit:
                 self.stop(frame, record, limit)
                 return None
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
             made = self.convert(
-                frame, self.options_now(stance), compile_id, frozenset(record.changed))
+                frame, self.options_now(stance), compile_id, dict(record.changed))
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
                 self.refuse(frame, "it was not compiled for these arguments")
             if isinstance(made, hook.Entry):
@@ -238,12 +239,12 @@ def nearest_difference(
     the numbers and sizes that are known to change."""
     scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
     found: list[list[Difference]] = []
-    changed: set[Fact] = set()
+    changed: dict[Fact, int | float] = {}
     for entry in entries:
         guards = entry.keepalive.guards
         different = differences(guards, scope, known)
         if not different:
             return entry
         found.append(different)
-        changed |= changed_facts(guards, scope)
+        changed = {**changed_facts(guards, scope), **changed}
     return Miss(min(found, key=distance)[0], changed)

@@ -102,11 +102,11 @@ class Converter:
         frame: hook.FrameState,
         options: CompileOptions,
         compile_id: str,
-        changed: frozenset[Fact] = frozenset(),
+        changed: Mapping[Fact, int | float] | None = None,
     ) -> Any:
         """The hook's answer: an entry, None (run it as it is this time) or SKIP.
 
-        changed: numbers and sizes that had several values in earlier calls.
+        changed: numbers and sizes that had several values in earlier calls, with the first.
         """
         if is_whole(frame.code):
             return hook.SKIP_RECURSIVE
@@ -116,7 +116,7 @@ class Converter:
             return hook.SKIP
         try:
             with timed("convert"), recursion_room():
-                context = self.context_of(frame, options, compile_id, changed)
+                context = self.context_of(frame, options, compile_id, changed or {})
                 try:
                     return self.convert(frame, context)
                 finally:
@@ -167,13 +167,14 @@ class Converter:
 
     def context_of(
         self, frame: hook.FrameState, options: CompileOptions, compile_id: str,
-        changed: frozenset[Fact],
+        changed: Mapping[Fact, int | float],
     ) -> CompileContext:
         carried = self.continuations.carried(frame.code)
         return CompileContext(
             self.codes, options, max(config.max_steps, LEAST_STEPS), config.inline_depth,
             compile_id,
-            changed=(changed if learns(options) else frozenset()) | carried, carried=carried,
+            changed={**dict.fromkeys(carried), **(changed if learns(options) else {})},
+            carried=carried,
             learns=learns(options), everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),
         )

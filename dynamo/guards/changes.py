@@ -1,7 +1,7 @@
 """What changed between two compiles: the numbers and sizes that become symbolic in the next trace.
 
 In: the guards of an entry and a frame for which they fail. Out: `Fact`s, one per int or float and
-one per dimension of a tensor that has another value than the entry was made for.
+one per dimension of a tensor that has another value than the entry was made for, with that value.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dynamo.guards.sources import Scope
 NUMBERS = (int, float)
 
 
-def changed_facts(guards: Iterable[Guard], scope: Scope) -> set[Fact]:
-    """The facts that a retrace should not take as constants.
+def changed_facts(guards: Iterable[Guard], scope: Scope) -> dict[Fact, int | float]:
+    """The facts that a retrace should not take as constants, and what they were.
 
     >>> from dynamo.guards.sources import LocalSource
     >>> guard = Guard("CONST", LocalSource("n"), 1)
     >>> [fact.text() for fact in changed_facts([guard], Scope({"n": 2}, {}, {}))]
     ['n']
     """
-    found: set[Fact] = set()
+    found: dict[Fact, int | float] = {}
     for guard in guards:
         reader = READERS.get(guard.kind)
         if reader is None or guard.source is None:
@@ -40,23 +40,26 @@ def changed_facts(guards: Iterable[Guard], scope: Scope) -> set[Fact]:
     return found
 
 
-def _number(guard: Guard, value: Any) -> set[Fact]:
+def _number(guard: Guard, value: Any) -> dict[Fact, int | float]:
     kind = type(guard.payload)
     if kind not in NUMBERS or type(value) is not kind or const_equal(value, guard.payload):
-        return set()
+        return {}
     assert guard.source is not None
-    return {Fact(guard.source, "value")}
+    return {Fact(guard.source, "value"): guard.payload}
 
 
-def _tensor(guard: Guard, value: Any) -> set[Fact]:
+def _tensor(guard: Guard, value: Any) -> dict[Fact, int | float]:
     facts = guard.payload
     if not isinstance(value, torch.Tensor) or type(value) is not facts.cls:
-        return set()
+        return {}
     if value.layout is not torch.strided or value.dim() != len(facts.sizes):
-        return set()
+        return {}
     assert guard.source is not None
     pairs = enumerate(zip(facts.sizes, value.shape, strict=True))
-    return {Fact(guard.source, "size", axis) for axis, (old, new) in pairs if old not in (-1, new)}
+    return {
+        Fact(guard.source, "size", axis): old
+        for axis, (old, new) in pairs if old not in (-1, new)
+    }
 
 
 READERS = {"CONST": _number, "TENSOR": _tensor}

@@ -52,8 +52,9 @@ class CompileContext:
     seconds_lost: time spent on attempts that were given up.
     raised_at: the step at which each handled exception of this attempt was raised.
     settings: the region's options and the configuration when the compile began.
-    changed: numbers and sizes that had several values so far; they become symbolic. carried: those
-        of them that follow from sizes declared before a graph break.
+    changed: numbers and sizes that had several values so far, with the first one where it is known;
+        they become symbolic. carried: those of them that follow from sizes declared before a graph
+        break.
     learns: so do numbers that are known to change (see `sizes.is_schedule`).
     everything_dynamic: sizes and arguments are symbolic from the first compile.
     symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
@@ -72,7 +73,7 @@ class CompileContext:
     forced: dict[int, Break] = field(default_factory=dict)
     seconds_lost: float = 0.0
     raised_at: dict[Var, int] = field(default_factory=dict)
-    changed: frozenset[Fact] = frozenset()
+    changed: Mapping[Fact, int | float | None] = field(default_factory=dict)
     carried: frozenset[Fact] = frozenset()
     learns: bool = False
     everything_dynamic: bool = False

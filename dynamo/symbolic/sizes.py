@@ -110,10 +110,12 @@ def span(mark: Mark) -> str:
 
 
 def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
-    """The symbol of a size; equal sizes share one, except those that were marked."""
+    """The symbol of a size; equal sizes share one, except those that were marked, and those that
+    are known to have been different."""
     name = symbols.name(fact, value)
     if mark is UNMARKED:
-        return shared(symbols, name, symbols.ducks.setdefault(value, name))
+        duck = (value, symbols.changed.get(fact))
+        return shared(symbols, name, symbols.ducks.setdefault(duck, name))
     if mark.kind in DECLARED:
         symbols.declared[name] = fact
     if mark.kind == "unbacked":

@@ -12,7 +12,7 @@ import functools
 import linecache
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -97,7 +97,8 @@ class Symbols:
     """See the module.
 
     facts: what each name stands for; values: what it is in this trace.
-    tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size.
+    tensors: tensors with symbolic sizes by source. ducks: the first name of each symbolic size, by
+    its value here and the one before.
     declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
     derived: names of ints that are rounded floats, for torch, which sees no more than an int.
     """
@@ -105,13 +106,13 @@ class Symbols:
     def __init__(self, trace: Trace, context: Any) -> None:
         self.trace = trace
         self.context = context
-        self.changed: frozenset[Fact] = getattr(context, "changed", frozenset())
+        self.changed: Mapping[Fact, int | float | None] = getattr(context, "changed", {})
         self.learns = bool(getattr(context, "learns", False))
         self.everything = bool(getattr(context, "everything_dynamic", False))
         self.facts: dict[str, Fact] = {}
         self.values: dict[str, int | float] = {}
         self.tensors: dict[Source, TensorVar] = {}
-        self.ducks: dict[int, str] = {}
+        self.ducks: dict[tuple[int, int | float | None], str] = {}
         self.declared: dict[str, Fact] = {}
         self.dims: dict[str, str] = {}
         self.derived: dict[str, str] = {}
@@ -196,7 +197,9 @@ class Symbols:
                 if self.facts[name].what == "value":
                     world.number(name, self.values[name])
                 else:  # a second name of a size, see duck shaping
-                    world.symbols[name] = world.symbols[self.ducks[int(self.values[name])]]
+                    value = self.values[name]
+                    first = next(first for duck, first in self.ducks.items() if duck[0] == value)
+                    world.symbols[name] = world.symbols[first]
         scope = {name: world.symbols[name] for name in names}
         return eval(text, {"__builtins__": {}}, {**SYMBOLIC_FUNCTIONS, **scope})
 

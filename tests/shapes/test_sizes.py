@@ -196,3 +196,22 @@ def test_mutation_of_an_input() -> None:
         y = x.clone()
         assert_same(compiled(x), program(y))
         assert_same(x, y)
+
+
+@pytest.mark.parametrize("sizes", [[(3, 7), (5, 5), (4, 9), (6, 6)], [(2, 4), (8, 8), (9, 3)]])
+def test_sizes_that_have_differed_do_not_share_a_symbol(sizes: list[tuple[int, int]]) -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(lambda x: (x * x.shape[0]).sum(1), backend=counter)
+    for rows, columns in sizes:
+        x = torch.randn(rows, columns, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), (x * rows).sum(1))
+    assert counter.frame_count == 2
+
+
+def test_sizes_that_were_equal_share_one() -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(lambda x, y: x + y, backend=counter)
+    for rows in (3, 5, 8):
+        x, y = torch.randn(rows, 4), torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x, y), x + y)
+    assert counter.frame_count == 2
