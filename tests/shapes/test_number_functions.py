@@ -98,13 +98,11 @@ WAYS: dict[str, tuple[Program, int]] = {
 # Programs that need the size itself.
 FIXED: dict[str, Program] = {
     "range": loop,
-    "text": lambda x: (x * 2, f"{x.shape[0]}", str(len(x)), f"{x.shape}"),
     "key": lambda x: x * {x.shape[0]: 3}[x.shape[0]],
     "gcd": lambda x: x * math.gcd(x.shape[0], 6) * math.isqrt(x.shape[0]),
     "digits": lambda x: x * round(x.shape[0] / 3, 2),
     "bits": lambda x: x * (x.shape[0] & 3),
     "hash": lambda x: x + hash(x.shape[0]),
-    "rounded size": lambda x: x[: round(x.shape[0] * 0.7)],
 }
 
 

@@ -25,8 +25,10 @@ NAMES = {"dtype", "device"}
 
 
 @first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
-def tensor_of_floats(tx: SymbolicFrame, data: Var, **kwargs: Var) -> Var | None:
+def tensor_of_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
     """A tensor of no dimension for each number, stacked where there was a list."""
+    if rest:
+        return None
     flat = isinstance(data, ListVar | TupleVar)
     numbers = data.unpack(tx) if flat else [data]
     if not any(is_open(var) and type(hint_of(var)) is float for var in numbers):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @first_rule([str, repr], SymbolicNumber)
-def text_of_number(tx: SymbolicFrame, number: Var, *rest: Var) -> Var | None:
-    return None if rest else of_number(number)
+def text_of_number(tx: SymbolicFrame, number: Var, *rest: Var, **names: Var) -> Var | None:
+    return None if rest or names else of_number(number)
 
 
 @first_rule([format], SymbolicNumber)
@@ -47,10 +47,10 @@ AROUND: dict[Any, tuple[str, str]] = {
 
 
 @first_rule([str, repr], (ListVar, TupleVar))
-def text_of_items(tx: SymbolicFrame, items: Var, *rest: Var) -> Var | None:
+def text_of_items(tx: SymbolicFrame, items: Var, *rest: Var, **names: Var) -> Var | None:
     """Of a list or tuple with open numbers, of nothing but constants."""
     around = AROUND.get(items.python_type())
-    if rest or around is None:
+    if rest or names or around is None:
         return None
     found = items.unpack(tx)
     if not any(map(is_open, found)) or not all(item.is_constant() for item in found):
@@ -70,8 +70,8 @@ def format_items(tx: SymbolicFrame, items: Var, spec: Var = ConstVar("")) -> Var
 
 
 @first_rule([str], OpenText)
-def text_of_text(tx: SymbolicFrame, text: Var, *rest: Var) -> Var | None:
-    return None if rest else text
+def text_of_text(tx: SymbolicFrame, text: Var, *rest: Var, **names: Var) -> Var | None:
+    return None if rest or names else text
 
 
 @first_rule([format], OpenText)
@@ -109,9 +109,9 @@ def fill_percents(tx: SymbolicFrame, text: Var, given: Var) -> Var | None:
 
 
 @first_rule([str.format], ConstVar)
-def fill_braces(tx: SymbolicFrame, text: Var, *values: Var) -> Var | None:
+def fill_braces(tx: SymbolicFrame, text: Var, *values: Var, **names: Var) -> Var | None:
     """`"{} of {}".format(n, m)`, of nothing but this mark."""
-    if not is_text(text) or not any(map(is_open, values)):
+    if names or not is_text(text) or not any(map(is_open, values)):
         return None
     parts = text.as_constant().split("{}")
     return None if set("{}") & set("".join(parts)) else filled(tx, parts, values)
