@@ -58,8 +58,8 @@ ITSELF = "This line needs the number itself: each one is compiled for."
 
 
 def advice(guard: Guard, value: Any, known: Set[Fact] = frozenset()) -> str:
-    """What to do about a guard that fails for this value (a SHAPE guard: for these values, by
-    name). known: what has been found to change before."""
+    """What to do about a guard that fails for this value (a SHAPE guard: for these values
+    by name, None where one is gone). known: what has been found to change before."""
     special = BY_VALUE.get(guard.kind)
     return BY_KIND.get(guard.kind, "") if special is None else special(guard, value, known)
 
@@ -97,7 +97,8 @@ def _shape(guard: Guard, values: Any, known: Set[Fact]) -> str:
         case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant()]):
             return ITSELF
         case ast.Compare(ast.Name(id=name), [ast.GtE()], [ast.Constant(value=2)]):
-            if guard.payload.facts[name].what == "size" and values.get(name) in (0, 1):
+            is_size = guard.payload.facts[name].what == "size"
+            if is_size and values is not None and values[name] in (0, 1):
                 return SMALL
     return SIDES
 
