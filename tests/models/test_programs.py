@@ -1,0 +1,33 @@
+"""Training as research code writes it: results and weights after five steps, against eager in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import dynamo
+from tests.models.compare import check
+from tests.models.programs import PROGRAMS
+
+
+@pytest.fixture(autouse=True)
+def errors_are_shown() -> Iterator[None]:
+    with dynamo.config.patch(suppress_errors=False):
+        yield
+
+
+@pytest.mark.parametrize("name", ["DeepQ", "GradientPenalty"])
+def test_parts(name: str) -> None:
+    told, outcome = check(PROGRAMS[name], part=dynamo.compile)
+    assert told == []
+    assert outcome.graphs == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["whole", "part"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_all(name: str, how: str) -> None:
+    told, outcome = check(PROGRAMS[name], **{how: dynamo.compile})
+    assert told == []
+    assert outcome.graphs > 0 or (name, how) == ("LearnToLearn", "part")  # a twin inside of torch.func runs as it is
