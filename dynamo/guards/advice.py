@@ -59,7 +59,7 @@ ITSELF = "This line needs the number itself: each one is compiled for."
 
 def advice(guard: Guard, value: Any, known: Set[Fact] = frozenset()) -> str:
     """What to do about a guard that fails for this value (a SHAPE guard: for these values
-    by name, None where one is gone). known: what has been found to change before."""
+    by name, none where one is gone). known: what has been found to change before."""
     special = BY_VALUE.get(guard.kind)
     return BY_KIND.get(guard.kind, "") if special is None else special(guard, value, known)
 
@@ -98,7 +98,7 @@ def _shape(guard: Guard, values: Any, known: Set[Fact]) -> str:
             return ITSELF
         case ast.Compare(ast.Name(id=name), [ast.GtE()], [ast.Constant(value=2)]):
             is_size = guard.payload.facts[name].what == "size"
-            if is_size and values is not None and values[name] in (0, 1):
+            if is_size and values.get(name) in (0, 1):
                 return SMALL
     return SIDES
 
