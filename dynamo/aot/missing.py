@@ -75,7 +75,7 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
                 [there] = [half for half in halves if half not in absent]
                 if _alike(there, node):  # a sum is a new tensor: two gradients share no storage
                     copies[node] = graph.call_function(aten.clone.default, (copies[there],))
-                    copies[node].meta = dict(node.meta)
+                    copies[node].meta = {**node.meta, "val": there.meta["val"]}
                     continue
         copies[node] = graph.node_copy(node, lambda n: zeros(n) if n in absent else copies[n])
     remove_dead_code(graph)
@@ -87,7 +87,9 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
 
 
 def _alike(half: fx.Node, total: fx.Node) -> bool:
-    """True where a half of a sum has the size, strides and dtype of the sum."""
-    a, b = ([*map(expression_of, (*v.shape, *v.stride())), v.dtype]
+    """True where a half of a sum can stand for it: of its size and dtype, and of its strides where
+    operations that are written for these read it."""
+    is_gradient = all(user.op == "output" for user in total.users)
+    a, b = ([*map(expression_of, (*v.shape, *(() if is_gradient else v.stride()))), v.dtype]
             for v in (half.meta["val"], total.meta["val"]))  # fmt: skip
     return a == b

@@ -555,3 +555,16 @@ def test_attribute_with_gradient_is_refused() -> None:
 def test_without_gradients_it_is_inference() -> None:
     call = train(lambda x: (x.sin(),), [torch.ones(3)])
     torch.testing.assert_close(call(torch.ones(3))[0], torch.ones(3).sin())
+
+
+def test_the_gradient_of_one_output_has_the_strides_of_eager() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, torch.fft.rfft(x, dim=0)
+
+    strides = []
+    for function in (program, dynamo.compile(program)):
+        x = torch.randn(4, 6, requires_grad=True)
+        function(x)[0].sin().sum().backward()
+        assert x.grad is not None
+        strides.append(x.grad.stride())
+    assert strides[0] == strides[1] == (6, 1)
