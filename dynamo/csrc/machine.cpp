@@ -14,7 +14,8 @@
 
 namespace {
 
-// Attribute reads that run no Python code: modules, functions, and C descriptors found on the type.
+// Attribute reads that run no Python code: modules, functions, C descriptors found on the type; of
+// classes what `type` itself tells (`__mro__`, `__name__`).
 // Returns 1 found (in *value, owned), 0 not there, -1 Python would have to run.
 int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value) {
     PyTypeObject *type = Py_TYPE(object);
@@ -27,6 +28,12 @@ int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value
         return -1;
     }
     bool generic = type->tp_getattro == PyObject_GenericGetAttr;
+    if (PyType_Check(object) && type->tp_getattro == PyType_Type.tp_getattro) {
+        PyObject *found = _PyType_Lookup(type, name);  // these come before the class's own
+        bool told = found != nullptr && (Py_IS_TYPE(found, &PyGetSetDescr_Type) ||
+                                         Py_IS_TYPE(found, &PyMemberDescr_Type));
+        return told ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr) : -1;
+    }
     if (!generic) {
         return PyFunction_Check(object) || PyMethod_Check(object)
                    ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr)

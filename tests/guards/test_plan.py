@@ -263,13 +263,35 @@ def test_a_change_is_noticed(name: str) -> None:
     assert not program.holds()
 
 
-def test_the_short_cut_covers_the_guards_of_modules() -> None:
-    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(5)])
-    compiled = dynamo.compile(model, backend="eager")
+class Base(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(5)])
+        self.settings = Box(scale=2)
+
+    def scale(self) -> int:
+        return self.settings.scale
+
+
+class Derived(Base):
+    """Its bases are guarded, its name, and those of an object that it holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x) * super().scale()
+        return x * len(type(self).__name__) + isinstance(self.settings, Box)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(5)]), Derived,
+])  # fmt: skip
+def test_the_short_cut_covers_the_guards_of_modules(make: Callable[[], torch.nn.Module]) -> None:
+    compiled = dynamo.compile(make(), backend="eager")
     for _ in range(3):
         compiled(torch.ones(1, 2))
     region = type(compiled)._policy.region
     entry, = hook.entries(torch.nn.Module._call_impl.__code__, region)
+    assert not entry.program.runs_python
     names = [entry.program.dump()[number][0] for number in entry.program.plan[2]]
     assert set(names) <= {"GLOBAL_STATE", "LOCAL", "IS_TYPE", "EMPTY", "LENGTH", "ITEM", "TENSOR"}
     assert names.count("TENSOR") == 1, "only the argument is looked at"
