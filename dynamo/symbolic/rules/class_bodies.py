@@ -200,8 +200,8 @@ def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
 def register_part(function: Any) -> None:
     """Makes a call of a decorator of methods, or the like, a part of a class."""
     def make(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-        try:
-            function(*[None] * len(args), **dict.fromkeys(kwargs))
+        try:  # with a function for each: Python 3.13's `cached_property` asks it for its module
+            function(*[len] * len(args), **dict.fromkeys(kwargs, len))
         except ValueError:  # of the values, which are others
             pass
         except TypeError as error:
