@@ -47,7 +47,7 @@ from dynamo.guards.build import build_program
 from dynamo.guards.listing import lines, verbose_lines
 from dynamo.guards.records import UserLine, released
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope
+from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
 from dynamo.libraries import is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
@@ -289,7 +289,7 @@ class Converter:
     def attempt(self, frame: hook.FrameState, root: SymbolicFrame) -> TraceResult:
         """One attempt: runs the root frame on Vars."""
         trace = root.trace
-        start = {LocalSource(name): value for name, value in frame.locals.items()}
+        start: dict[Source, Any] = {LocalSource(n): value for n, value in frame.locals.items()}
         exit: ReturnExit | BreakExit
         try:
             exit = ReturnExit(root.run())
