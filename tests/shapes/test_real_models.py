@@ -127,8 +127,6 @@ def loss_of(found: Any) -> Tensor:
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", [*LANGUAGE, *OTHERS])
 def test_twelve_sizes(name: str, dynamic: bool | None, training: bool, backend: str) -> None:
-    if name == "lstm" and training:
-        pytest.skip("torch unrolls a recurrent layer that is trained: each length is compiled for")
     model, inputs = made(name)
     model.train(training)
     exact, counter = copy.deepcopy(model).double(), CompileCounter(backend)
@@ -146,4 +144,5 @@ def test_twelve_sizes(name: str, dynamic: bool | None, training: bool, backend: 
                 assert (mine.grad is None) == (theirs.grad is None), place
                 if mine.grad is not None:
                     torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=3e-4)
-    assert counter.frame_count <= 2
+    unrolled = name == "lstm" and training  # by torch: each length is a program of its own
+    assert counter.frame_count <= (len(SIZES) if unrolled else 2)
