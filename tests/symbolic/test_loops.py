@@ -1,4 +1,4 @@
-"""`while_loop`, `scan` and `map` of torch in traced programs, against plain Python loops."""
+"""`while_loop`, `scan`, `associative_scan` and `map` of torch in traced programs, against plain Python loops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops import associative_scan as associative_module
 from torch._higher_order_ops import map as map_module
 from torch._higher_order_ops import scan as scan_module
 from torch._higher_order_ops import while_loop as while_module
@@ -157,3 +158,51 @@ def test_another_number_of_slices_is_another_graph() -> None:
             found.append([out.detach(), x.grad, LEAF.grad])
         torch.testing.assert_close(*found)
     assert counter.frame_count == 3
+
+
+ASSOCIATIVE = getattr(associative_module, "associative_scan", associative_module)
+
+
+def recurrence(a: torch.Tensor, b: torch.Tensor, mode: str, reverse: bool) -> torch.Tensor:
+    """h[i] = a[i] * h[i - 1] + b[i], the last one first if `reverse`."""
+
+    def step(left: Any, right: Any) -> Any:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    return ASSOCIATIVE(step, (a, b), 1, reverse, combine_mode=mode)[1]
+
+
+def plain_recurrence(a: torch.Tensor, b: torch.Tensor, reverse: bool) -> torch.Tensor:
+    rows, h = [], torch.zeros_like(b[:, 0])
+    for i in reversed(range(a.shape[1])) if reverse else range(a.shape[1]):
+        h = a[:, i] * h + b[:, i]
+        rows.append(h)
+    return torch.stack(rows[::-1] if reverse else rows, 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("device,mode", [
+    ("cpu", "generic"),
+    pytest.param("cuda", "pointwise", marks=pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="torch allows pointwise scans on a GPU only")),
+])
+def test_associative_scan(device: str, mode: str, backend: str, reverse: bool) -> None:
+    counter = CompileCounter(backend)
+    compiled = dynamo.compile(recurrence, backend=counter, fullgraph=True)
+    a, b = (torch.rand(2, 7, 3, dtype=torch.float64, device=device).requires_grad_() for _ in "ab")
+    out, want = compiled(a, b, mode, reverse), plain_recurrence(a, b, reverse)
+    torch.testing.assert_close(out, want)
+    torch.testing.assert_close(torch.autograd.grad(out.sin().sum(), (a, b)),
+                               torch.autograd.grad(want.sin().sum(), (a, b)))
+    assert counter.frame_count == 1
+
+
+def test_pointwise_scan_on_the_cpu_raises_as_in_eager() -> None:
+    a = torch.rand(2, 3)
+    errors = []
+    for call in (recurrence, dynamo.compile(recurrence, backend="eager")):
+        with pytest.raises(ValueError, match="pointwise") as error:
+            call(a, a, "pointwise", False)
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]

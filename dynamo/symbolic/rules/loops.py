@@ -1,8 +1,9 @@
-"""`while_loop`, `scan` and `map` of torch.
+"""`while_loop`, `scan`, `associative_scan` and `map` of torch.
 
 `while_loop`: condition and body are traced once, on tensors of which only the metadata is known;
 the node's target is a `Loop`, which every backend runs as it is. `scan` and `map` are what their
-definition says: a Python loop, traced. What eager would refuse breaks the graph before the call.
+definition says: a Python loop, traced; `associative_scan` on a GPU is torch's own general one. What
+eager would refuse breaks the graph before the call.
 """
 
 from __future__ import annotations
@@ -165,6 +166,24 @@ def scan(
     if [facts(var)[:4] for var in before] != [facts(var)[:4] for var in after]:
         raise refuse("scan", "whose step gives other tensors than it takes")
     return result
+
+
+@late_rule("associative_scan", "associative_scan")
+def associative_scan(
+    tx: SymbolicFrame, combine_fn: Var, xs: Var, dim: Var, reverse: Var | None = None,
+    combine_mode: Var | None = None,
+) -> Var:
+    """As torch wrote it, on a GPU in its general form: the pointwise one has wrong gradients."""
+    from torch._higher_order_ops.associative_scan import associative_scan as in_python
+
+    constant = tx.trace.constant
+    mode = constant("pointwise") if combine_mode is None else combine_mode
+    found = tensors_of(xs)
+    on_gpu = found and all(x.fake.device.type in ("cuda", "xpu") for x in found)
+    if on_gpu and mode.as_constant() == "pointwise":
+        mode = constant("generic")
+    backwards = constant(False) if reverse is None else reverse
+    return inline_stand_in(tx, in_python, [combine_fn, xs, dim, backwards, mode], {})
 
 
 @late_rule("map", "map")
