@@ -187,7 +187,7 @@ def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
 
 def _starmap(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
     for args in iterable:
-        yield function(*args)
+        yield function(*tuple(args))  # of what can't be iterated `tuple` says it in the right words
 
 
 @stands_in(itertools.starmap, generator=_starmap)

@@ -8,10 +8,16 @@ import weakref
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.iterators import IteratorVar
+from dynamo.symbolic.variables.iterators import (
+    EnumerateVar,
+    FilterVar,
+    IteratorVar,
+    MapVar,
+    ZipVar,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -20,7 +26,13 @@ if TYPE_CHECKING:
 # Code of a generator function that is traced in place of an iterator of C code -> the callable that
 # makes the real one, or the class of one that can't be made again.
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
-SHARED_STATE: tuple[type, ...] = (type(itertools.tee(())[0]), type(next(itertools.groupby("a"))[1]))
+GROUP = type(next(itertools.groupby("a"))[1])
+SHARED_STATE: tuple[type, ...] = (type(itertools.tee(())[0]), GROUP)
+# At the end of what they read these ask it again at the next call; the others have let go of it.
+ASK_AGAIN: frozenset[Any] = frozenset((
+    itertools.accumulate, itertools.compress, itertools.dropwhile, itertools.filterfalse,
+    itertools.groupby, itertools.starmap, itertools.takewhile, *SHARED_STATE,
+))  # fmt: skip
 
 
 class GeneratorVar(IteratorVar):
@@ -29,7 +41,8 @@ class GeneratorVar(IteratorVar):
     frame: the suspended frame; `frame.resume(tx, value, exception)` runs it to its next yield and
     raises ObservedException(StopIteration) at its end. maker: what makes the real iterator that the
     generator stands for, None for generators of the program. started: it can no longer be made
-    again from its arguments.
+    again from its arguments. failed: it ended with an exception; a generator then has nothing
+    more to give, but an iterator of C code goes on.
     """
 
     kind: type = types.GeneratorType
@@ -42,6 +55,7 @@ class GeneratorVar(IteratorVar):
             self.kind = self.maker if isinstance(self.maker, type) else self.maker.__self__
         self.started = self.maker in SHARED_STATE
         self.finished = False
+        self.failed = False
         self.running = False
 
     def describe(self) -> str:
@@ -61,6 +75,9 @@ class GeneratorVar(IteratorVar):
         if self.finished:
             if exception is not None:
                 raise ObservedException(exception)
+            if self.failed or goes_on(self):
+                reason = Break("opaque_iterator", f"{self!r}, which goes on after its end")
+                raise RestartTrace(self.frame.created_at, reason)
             tx.trace.raise_exception(StopIteration)
         tx.trace.effects.tick()
         self.started = self.running = True
@@ -68,6 +85,8 @@ class GeneratorVar(IteratorVar):
             result: Var = self.frame.resume(tx, value, exception)
         except ObservedException as error:
             self.finished = True
+            if self.maker is not None:
+                self.failed = not issubclass(error.value.python_type(), StopIteration)
             tx.trace.suspended.pop(self.frame, None)
             raise error
         finally:
@@ -131,3 +150,16 @@ class GeneratorVar(IteratorVar):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
+
+
+def goes_on(var: Var) -> bool:
+    """True where an iterator may give more items after it has ended."""
+    if not isinstance(var, IteratorVar):
+        return hasattr(var.python_type(), "__next__")  # a class of the program
+    if isinstance(var, GeneratorVar):
+        if var.maker not in ASK_AGAIN:
+            return False
+        args, kwargs = var.frame.arguments
+        return var.maker is GROUP or any(map(goes_on, (*args, *kwargs.values())))
+    reads = isinstance(var, EnumerateVar | FilterVar | MapVar | ZipVar)
+    return reads and any(map(goes_on, var.children()))

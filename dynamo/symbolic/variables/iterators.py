@@ -152,7 +152,12 @@ class CallIteratorVar(IteratorVar):
     def next_item(self, tx: SymbolicFrame) -> Var:
         if self.function is None:
             return self.stop(tx)
-        item = tx.call(self.function, [], {})
+        try:
+            item = tx.call(self.function, [], {})
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                self.function = None
+            raise
         if tx.trace.equals(tx, item, self.sentinel):
             self.function = None
             return self.stop(tx)
