@@ -37,7 +37,6 @@ from dynamo.base.errors import (
 )
 from dynamo.base.events import Event
 from dynamo.cache import EntryRecord, function_modes
-from dynamo.codegen.again import can_run_again
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
 from dynamo.codegen.live import live_frames
@@ -58,6 +57,7 @@ from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
+from dynamo.symbolic.repeating import can_run_again, has_tests, settle_tests
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
@@ -194,17 +194,18 @@ class Converter:
         with timed("outputs"):
             outputs = choose_outputs(exit, result.effects)
             graph = close_graph(result.graph, outputs)
-        function, runs_again = None, False
+        function, runs_again, tests = None, False, False
         if graph is not None:
             if result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
                 runs_again = can_run_again(graph.module.graph)
+            tests = has_tests(graph.module.graph)
             with timed("backend"):
                 function = self.compile_graph(graph, frame, options, compile_id)
         sources = [item.source for item in graph.inputs] if graph is not None else []
         collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
-            has_inputs=bool(collect), runs_again=runs_again, open_axes=result.open_axes,
+            has_inputs=bool(collect), runs_again=runs_again, tests=tests, open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
         )
         with timed("codegen"):
@@ -466,6 +467,7 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     graph = record.module.graph
     graph.output(tuple(var.as_proxy() for var in outputs))
     prune(graph)
+    settle_tests(graph)
     for node in list(graph.nodes):
         if node.op == "placeholder" and not node.users:
             graph.erase_node(node)

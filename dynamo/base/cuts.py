@@ -38,6 +38,22 @@ def runs_alone(function: Any) -> Any:
     return function
 
 
+class Unforeseen(Exception):
+    """A value is not what the trace has expected: the part runs again without the compiler."""
+
+
+@runs_alone
+def expect(outcomes: tuple[bool, ...], *tests: torch.Tensor) -> None:
+    """In a graph: the truth of each tensor is as expected.
+
+    Errors: Unforeseen; RuntimeError where the graph is only recorded.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        raise RuntimeError("a graph that tests what it expects can't be recorded as a whole")
+    if any(bool(test) is not outcome for test, outcome in zip(tests, outcomes, strict=True)):
+        raise Unforeseen
+
+
 def is_cut(node: fx.Node) -> bool:
     """True for a node that is run as it is."""
     if node.op == "call_method":

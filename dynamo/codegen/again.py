@@ -6,71 +6,27 @@ error's text) is what Python makes of it. A graph that draws random numbers, or 
 inputs, can't be run twice: then the blocks in which the frame began are left with the error, which
 goes on.
 
-In: the graph (`can_run_again`), the place that a continuation starts at (`blocks`). Out: whether a
-graph may run again, and the instructions for its error (`emit_handler`).
+In: what the graph's errors mean (`Again`), the place that a continuation starts at (`blocks`). Out: the
+instructions for its error (`emit_handler`).
 """
 
 from __future__ import annotations
 
 import inspect
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any, NoReturn
 
-import torch
-from torch import fx
-
 from dynamo.base import logs
-from dynamo.base.cuts import watch_gradient
+from dynamo.base.cuts import Unforeseen
 from dynamo.base.errors import DynamoError
 from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw
-from dynamo.codegen.prune import NOTICED
 from dynamo.hook import Disabled
-from dynamo.symbolic.graph import storage_of
-from dynamo.symbolic.rules import contexts
-from dynamo.symbolic.rules.torch_functions import TORCH_OPERATORS
 
-# Further parts of names of operations that draw random numbers or keep a state.
-DRAWS = (
-    "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
-    "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
-)  # fmt: skip
-HARMLESS = contexts.MODE_NODES | {
-    contexts.enter, contexts.leave, operator.getitem, getattr, torch._check, watch_gradient,
-}  # fmt: skip
-OF_NUMBERS = frozenset(("_operator", "builtins", "math"))
-READS = frozenset(("item", "size"))
 WITH_BLOCK = "WITH_EXCEPT_START"
-
-
-def can_run_again(graph: fx.Graph) -> bool:
-    """True where a graph that has raised may be run once more by eager, from what it was given."""
-    outside = {
-        storage_of(node.meta["example_value"]) for node in graph.nodes
-        if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.Tensor)
-    }
-    operations = (node for node in graph.nodes if node.op not in ("placeholder", "output"))
-    return all(_is_repeatable(node, outside) for node in operations)
-
-
-def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
-    target: Any = node.target
-    if target in HARMLESS:
-        return True
-    if isinstance(target, torch._ops.OpOverload) and target.namespace not in TORCH_OPERATORS:
-        return False
-    written = node.meta.get("written")
-    if written is None:  # no operation on tensors, or one with functions of the program in it
-        module = getattr(target, "__module__", None)
-        return target in READS if isinstance(target, str) else module in OF_NUMBERS
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if not name or any(part in name.lower() for part in (*NOTICED, *DRAWS)):
-        return False
-    return all(storage_of(fake) not in outside for fake in written)
 
 
 def blocks(decoded: Decoded, instruction: int) -> list[int]:
@@ -86,28 +42,30 @@ def blocks(decoded: Decoded, instruction: int) -> list[int]:
 
 def emit_handler(
     emitter: Emitter, call: tuple[Raw, Raw], code: CodeType, exits: tuple[str, ...], again: bool,
-    restore: Callable[[], None],
+    tests: bool, restore: Callable[[], None],
 ) -> None:
     """The handler of the graph's call, where the program could tell it from eager's.
 
     call: its first and last instruction; code: what the frame starts with; exits: locals with the
     exits of the blocks around its start; again: True where the graph may run again;
+    tests: True where it tests what the trace has expected, before anything that can't run again;
     restore: emits what undoes the draws of Python's random numbers.
     """
-    if not exits and not again:
+    if not exits and not again and not tests:
         return
     handler = emitter.emit("PUSH_EXC_INFO")
     error = emitter.store_fresh("exception")
     emitter.emit("POP_EXCEPT")
-    if again:
+    if again or tests:
         restore()
-    emitter.start_call_const(run_again if again else leave_blocks)
+    emitter.start_call_const(run_again if again or tests else leave_blocks)
     emitter.load_fast(error)
     emitter.delete_fast(error)
     emitter.emit("BUILD_TUPLE", _load_all(emitter, exits))
-    if again:
+    if again or tests:
+        emitter.load_const(again)
         _load_frame(emitter, code)
-    emitter.call(6 if again else 2)
+    emitter.call(7 if again or tests else 2)
     emitter.emit("RETURN_VALUE")
     emitter.protect(*call, handler, 0)
 
@@ -144,11 +102,15 @@ def _load_all(emitter: Emitter, names: Sequence[str]) -> int:
 
 
 def run_again(
-    error: BaseException, leave: tuple[Callable[..., Any], ...], code: CodeType,
+    error: BaseException, leave: tuple[Callable[..., Any], ...], after_all: bool, code: CodeType,
     closure: tuple[CellType, ...], args: list[Any], keywords: dict[str, Any],
 ) -> Any:
-    """What the frame gives without the compiler; only for errors that the program may see."""
-    if not isinstance(error, Exception) or isinstance(error, DynamoError):
+    """What the frame gives without the compiler; only for errors that the program may see.
+
+    after_all: also after errors of the graph, not only where a value was not as expected.
+    """
+    repeats = isinstance(error, Exception) if after_all else isinstance(error, Unforeseen)
+    if not repeats or isinstance(error, DynamoError):
         leave_blocks(error, leave)
     text = f"the graph of {code.co_name} raised {type(error).__name__}; it runs again in eager"
     logs.log("dynamo").emit(text)

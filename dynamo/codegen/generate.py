@@ -68,6 +68,7 @@ class Plan:
     has_inputs: False where the hook collects nothing for the graph.
     builtins: the builtins dict of the frame.
     runs_again: True where the frame goes on in eager, from its start, when the graph raises.
+    tests: True where the graph tests what the trace has expected.
     open_axes: see `TraceResult`.
     draws: which of the random numbers are the graph's last inputs.
     """
@@ -81,6 +82,7 @@ class Plan:
     function: Callable[..., Any] | None
     has_inputs: bool = True
     runs_again: bool = False
+    tests: bool = False
     open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
 
@@ -123,7 +125,7 @@ class Generator:
         if self.raw.freevars:
             emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
         emitter.emit("RESUME", 0)
-        self.draws.make(self.plan.runs_again)
+        self.draws.make(self.plan.runs_again or self.plan.tests)
         if self.plan.effects:
             for var in self.rebuilder.counts:
                 if is_fetched(var):
@@ -147,7 +149,7 @@ class Generator:
         if self.call is not None:
             exits = self.continuations.open_blocks(self.plan.code)
             again.emit_handler(emitter, self.call, self.plan.code, exits,
-                               self.plan.runs_again, self.draws.undo)
+                               self.plan.runs_again, self.plan.tests, self.draws.undo)
         release(self.raw, self._kept_locals(), self.leaves)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw)

@@ -8,18 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.symbolic.repeating import NOTICED
+
 IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)
     for name in """setitem delitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift
     irshift iand ior ixor""".split()
 )
-# Parts of names of operations that draw random numbers, change their arguments, or check something.
-NOTICED = (
-    "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
-    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
-    "sample",
-    "backward", "record_hook",
-)  # fmt: skip
 
 
 def is_noticed(node: fx.Node) -> bool:

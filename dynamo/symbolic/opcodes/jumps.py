@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode, opcode_named
+from dynamo.symbolic.repeating import branch_truth
 from dynamo.symbolic.variables.base import ObservedException
 from dynamo.symbolic.variables.constant import ConstVar
 
@@ -22,7 +23,7 @@ def JUMP(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
 
 @opcode_named("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
 def pop_jump(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
-    if frame.pop().truth(frame) == (instruction.op == "POP_JUMP_IF_TRUE"):
+    if branch_truth(frame, frame.pop(), instruction) == (instruction.op == "POP_JUMP_IF_TRUE"):
         frame.ip = instruction.target
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode, opcode_named
+from dynamo.symbolic.repeating import branch_truth
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import SliceVar
@@ -42,7 +43,8 @@ def UNARY_NOT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None
 
 @opcode
 def TO_BOOL(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
-    frame.push(ConstVar(frame.pop().truth(frame)))
+    following = frame.decoded.instructions[instruction.index + 1]
+    frame.push(ConstVar(branch_truth(frame, frame.pop(), following)))
 
 
 @opcode

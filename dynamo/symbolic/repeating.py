@@ -1,0 +1,177 @@
+"""Which graphs may run twice, and what a trace expects of the values in tensors.
+
+A branch on a tensor of which one side does nothing but raise (`assert mask.all()`, the checks of
+`torch.distributions`) does not break the graph: a node tests what is expected, before anything has
+happened that can't happen twice. Where it is not so, the part runs again without the compiler.
+
+In: the frame at such a branch (`branch_truth`), a graph (`can_run_again`, `settle_tests`).
+Out: the way that the trace takes; whether the graph may run again; the graph with its tests joined.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from dynamo.base.cuts import expect, watch_gradient
+from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Decoded, Instruction
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.rules import contexts
+from dynamo.symbolic.rules.torch_functions import TORCH_OPERATORS, in_transform
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+# Parts of names of operations that draw random numbers, change their arguments, or check something.
+NOTICED = (
+    "rand", "dropout", "bernoulli", "multinomial", "normal", "uniform", "exponential", "poisson",
+    "batch_norm", "instance_norm", "rrelu", "assert", "check", "constrain", "print", "set_", "seed",
+    "sample",
+    "backward", "record_hook",
+)  # fmt: skip
+# Further parts of names of operations that draw random numbers or keep a state.
+DRAWS = (
+    "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
+    "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
+)  # fmt: skip
+HARMLESS = contexts.MODE_NODES | {
+    contexts.enter, contexts.leave, operator.getitem, getattr, torch._check, watch_gradient,
+    expect,
+}  # fmt: skip
+OF_NUMBERS = frozenset(("_operator", "builtins", "math"))
+READS = frozenset(("item", "size"))
+LONGEST_RAISE = 400  # instructions
+
+
+def can_run_again(graph: fx.Graph) -> bool:
+    """True where a graph that has raised may be run once more by eager, from what it was given."""
+    outside = _outside(graph)
+    return all(_is_repeatable(node, outside) for node in _operations(graph))
+
+
+def _outside(graph: fx.Graph) -> set[int]:
+    """The storages of the graph's inputs."""
+    return {
+        storage_of(node.meta["example_value"]) for node in graph.nodes
+        if node.op == "placeholder" and isinstance(node.meta["example_value"], torch.Tensor)
+    }
+
+
+def _operations(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+
+
+def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
+    target: Any = node.target
+    if target in HARMLESS:
+        return True
+    if isinstance(target, torch._ops.OpOverload) and target.namespace not in TORCH_OPERATORS:
+        return False
+    written = node.meta.get("written")
+    if written is None:  # no operation on tensors, or one with functions of the program in it
+        module = getattr(target, "__module__", None)
+        return target in READS if isinstance(target, str) else module in OF_NUMBERS
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not name or any(part in name.lower() for part in (*NOTICED, *DRAWS)):
+        return False
+    return all(storage_of(fake) not in outside for fake in written)
+
+
+# -- branches of which one side raises -------------------------------------------------------------
+
+
+def branch_truth(frame: SymbolicFrame, var: Var, jump: Instruction) -> bool:
+    """The truth of a value that the instruction `jump` branches on."""
+    if not isinstance(var, TensorVar):
+        return var.truth(frame)
+    try:
+        return var.truth(frame)
+    except Break as reason:
+        if reason.code != "data_dependent_branch" or var.fake.dim() or in_transform():
+            raise
+        expected = expected_truth(frame.decoded, jump)
+        graph = frame.trace.graph
+        if expected is None or not can_run_again(graph.graph):
+            raise
+        values = ((expected,), var.as_proxy())
+        graph.operation("call_function", expect, values, {}, None).meta["checks"] = True
+        return expected
+
+
+def expected_truth(decoded: Decoded, jump: Instruction) -> bool | None:
+    """The outcome of a branch that does not raise at once; None where both go on, or none does."""
+    if jump.op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        return None
+    jumps, stays = (_only_raises(decoded, at) for at in (jump.target, jump.index + 1))
+    if jumps == stays:
+        return None
+    return (jump.op == "POP_JUMP_IF_TRUE") == stays
+
+
+def _only_raises(decoded: Decoded, start: int) -> bool:
+    """True where the code from an instruction on ends in a `raise`, whichever way it takes."""
+    seen: set[int] = set()
+    work = [start]
+    while work:
+        at = work.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        instruction = decoded.instructions[at]
+        if instruction.op in ("RAISE_VARARGS", "RERAISE"):
+            continue
+        leaves = instruction.op.startswith(("RETURN", "YIELD", "SEND"))
+        if leaves or at < start or len(seen) > LONGEST_RAISE:
+            return False
+        if instruction.target >= 0:
+            work.append(instruction.target)
+        if instruction.op != "JUMP":
+            work.append(at + 1)
+    return True
+
+
+def has_tests(graph: fx.Graph) -> bool:
+    """True where the graph tests what the trace has expected."""
+    return any(node.target is expect for node in graph.nodes)
+
+
+def settle_tests(graph: fx.Graph) -> None:
+    """Joins the tests of a finished graph: each is made as late as the program can't tell."""
+    if not has_tests(graph):
+        return
+    outside = _outside(graph)
+    waiting: list[fx.Node] = []
+    for node in [*_operations(graph), graph.output_node()]:
+        if node.target is expect:
+            waiting.append(node)
+        elif waiting and (
+            node.op == "output" or not _is_repeatable(node, outside) or _writes(node, waiting)
+        ):
+            _join(graph, waiting, node)
+            waiting = []
+
+
+def _writes(node: fx.Node, tests: Iterable[fx.Node]) -> bool:
+    written = {storage_of(fake) for fake in node.meta.get("changed", ())}
+    tested = (arg.meta["example_value"] for test in tests for arg in test.all_input_nodes)
+    return any(storage_of(fake) in written for fake in tested)
+
+
+def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
+    """Replaces tests by one before `place`."""
+    expected = dict[fx.Node, bool]()
+    for test in tests:
+        outcomes: Any = test.args[0]
+        expected.update(zip(test.all_input_nodes, outcomes, strict=True))
+    with graph.inserting_before(place):
+        joined = graph.call_function(expect, (tuple(expected.values()), *expected))
+    joined.meta.update(tests[-1].meta)
+    for test in tests:
+        graph.erase_node(test)
