@@ -57,7 +57,14 @@ from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.machine import SymbolicFrame, source_text
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
-from dynamo.symbolic.repeating import can_run_again, has_tests, settle_tests
+from dynamo.symbolic.repeating import (
+    can_run_again,
+    can_undo,
+    errors_to_undo,
+    has_tests,
+    puts_back,
+    settle_tests,
+)
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
@@ -196,16 +203,19 @@ class Converter:
             graph = close_graph(result.graph, outputs)
         function, runs_again, tests = None, False, False
         if graph is not None:
-            if result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
-                runs_again = can_run_again(graph.module.graph)
             tests = has_tests(graph.module.graph)
+            if tests:
+                runs_again = can_undo(graph.module.graph)
+            elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
+                runs_again = can_run_again(graph.module.graph)
             with timed("backend"):
                 function = self.compile_graph(graph, frame, options, compile_id)
         sources = [item.source for item in graph.inputs] if graph is not None else []
         collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
-            has_inputs=bool(collect), runs_again=runs_again, tests=tests, open_axes=result.open_axes,
+            has_inputs=bool(collect), runs_again=runs_again, tests=tests,
+            open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
         )
         with timed("codegen"):
@@ -373,6 +383,7 @@ class Converter:
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         inputs = [item.source.fetch(scope) for item in graph.inputs]
         counters.counters["stats"]["graphs"] += 1
+        undone = errors_to_undo(module.graph)  # the backend may change the graph
         try:
             compiled = options.compile_graph(module, inputs)
             if not callable(compiled):
@@ -389,6 +400,8 @@ class Converter:
             raise failure from error
         if changes_modes(module.graph):
             compiled = leaves_on_error(compiled)
+        if undone:
+            compiled = puts_back(compiled, undone)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo import hook
 from dynamo.api import compile
+from dynamo.base.cuts import expect
 from dynamo.base.errors import Unsupported
 from dynamo.guards.records import Guard
 from dynamo.symbolic.variables.lookup import find_in_mro
@@ -89,6 +90,8 @@ def export(
         places.add(value, graph.placeholder(name))
     if recording.modules:
         module = recording.modules[-1]
+        if any(node.target is expect for node in module.graph.nodes):
+            raise Unsupported("a branch depends on the values in a tensor, to raise an error")
         source = _aten(module, recording.inputs) if aten_graph else module
         results = _copy(graph, source, places, recording.inputs)
         for value, node in zip(recording.outputs, results, strict=True):

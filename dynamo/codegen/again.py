@@ -6,8 +6,8 @@ error's text) is what Python makes of it. A graph that draws random numbers, or 
 inputs, can't be run twice: then the blocks in which the frame began are left with the error, which
 goes on.
 
-In: what the graph's errors mean (`Again`), the place that a continuation starts at (`blocks`). Out: the
-instructions for its error (`emit_handler`).
+In: what the errors of the graph mean, the place that a continuation starts at (`blocks`).
+Out: the instructions for its error (`emit_handler`).
 """
 
 from __future__ import annotations

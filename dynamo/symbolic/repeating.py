@@ -5,19 +5,21 @@ A branch on a tensor of which one side does nothing but raise (`assert mask.all(
 happened that can't happen twice. Where it is not so, the part runs again without the compiler.
 
 In: the frame at such a branch (`branch_truth`), a graph (`can_run_again`, `settle_tests`).
-Out: the way that the trace takes; whether the graph may run again; the graph with its tests joined.
+Out: the way that the trace takes; whether the graph may run again; the graph with its tests joined;
+its function, which puts generators of random numbers back (`puts_back`).
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from dynamo.base.cuts import expect, watch_gradient
+from dynamo.base.cuts import Unforeseen, expect, watch_gradient
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, Instruction
 from dynamo.symbolic.graph import storage_of
@@ -41,6 +43,10 @@ DRAWS = (
     "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
     "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
 )  # fmt: skip
+# Draws from torch's own generators alone: these can be put back.
+UNDONE = frozenset("""rand randn rand_like randn_like normal bernoulli multinomial poisson normal_
+    uniform_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_ dropout _standard_gamma
+    _sample_dirichlet""".split())
 HARMLESS = contexts.MODE_NODES | {
     contexts.enter, contexts.leave, operator.getitem, getattr, torch._check, watch_gradient,
     expect,
@@ -54,6 +60,22 @@ def can_run_again(graph: fx.Graph) -> bool:
     """True where a graph that has raised may be run once more by eager, from what it was given."""
     outside = _outside(graph)
     return all(_is_repeatable(node, outside) for node in _operations(graph))
+
+
+def can_undo(graph: fx.Graph) -> bool:
+    """True where nothing but the state of generators has changed when the graph has run."""
+    outside = _outside(graph)
+    return all(
+        _is_repeatable(node, outside) or _is_undone(node, outside) for node in _operations(graph)
+    )
+
+
+def _is_undone(node: fx.Node, outside: set[int]) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    written, given = node.meta.get("written"), node.kwargs.get("generator")
+    if name not in UNDONE or written is None or given is not None:
+        return False
+    return all(storage_of(fake) not in outside for fake in written)
 
 
 def _outside(graph: fx.Graph) -> set[int]:
@@ -98,7 +120,7 @@ def branch_truth(frame: SymbolicFrame, var: Var, jump: Instruction) -> bool:
             raise
         expected = expected_truth(frame.decoded, jump)
         graph = frame.trace.graph
-        if expected is None or not can_run_again(graph.graph):
+        if expected is None or not can_undo(graph.graph):
             raise
         values = ((expected,), var.as_proxy())
         graph.operation("call_function", expect, values, {}, None).meta["checks"] = True
@@ -143,17 +165,17 @@ def has_tests(graph: fx.Graph) -> bool:
 
 
 def settle_tests(graph: fx.Graph) -> None:
-    """Joins the tests of a finished graph: each is made as late as the program can't tell."""
-    if not has_tests(graph):
+    """Joins the tests of a finished graph at its end, or before what writes into a tested value.
+
+    Where the graph can't be undone they stay: another operation might raise before a later test.
+    """
+    if not has_tests(graph) or not can_undo(graph):
         return
-    outside = _outside(graph)
     waiting: list[fx.Node] = []
     for node in [*_operations(graph), graph.output_node()]:
         if node.target is expect:
             waiting.append(node)
-        elif waiting and (
-            node.op == "output" or not _is_repeatable(node, outside) or _writes(node, waiting)
-        ):
+        elif waiting and (node.op == "output" or _writes(node, waiting)):
             _join(graph, waiting, node)
             waiting = []
 
@@ -175,3 +197,33 @@ def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
     joined.meta.update(tests[-1].meta)
     for test in tests:
         graph.erase_node(test)
+
+
+# -- random numbers of a graph that runs twice -----------------------------------------------------
+
+
+def errors_to_undo(graph: fx.Graph) -> tuple[type[Exception], ...]:
+    """The errors before which the function of a graph with tests puts torch's generators back."""
+    if not has_tests(graph) or can_run_again(graph):
+        return ()
+    return (Exception,) if can_undo(graph) else (Unforeseen,)
+
+
+def puts_back(
+    function: Callable[..., Any], errors: tuple[type[Exception], ...]
+) -> Callable[..., Any]:
+    """A graph's function that puts torch's generators back before it raises one of `errors`."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        state = torch.default_generator.get_state()
+        try:
+            return function(*args)
+        except errors:
+            torch.default_generator.set_state(state)
+            if gpus:
+                torch.cuda.set_rng_state_all(gpus)
+            raise
+
+    return call

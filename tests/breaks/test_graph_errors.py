@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.codegen.again import DRAWS
+from dynamo.symbolic.repeating import DRAWS
 from dynamo.codegen.prune import NOTICED
 
 BREAK = "dynamo.graph_break()"

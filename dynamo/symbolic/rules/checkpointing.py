@@ -22,6 +22,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.again import running_again
+from dynamo.base.cuts import expect
 from dynamo.base.errors import Break
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import torch_functions
@@ -161,6 +162,8 @@ def checkpoint(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> V
     collect(result, results)
     check_unseen(trace, result, before)
     body = trace.graph.operations_after(mark)
+    if any(node.target is expect for node in body):
+        raise Break("call_disabled", "torch.utils.checkpoint with a branch on a tensor")
     if reentrant and torch.is_grad_enabled():
         check_reentrant(args, result, body)
     made = [var for var in results if var.node in body]

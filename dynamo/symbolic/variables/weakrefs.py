@@ -1,7 +1,7 @@
 """Weak references: `weakref.ref(x)` made in the trace, and existing ones.
 
 A reference answers its object as long as the trace can tell that it is alive: an object from
-outside while nothing outside was changed, a new one while something of the program refers to it.
+outside while nothing outside was changed, and any while something of the program refers to it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class WeakRefVar(Var):
 
     def is_alive(self, tx: SymbolicFrame, target: Var) -> bool:
         """True where something certainly refers to the object."""
-        if target.source is not None:
-            return not tx.trace.effects.has_outside()
+        if target.source is not None and not tx.trace.effects.has_outside():
+            return True
         work = [var for frame in tx.trace.frames for var in frame.alive()]
         reached: set[Var] = set()
         while work:
