@@ -50,6 +50,7 @@ from dynamo.shapes.fake import (
     give_history,
 )
 from dynamo.shapes.interpolate import interpolate
+from dynamo.shapes.recurrent import STEPS
 from dynamo.shapes.row_norm import rms_norm
 from dynamo.shapes.symbolic_mode import SymbolicMode
 
@@ -294,7 +295,7 @@ def _call(name: str) -> Callable[..., str]:
 # What runs in steps of our own, since torch's would fix the sizes.
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.interpolate: interpolate, functional.upsample: interpolate,
-    functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, **CREATIONS,
+    functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, **CREATIONS, **STEPS,
 }  # fmt: skip
 
 # SymPy's classes in the language of `dynamo.guards.shape_code`.
