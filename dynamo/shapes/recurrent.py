@@ -53,8 +53,8 @@ def _call_of(args: tuple[Any, ...]) -> _Call | None:
     is_packed = isinstance(args[3], (list, tuple))
     given = (*args, False) if is_packed else (args[0], None, *args[1:])
     call = _Call(*given)
-    states = call.states if isinstance(call.states, (list, tuple)) else [call.states]
-    call = call._replace(states=states)
+    if isinstance(call.states, torch.Tensor):
+        call = call._replace(states=[call.states])
     tensors = [call.data, *call.states, *call.weights]
     plain = all(isinstance(t, torch.Tensor) and t.dtype == call.data.dtype for t in tensors)
     return call if plain and type(call.layers) is int and call.layers > 0 else None
@@ -75,7 +75,7 @@ def _fits(call: _Call) -> bool:
     return all(state.shape[1] == batch for state in call.states)
 
 
-def _in_one(function: Callable[..., Any], states: int) -> Callable[..., Any]:
+def _in_one(function: Any, states: int) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         """The function; what has no open sizes, and what it refuses, is left to it."""
         call = None if kwargs else _call_of(args)

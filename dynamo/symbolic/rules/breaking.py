@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.random
+from torch.nn.utils import rnn
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import rule
@@ -19,6 +20,8 @@ CALLS: dict[str, list[Any]] = {
     "random_state": [
         torch.seed, torch.initial_seed,
     ],
+    # Not inside of them, with the lengths in the hand.
+    "dynamic_output_shape": [rnn.pack_padded_sequence, rnn.pad_packed_sequence],
 }  # fmt: skip
 
 
