@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import threading
 import weakref
@@ -51,23 +52,30 @@ def compile(
     *,
     fullgraph: bool = False,
     dynamic: bool | Mapping[str, Mapping[int, Dim]] | None = None,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., Any] | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
     name: str | None = None,
     recompile_limit: int | None = None,
+    isolate_recompiles: bool = True,
 ) -> Any:
     """Compiles a function or module; same arguments as torch.compile, same meaning.
 
     model: a function, method or nn.Module; left out, `compile` is a decorator with arguments.
     backend: a name (see `list_backends`) or a callable
-        `(graph_module, example_inputs) -> callable`.
-    fullgraph: True raises at the first graph break. dynamic: None learns from the second size, True
-    takes all sizes as symbolic at once, False none; a dict says which sizes of which arguments
-    change, `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
+        `(graph_module, example_inputs) -> callable`; None is "inductor".
+    fullgraph: True raises at the first graph break; numbers and sizes that the data decide are then
+    part of the graph. dynamic: None learns from the second size, True takes all sizes as symbolic
+    at once, False none; a dict says which sizes of which arguments change,
+    `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
+    mode: a set of options of the backend by name; options: single ones, by `name: value`.
+    disable: True gives `model` back. name: a text; nothing shows it yet.
+    recompile_limit: entries that a function keeps for this call of `compile`, by default
+    `config.recompile_limit`. isolate_recompiles: has no effect, each call has entries of its own.
     Returns a callable like `model`; a module gives an instance of its class that shares all state
-    with it. Errors: TypeError, ValueError, InvalidBackend.
+    with it, and whose copies and pickles are not compiled. Errors: TypeError, ValueError,
+    InvalidBackend.
 
     >>> @compile(backend="eager")
     ... def double(x):
@@ -103,27 +111,38 @@ def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Modul
     call = hook.Compiled(policy.region, torch.nn.Module._call_impl)
 
     def reduce(self: torch.nn.Module, protocol: int) -> Any:
-        return _uncompiled, (cls, dict(self.__dict__), policy.options.backend_name)
+        """Copied and pickled as what it is without the compiler, in the way of its own class."""
+        how = _sharing(cls, self).__reduce_ex__(protocol)
+        if isinstance(how, tuple) and how[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            how = (cls.__new__, *how[1:])  # the pickler compares that one's class with self's
+        return how
 
     twin_class = type(cls.__name__, (cls,), {
         "__call__": call, "__module__": cls.__module__, "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__, "__reduce_ex__": reduce, "_policy": policy, "__slots__": (),
     })
-    twin: torch.nn.Module = object.__new__(twin_class)
-    object.__setattr__(twin, "__dict__", module.__dict__)
-    return twin
+    return _sharing(twin_class, module)
 
 
-def _uncompiled(cls: type, state: dict[str, Any], backend: str) -> Any:
-    """What a compiled module is pickled and copied as: the plain module, how it was compiled."""
-    module: torch.nn.Module = object.__new__(cls)
-    module.__dict__.update(state, _compiled_with=backend)
-    return module
+def _sharing(cls: type, module: torch.nn.Module) -> torch.nn.Module:
+    """An instance of the class with the very state of the module."""
+    other: torch.nn.Module = object.__new__(cls)
+    object.__setattr__(other, "__dict__", module.__dict__)
+    return other
 
 
 def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Module:
-    """Like `nn.Module.compile`: the same object, its class and state_dict keys unchanged."""
-    settings = compile(**arguments).keywords["settings"]
+    """Like `nn.Module.compile`: the same object, its class and state_dict keys unchanged.
+
+    arguments: those of `compile`. A copy or pickle of the module is not compiled. Errors: those of
+    `compile`; TypeError for what is no module.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"compile_in_place takes an nn.Module, not {module!r}")
+    made = compile(**arguments).keywords
+    settings: CompileOptions = made["settings"]
+    if made["disabled"] or config.disable:
+        return module
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(module))
     policy = _regions.make(settings)

@@ -44,7 +44,7 @@ from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
 from dynamo.guards.listing import lines, verbose_lines
-from dynamo.guards.records import UserLine, released
+from dynamo.guards.records import UserLine, released, source_text
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
 from dynamo.libraries import is_whole, library_of
@@ -54,7 +54,7 @@ from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
-from dynamo.symbolic.machine import SymbolicFrame, source_text
+from dynamo.symbolic.machine import SymbolicFrame
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
 from dynamo.symbolic.repeating import (
@@ -90,6 +90,7 @@ from dynamo.symbolic.variables.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 
+WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
 RESTARTS = 100
 # A trace takes in more than what a continuation begins with.
 LEAST_STEPS = 100
@@ -189,7 +190,8 @@ class Converter:
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
         log_code(frame, self.codes, compile_id)
-        with timed("trace"):
+        # One whole graph holds what only the running program knows, where that is possible at all.
+        with timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.trace(frame, context)
         exit = result.exit
         events.record(frame_event(frame, result, context, compile_id))
@@ -385,7 +387,8 @@ class Converter:
         counters.counters["stats"]["graphs"] += 1
         undone = errors_to_undo(module.graph)  # the backend may change the graph
         try:
-            compiled = options.compile_graph(module, inputs)
+            with logs.compiling(compile_id):
+                compiled = options.compile_graph(module, inputs)
             if not callable(compiled):
                 raise TypeError(f"a backend returns a callable, not {compiled!r}")
         except DynamoError:

@@ -14,6 +14,7 @@ from dynamo.backends.registry import lookup_backend
 from dynamo.base.errors import ConstraintViolation
 from dynamo.shapes.marks import Dim, Mark
 
+DEFAULT_BACKEND = "inductor"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -113,8 +114,11 @@ def check_options(
         raise TypeError(
             "dynamic= takes None, True, False or a dict like {'x': {0: Dim('batch')}}, not "
             f"{dynamic!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name= takes a text, not {name!r}")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"recompile_limit= takes a positive int, not {limit!r}")
+    backend = DEFAULT_BACKEND if backend is None else backend
     compiler = lookup_backend(backend)
     mode = None if mode == "default" else mode
     if mode is not None or options:

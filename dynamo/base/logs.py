@@ -7,12 +7,14 @@ stderr or to the file that DYNAMO_LOGS_OUT names.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import difflib
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 ARTIFACTS = {
     "dynamo": "each step of tracing a frame",
@@ -43,6 +45,17 @@ ARTIFACTS = {
 ALIASES = {"side_effects": "effects"}
 
 _lock = threading.Lock()
+_compile_id: contextvars.ContextVar[str] = contextvars.ContextVar("compile_id", default="")
+
+
+@contextlib.contextmanager
+def compiling(compile_id: str) -> Iterator[None]:
+    """What this thread writes inside of the block belongs to that compile."""
+    token = _compile_id.set(compile_id)
+    try:
+        yield
+    finally:
+        _compile_id.reset(token)
 
 
 class Artifact:
@@ -56,8 +69,9 @@ class Artifact:
         if not self.enabled:
             return
         body = text if isinstance(text, str) else text()
+        compile_id = compile_id or _compile_id.get()
         prefix = f"[{compile_id} {self.name}] " if compile_id else f"[{self.name}] "
-        lines = "".join(f"{prefix}{line}\n" for line in body.rstrip("\n").split("\n"))
+        lines = "".join(f"{prefix}{line}\n" for line in body.strip("\n").split("\n"))
         path = os.environ.get("DYNAMO_LOGS_OUT")
         with _lock:
             if path:

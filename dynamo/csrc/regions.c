@@ -324,13 +324,36 @@ static PyObject *wrapper_repr(PyObject *self) {
     return PyUnicode_FromFormat("<%s %R>", kind, ((Wrapper *)self)->function);
 }
 
-/* Pickles as its function would by reference: by qualified name. */
+/* Pickles by qualified name, as its function does; what wraps a method or another object as that. */
 static PyObject *wrapper_reduce(PyObject *self, PyObject *unused) {
-    return PyObject_GetAttrString(((Wrapper *)self)->function, "__qualname__");
+    PyObject *function = ((Wrapper *)self)->function;
+    return PyFunction_Check(function) ? PyObject_GetAttrString(function, "__qualname__")
+                                      : PyObject_CallMethod(function, "__reduce_ex__", "i", 4);
+}
+
+/* A copy wraps the copy of what this one wraps (a method of the copied object, say): functions are
+   no more copied than Python copies them. */
+static PyObject *wrapper_deepcopy(PyObject *self, PyObject *memo) {
+    Wrapper *wrapper = (Wrapper *)self;
+    PyObject *copying = PyImport_ImportModule("copy");
+    PyObject *function = copying == NULL ? NULL
+        : PyObject_CallMethod(copying, "deepcopy", "OO", wrapper->function, memo);
+    Py_XDECREF(copying);
+    if (function == NULL || function == wrapper->function) {
+        Py_XDECREF(function);
+        return function == NULL ? NULL : Py_NewRef(self);
+    }
+    PyObject *result = wrapper_init(Py_TYPE(self), wrapper->region, function);
+    Py_DECREF(function);
+    if (result != NULL && PyDict_Merge(((Wrapper *)result)->dict, wrapper->dict, 0) < 0) {
+        Py_CLEAR(result);
+    }
+    return result;
 }
 
 static PyMethodDef wrapper_methods[] = {
-    {"__reduce__", wrapper_reduce, METH_NOARGS, "By name, like a function."}, {NULL}};
+    {"__reduce__", wrapper_reduce, METH_NOARGS, "By name, like a function."},
+    {"__deepcopy__", wrapper_deepcopy, METH_O, "Wraps a copy of what it wraps."}, {NULL}};
 static PyMemberDef wrapper_members[] = {
     {"region", T_OBJECT, offsetof(Wrapper, region), READONLY, "The region (None if disabled)."},
     {"function", T_OBJECT, offsetof(Wrapper, function), READONLY, "What is called."},

@@ -6,6 +6,7 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,12 +31,19 @@ class UserLine:
         return f"{self.filename}:{self.lineno} in {name_of_user(self.function)}"
 
 
+def source_text(line: UserLine) -> str:
+    """The text of a user's line, empty when the file can't be read."""
+    return linecache.getline(line.filename, line.lineno).strip()
+
+
 def name_of_user(function: str) -> str:
     """The function as the user named it, for the part of it behind a graph break too.
 
     >>> name_of_user("__resume_12_f")
     'f'
     """
+    if not function.startswith("__resume_"):
+        return function
     return re.sub(r"^(__resume_\d+_)+", "", function)
 
 

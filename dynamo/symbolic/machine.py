@@ -7,7 +7,6 @@ exception table, as CPython does.
 
 from __future__ import annotations
 
-import linecache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -281,8 +280,3 @@ class SymbolicFrame:
         """The line of the current instruction."""
         lineno = self.current.position[0] or self.code.co_firstlineno
         return UserLine(self.code.co_filename, lineno, self.code.co_name)
-
-
-def source_text(line: UserLine) -> str:
-    """The text of a user's line, empty when the file can't be read."""
-    return linecache.getline(line.filename, line.lineno).strip()

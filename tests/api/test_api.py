@@ -48,10 +48,16 @@ def test_decorator_forms() -> None:
     (dict(options=3), TypeError, "dict"),
     (dict(fullgraph=1), TypeError, "True or False"),
     (dict(dynamic="yes"), TypeError, "None"),
+    (dict(name=3), TypeError, "text"),
 ])
 def test_bad_arguments(arguments: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         dynamo.compile(f, **arguments)
+
+
+def test_arguments_of_torchs_compile() -> None:
+    compiled = dynamo.compile(f, backend=None, name="part", isolate_recompiles=False)
+    assert compiled(torch.ones(2)).eq(2).all()
 
 
 def test_not_callable() -> None:
@@ -99,6 +105,8 @@ def test_in_place() -> None:
     assert type(module) is torch.nn.Linear and list(module.state_dict()) == ["weight", "bias"]
     module(torch.ones(2, 3))
     assert counter.frame_count == 1
+    with pytest.raises(TypeError, match="nn.Module"):
+        dynamo.compile_in_place(f)
 
 
 def test_disable_and_reset() -> None:

@@ -80,12 +80,25 @@ def test_branches_follow_constants() -> None:
 
 def breaks(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
-    return y * y.sum().item()  # here
+    return y * 2 if y.sum().item() > 3 else y  # here
 
 
 def test_breaks_are_errors_with_the_line() -> None:
-    with pytest.raises(dynamo.exc.Unsupported, match=r"(?s)test_export.*y.sum\(\).item\(\)  # here"):
+    with pytest.raises(dynamo.exc.Unsupported, match=r"(?s)test_export.*y.sum\(\).item\(\) > 3.*# here"):
         dynamo.export(breaks, torch.rand(3))
+
+
+def reads(x: torch.Tensor) -> dict[str, Any]:
+    y = x[x > 0]
+    return {"scaled": x * y.sum().item(), "positive": y, "count": x.long().sum().item()}
+
+
+def test_what_the_data_decides_is_part_of_the_graph() -> None:
+    module, _ = dynamo.export(reads, torch.tensor([1.0, -2.0, 3.0]))
+    for x in (torch.tensor([1.0, -2.0, 3.0]), torch.tensor([5.0, 6.0, 2.0])):
+        found, wanted = module(x), reads(x)
+        assert all(torch.equal(found[key], wanted[key]) for key in ("scaled", "positive"))
+        assert found["count"] == wanted["count"]
 
 
 def test_what_a_graph_cannot_hold() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+import dynamo
 from dynamo.base import logs
 from dynamo.base.logs import ARTIFACTS, log, set_logs
 
@@ -63,6 +65,27 @@ def test_each_line_has_the_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     set_logs("guards")
     log("guards").emit("one\ntwo", "0/1")
     assert capsys.readouterr().err == "[0/1 guards] one\n[0/1 guards] two\n"
+
+
+def test_what_a_backend_writes_belongs_to_the_compile(capsys: pytest.CaptureFixture[str]) -> None:
+    set_logs("aot_graphs")
+    with logs.compiling("0/1"):
+        log("aot_graphs").emit("\none\n")
+    log("aot_graphs").emit("two")
+    assert capsys.readouterr().err == "[0/1 aot_graphs] one\n[aot_graphs] two\n"
+
+
+def test_graphs_show_the_users_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()  # the line
+        dynamo.graph_break()
+        return y + 1  # the other one
+
+    set_logs("graph_code")
+    dynamo.compile(program, backend="eager")(torch.ones(2))
+    said = capsys.readouterr().err
+    assert "test_logs.py" in said and "in program, code: y = x.sin()  # the line" in said
+    assert "in program, code: return y + 1  # the other one" in said and "__resume" not in said
 
 
 def test_disabled_does_not_make_the_text() -> None:

@@ -1,0 +1,108 @@
+"""README.md and docs/ do what they say: their snippets run, the names and files in them exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import dynamo
+import inductor.config
+from dynamo.base.logs import ARTIFACTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page.name: page.read_text() for page in PAGES}
+ALL = "\n".join(TEXTS.values())
+FENCED = [text for page in TEXTS.values() for text in re.findall(r"```python\n(.*?)```", page, re.S)]
+KNOBS = {**dynamo.config._knobs, **inductor.config.config._knobs}
+
+
+def run(text: str, tmp_path: Path, **variables: str) -> tuple[str, str]:
+    """A program in a file and a process of its own: what it prints and what it says."""
+    file = tmp_path / "model.py"
+    file.write_text(text)
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    done = subprocess.run([sys.executable, "-W", "ignore", "model.py"], cwd=tmp_path, env=env,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_readmes_program_and_the_break_that_the_docs_read_slowly(tmp_path: Path) -> None:
+    program, = FENCED
+    out, said = run(program, tmp_path, DYNAMO_LOGS="graph_breaks")
+    assert out.splitlines()[0] == "tensor([2., 2., 2.])" and "data_dependent_branch" in out
+    shown = re.findall(r"^    (\[0/0 graph_breaks\].*)", TEXTS["logs.md"], re.M)
+    assert len(shown) == 4
+    for here, there in zip(said.splitlines(), shown, strict=True):
+        here = here.replace(f"{tmp_path}/", "").split("  #")[0]
+        assert re.sub(r":\d+ in", ": in", here) == re.sub(r":\d+ in", ": in", there)
+
+
+def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:
+    dynamo.set_logs("recompiles")
+    try:
+        f = dynamo.compile(lambda x: x * 2, backend="eager")
+        f(torch.ones(4)), f(torch.ones(5))
+    finally:
+        dynamo.set_logs("-recompiles")
+    said = re.sub(r"\S+:\d+", "model.py:0", capfd.readouterr().err).replace("<lambda>", "f")
+    shown = re.search(r"\[0/1 recompiles\].*\n.*", TEXTS["logs.md"])
+    assert shown is not None
+    wanted = " ".join(re.sub(r"model.py:\d+", "model.py:0", shown[0]).split())
+    assert re.sub(r"\[\d+/1", "[0/1", said).strip() == wanted
+
+
+def test_declared_sizes() -> None:
+    lines = re.search(r"( +batch = dynamo.Dim.*\n)( +dynamo.compile.*\n)", TEXTS["dynamic_shapes.md"])
+    assert lines is not None
+    scope = {"dynamo": dynamo, "f": lambda x, y: x + y}
+    exec(lines[1].strip(), scope)
+    compiled = eval(lines[2].strip().replace("compile(f, ", "compile(f, backend='eager', "), scope)
+    for size in (2, 3, 64):
+        assert compiled(torch.ones(size), torch.ones(size)).shape == (size,)
+    with pytest.raises(dynamo.exc.ConstraintViolation):
+        compiled(torch.ones(65), torch.ones(65))
+
+
+def test_log_words_exist() -> None:
+    words = re.findall(r"DYNAMO_LOGS=([\w,+-]+)", ALL)
+    words += re.findall(r"[Ll]ogs? `(\w+)`", ALL)
+    table = re.findall(r"^\| `(\w+)` \|", TEXTS["logs.md"], re.M)
+    assert len(words) > 8 and len(table) > 8
+    names = {name for word in [*words, *table] for name in word.split(",")}
+    assert names <= {*ARTIFACTS, "help"}
+
+
+def test_settings_exist() -> None:
+    settings = re.findall(r"config\.(\w+)", ALL)
+    variables = set(re.findall(r"\b(DYNAMO_\w+)", ALL)) - {"DYNAMO_LOGS", "DYNAMO_LOGS_OUT"}
+    assert set(settings) <= {*KNOBS} and len(settings) > 5
+    assert variables <= {name for knob in KNOBS.values() for name in knob.env}
+
+
+def test_names_exist() -> None:
+    modules = {path.stem for path in (ROOT / "dynamo").iterdir()}
+    for name in set(re.findall(r"`dynamo\.(\w+)", ALL)) - modules:
+        assert hasattr(dynamo, name), name
+    relatives = re.search(r"`dynamo.disable`(.*?)and their relatives", TEXTS["README.md"], re.S)
+    assert relatives is not None
+    for name in re.findall(r"`(\w+)`", relatives[1]):
+        assert hasattr(dynamo, name), name
+
+
+def test_files_exist() -> None:
+    paths = set(re.findall(r"`([\w./]+(?:\.(?:py|cpp|md)|/))`", ALL))
+    ours = [*(ROOT / "dynamo").rglob("*"), *(ROOT / "inductor").rglob("*")]
+    known = [f"{path.relative_to(ROOT)}{'/' * path.is_dir()}" for path in ours]
+    assert len(paths) > 20
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()
+            and not any(name.endswith(f"/{path}") for name in known)] == []
+    links = {target for text in TEXTS.values() for target in re.findall(r"\]\(([\w.]+)\)", text)}
+    assert links and all((ROOT / "docs" / link).exists() for link in links)
