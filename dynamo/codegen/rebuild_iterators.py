@@ -25,13 +25,41 @@ def advance(iterator: Any, count: int) -> Any:
 
 @rebuilds(iterators.SequenceIteratorVar)
 def sequence_iterator(rebuilder: Rebuilder, var: iterators.SequenceIteratorVar) -> None:
-    if var.position is None:
+    if var.position is None and var.text is None:
         rebuilder.call_const(iter, ListVar() if var.kind is type(iter([])) else TupleVar())
         return
     rebuilder.emitter.start_call_const(advance)
-    rebuilder.call_const(iter, var.sequence)
-    rebuilder.emitter.load_const(var.position)
+    rebuilder.call_const(iter, var.text or var.sequence)
+    rebuilder.emitter.load_const(len(var.sequence.items) if var.position is None else var.position)
     rebuilder.emitter.call(2)
+
+
+def reverse_from(sequence: Any, position: int) -> Any:
+    """A reverse iterator, the next item of which has this index."""
+    iterator = reversed(sequence)
+    iterator.__setstate__(position)  # type: ignore[attr-defined]
+    return iterator
+
+
+@rebuilds(iterators.ReverseIteratorVar)
+def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) -> None:
+    if not 0 <= var.position < len(var.sequence.items):
+        is_list = var.kind is type(reversed([]))
+        rebuilder.call_const(reversed, ListVar() if is_list else TupleVar())
+        return
+    rebuilder.call_const(reverse_from, var.sequence, var.position)
+
+
+def iterate_deque(deque: collections.deque[Any], backwards: bool, count: int) -> Any:
+    """An iterator over a deque, behind its first items."""
+    return advance(reversed(deque) if backwards else iter(deque), count)
+
+
+@rebuilds(iterators.DequeIteratorVar)
+def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> None:
+    if var.deque.mutations != var.mutations:
+        raise Break("container_changed_in_loop", repr(var.deque))
+    rebuilder.call_const(iterate_deque, var.deque, var.backwards, var.size - var.left)
 
 
 @rebuilds(iterators.RangeIteratorVar)
@@ -39,11 +67,11 @@ def range_iterator(rebuilder: Rebuilder, var: iterators.RangeIteratorVar) -> Non
     rebuilder.call_const(iter, var.rest)
 
 
-def iterate_again(container: Any, part: str, count: int) -> Any:
+def iterate_again(container: Any, part: str, count: int, backwards: bool) -> Any:
     """An iterator over a dict, behind its first items."""
     ordered = isinstance(container, collections.OrderedDict)
     view = getattr(collections.OrderedDict if ordered else dict, part)(container)
-    return advance(iter(view), count)
+    return advance(reversed(view) if backwards else iter(view), count)
 
 
 def iterate_set(container: Any, items: list[Any]) -> Any:
@@ -55,10 +83,10 @@ def iterate_set(container: Any, items: list[Any]) -> Any:
     return iter(items)
 
 
-def changed_dict(part: str) -> Any:
+def changed_dict(part: str, backwards: bool) -> Any:
     """An iterator over a dict that has changed its size."""
     container: dict[int, int] = {0: 0}
-    result = iterate_again(container, part, 0)
+    result = iterate_again(container, part, 0, backwards)
     container[1] = 1
     return result
 
@@ -66,11 +94,12 @@ def changed_dict(part: str) -> Any:
 @rebuilds(dict_iterators.DictIteratorVar)
 def dict_iterator(rebuilder: Rebuilder, var: dict_iterators.DictIteratorVar) -> None:
     if var.expected == -2:
-        rebuilder.call_const(iterate_again, DictVar(), var.part, 0)
+        rebuilder.call_const(iterate_again, DictVar(), var.part, 0, var.backwards)
     elif var.size() != var.expected:
-        rebuilder.call_const(changed_dict, var.part)
+        rebuilder.call_const(changed_dict, var.part, var.backwards)
     elif var.has_same_keys():
-        rebuilder.call_const(iterate_again, var.mapping, var.part, var.position)
+        rebuilder.call_const(
+            iterate_again, var.mapping, var.part, var.position, var.backwards)
     else:
         raise Break("container_changed_in_loop", repr(var.mapping))
 

@@ -78,6 +78,7 @@ STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     type(iter([])): sequence_state,
     type(iter(())): sequence_state,
     type(reversed([])): sequence_state,
+    reversed: sequence_state,
     type(iter(range(0))): range_state,
     **dict.fromkeys(DICT_PARTS, dict_state),
     zip: parts_of,

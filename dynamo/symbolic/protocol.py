@@ -41,6 +41,7 @@ from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.iterators import (
+    DequeIteratorVar,
     IndexIteratorVar,
     RangeIteratorVar,
     SequenceIteratorVar,
@@ -166,8 +167,10 @@ class ObjectProtocol:
 
     # -- iteration ------------------------------------------------------------------------------
 
-    def iterate_sequence(self, var: Var) -> Var:
+    def iterate_sequence(self, tx: SymbolicFrame, var: Var) -> Var:
         assert isinstance(var, SequenceVar)
+        if isinstance(var, DequeVar):
+            return DequeIteratorVar(var, False, tx.step_at_start)
         return SequenceIteratorVar(var)
 
     def unpack_sized(self, tx: SymbolicFrame, var: Var) -> list[Var]:

@@ -217,9 +217,9 @@ class Trace(ObjectProtocol):
             return self.symbols.wrap_symbolic(value)
         return self.wrap(value, None)
 
-    def iterator(self, items: Iterable[Var]) -> Var:
-        """An iterator over known items."""
-        return SequenceIteratorVar(TupleVar(list(items)))
+    def iterator(self, items: Iterable[Var], text: ConstVar | None = None) -> Var:
+        """An iterator over known items, those of a str or bytes if it is given."""
+        return SequenceIteratorVar(TupleVar(list(items)), text)
 
     # -- globals ----------------------------------------------------------------------------
 

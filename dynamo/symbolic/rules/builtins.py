@@ -16,26 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break, SkipFrame
+from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import NONE, rule
-from dynamo.symbolic.variables import held, numbers, unknown
+from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dict_views import DictViewVar, MappingProxyVar
+from dynamo.symbolic.variables.dict_views import MappingProxyVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.functions import (
     FunctionVar,
     MethodVar,
     PartialVar,
-)
-from dynamo.symbolic.variables.iterators import (
-    CallIteratorVar,
-    EnumerateVar,
-    FilterVar,
-    MapVar,
-    RangeIteratorVar,
-    SequenceIteratorVar,
-    ZipVar,
 )
 from dynamo.symbolic.variables.lists import (
     ListVar,
@@ -130,20 +122,6 @@ for _name in ("floor", "ceil", "trunc"):
 number_rule(round, numbers.rounded, "round")
 for _name in ("isfinite", "isnan", "isinf"):
     number_rule(getattr(math, _name), numbers.is_ordinary, _name)
-
-
-@rule([min])
-def min_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
-    if kwargs:
-        return None
-    return numbers.extreme(tx.trace, "min", args) or held.extreme(tx, "min", args)
-
-
-@rule([max])
-def max_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
-    if kwargs:
-        return None
-    return numbers.extreme(tx.trace, "max", args) or held.extreme(tx, "max", args)
 
 
 @rule([divmod])
@@ -278,207 +256,6 @@ def callable_(tx: SymbolicFrame, var: Var) -> Var:
     return ConstVar(tx.trace.attributes.find_special(kind, "__call__") is not None)
 
 
-# -- iteration -------------------------------------------------------------------------------------
-
-
-@rule([iter])
-def iter_(tx: SymbolicFrame, var: Var, *sentinel: Var) -> Var:
-    return CallIteratorVar(var, sentinel[0]) if sentinel else var.iterate(tx)
-
-
-@rule([next])
-def next_(tx: SymbolicFrame, var: Var, *default: Var) -> Var:
-    if not default:
-        return var.next_item(tx)
-    try:
-        return var.next_item(tx)
-    except ObservedException as error:
-        if issubclass(error.value.python_type(), StopIteration):
-            return default[0]
-        raise
-
-
-@rule([range])
-def range_(tx: SymbolicFrame, *args: Var) -> Var:
-    indices = [tx.trace.as_index(tx, arg) for arg in args]
-    if None in indices:
-        wrong = args[indices.index(None)].python_type().__name__
-        tx.trace.raise_exception(TypeError, f"'{wrong}' object cannot be interpreted as an integer")
-    values = [index for index in indices if index is not None]
-    return RangeVar(tx.trace.run_real(lambda: range(*values)))
-
-
-@rule([enumerate])
-def enumerate_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
-    return EnumerateVar(items.iterate(tx), start.as_constant())
-
-
-@rule([zip])
-def zip_(tx: SymbolicFrame, *items: Var, strict: Var = ConstVar(False)) -> Var:  # noqa: B008
-    return ZipVar([item.iterate(tx) for item in items], strict.truth(tx))
-
-
-@rule([map])
-def map_(tx: SymbolicFrame, function: Var, *items: Var) -> Var:
-    return MapVar(function, [item.iterate(tx) for item in items])
-
-
-@rule([filter])
-def filter_(tx: SymbolicFrame, function: Var, items: Var) -> Var:
-    nothing_ = function.is_constant() and function.as_constant() is None
-    return FilterVar(None if nothing_ else function, items.iterate(tx))
-
-
-@rule([reversed])
-def reversed_(tx: SymbolicFrame, items: Var) -> Var:
-    if isinstance(items, RangeVar):
-        value = items.as_constant()
-        return RangeIteratorVar(value[::-1])
-    if isinstance(items, SequenceVar | DictVar | DictViewVar):
-        return SequenceIteratorVar(TupleVar(list(reversed(items.unpack(tx)))))
-    if find_in_mro(items.python_type(), "__reversed__") is None and not is_iterable(items):
-        kind = items.python_type().__name__
-        tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")
-    if isinstance(items, ConstVar):
-        return SequenceIteratorVar(TupleVar(items.unpack(tx)[::-1]))
-    if isinstance(items, ObjectVar):
-        for name in ("__reversed__",):
-            if find_in_mro(items.python_type(), name) is not None:
-                return items.call_special(tx, name)
-    raise Break("iteration_unknown", f"reversed({items!r})")
-
-
-def is_integer_set(items: SetVar) -> bool:
-    """True where the order of the items can make no difference to their sum."""
-    return items.is_constant() and all(type(item) is int for item in items.as_constant())
-
-
-@rule([sum])
-def sum_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
-    if isinstance(items, SetVar) and is_integer_set(items) and start.is_constant():
-        return tx.trace.constant(sum(items.as_constant(), start.as_constant()))
-    iterator, total = items.iterate(tx), start
-    while True:
-        try:
-            item = iterator.next_item(tx)
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return total
-            raise
-        total = tx.trace.call(tx, operator.add, total, item)
-
-
-def first_with(tx: SymbolicFrame, items: Var, wanted: bool) -> Var:
-    iterator = items.iterate(tx)
-    while True:
-        try:
-            if iterator.next_item(tx).truth(tx) is wanted:
-                return ConstVar(wanted)
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                return ConstVar(not wanted)
-            raise
-
-
-@rule([any])
-def any_(tx: SymbolicFrame, items: Var) -> Var:
-    return first_with(tx, items, True)
-
-
-@rule([all])
-def all_(tx: SymbolicFrame, items: Var) -> Var:
-    return first_with(tx, items, False)
-
-
-def extreme(
-    tx: SymbolicFrame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None
-) -> Var:
-    if not args:
-        tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
-    if default is not None and len(args) > 1:
-        message = f"Cannot specify a default for {name}() with multiple positional arguments"
-        tx.trace.raise_exception(TypeError, message)
-    items = args[0].unpack(tx) if len(args) == 1 else list(args)
-    if not items:
-        if default is not None:
-            return default
-        tx.trace.run_real(lambda: {"max": max, "min": min}[name](()))
-    better = operator.gt if name == "max" else operator.lt
-    ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
-    best = 0
-    for index in range(1, len(items)):
-        if tx.trace.call(tx, better, ranks[index], ranks[best]).truth(tx):
-            best = index
-    return items[best]
-
-
-@rule([max])
-def max_(tx: SymbolicFrame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
-    return extreme(tx, "max", args, none_if_none(key), default)
-
-
-@rule([min])
-def min_(tx: SymbolicFrame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
-    return extreme(tx, "min", args, none_if_none(key), default)
-
-
-def none_if_none(var: Var | None) -> Var | None:
-    return None if var is None or (var.is_constant() and var.as_constant() is None) else var
-
-
-class Rank:
-    """A key of a sort; Python's own sort compares with `<` only, and so do its stand-ins."""
-
-    __slots__ = ("tx", "key", "item")
-
-    def __init__(self, tx: SymbolicFrame, key: Var, item: Var) -> None:
-        self.tx, self.key, self.item = tx, key, item
-
-    def __lt__(self, other: Rank) -> bool:
-        return self.tx.trace.call(self.tx, operator.lt, self.key, other.key).truth(self.tx)
-
-
-def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) -> list[Var]:
-    """Sorted items: the same calls in the same order as in CPython."""
-    keys = [item if key is None else tx.call(key, [item], {}) for item in items]
-    ranks = [Rank(tx, *pair) for pair in zip(keys, items, strict=True)]
-    return [rank.item for rank in sorted(ranks, reverse=reverse)]
-
-
-def in_order(tx: SymbolicFrame, items: SetVar, key: Var) -> list[Any]:
-    """The items of a set of constants, sorted: a key may order what has no order itself."""
-    if none_if_none(key) is not None:
-        try:
-            return sorted(items.as_constant())
-        except TypeError as error:
-            raise Break("set_order", repr(items)) from error
-    return tx.trace.run_real(lambda: sorted(items.as_constant()))  # type: ignore[no-any-return]
-
-
-@rule([sorted])
-def sorted_(
-    tx: SymbolicFrame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
-) -> Var:
-    if isinstance(items, SetVar):
-        if not items.is_constant():
-            raise Break("set_order", repr(items))
-        values: list[Var] = [ConstVar(value) for value in in_order(tx, items, key)]
-    else:
-        values = tx.trace.unpack_sized(tx, items)
-    return ListVar(sort(tx, values, none_if_none(key), reverse.truth(tx)))
-
-
-@rule([functools.reduce])
-def reduce_(tx: SymbolicFrame, function: Var, items: Var, *start: Var) -> Var:
-    values = [*start, *items.unpack(tx)]
-    if not values:
-        tx.trace.raise_exception(TypeError, "reduce() of empty iterable with no initial value")
-    total = values[0]
-    for value in values[1:]:
-        total = tx.call(function, [total, value], {})
-    return total
-
-
 @rule([functools.partial])
 def partial_(tx: SymbolicFrame, function: Var, /, *args: Var, **kwargs: Var) -> Var:
     if not tx.trace.call(tx, callable, function).truth(tx):
@@ -531,11 +308,6 @@ def slice_(
     if stop is None:
         return SliceVar(NONE, first, NONE)
     return SliceVar(first, stop, step)
-
-
-def is_iterable(var: Var) -> bool:
-    cls = var.python_type()
-    return any(find_in_mro(cls, name) is not None for name in ("__iter__", "__getitem__"))
 
 
 def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:

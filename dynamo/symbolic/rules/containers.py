@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules.builtins import NONE, none_if_none, pairs_of, sort
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.builtins import pairs_of
+from dynamo.symbolic.rules.iteration import none_if_none, sort
+from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar

@@ -108,7 +108,7 @@ class ConstVar(Var):
             tx.trace.raise_exception(
                 TypeError, f"'{type(self.value).__name__}' object is not iterable"
             )
-        return tx.trace.iterator([ConstVar(item) for item in self.value])
+        return tx.trace.iterator([ConstVar(item) for item in self.value], self)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if may_be_address(self.value):

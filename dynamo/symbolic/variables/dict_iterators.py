@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from dynamo.symbolic.variables.dicts import DictVar
 
 ITERATOR_TYPES: dict[str, type] = {part: kind for kind, part in DICT_PARTS.items()}
+REVERSE_TYPES: dict[str, type] = {
+    part: type(reversed(getattr({}, part)())) for part in ITERATOR_TYPES}
 
 
 class DictIteratorVar(LiveIteratorVar):
-    """keys: the hash keys of the entries when the iteration began."""
+    """keys: the hash keys of the entries when the iteration began, in its order."""
 
-    def __init__(self, mapping: DictVar, part: str) -> None:
-        super().__init__(ITERATOR_TYPES[part], mapping, lambda: len(mapping.entries), [])
-        self.mapping, self.part = mapping, part
-        self.keys: list[Hashable] = list(mapping.entries)
+    def __init__(self, mapping: DictVar, part: str, backwards: bool = False) -> None:
+        kind = (REVERSE_TYPES if backwards else ITERATOR_TYPES)[part]
+        super().__init__(kind, mapping, lambda: len(mapping.entries), [])
+        self.mapping, self.part, self.backwards = mapping, part, backwards
+        self.keys = self._ordered_keys()
+
+    def _ordered_keys(self) -> list[Hashable]:
+        keys = list(self.mapping.entries)
+        return keys[::-1] if self.backwards else keys
 
     def children(self) -> Iterable[Var]:
         return (self.owner,)
@@ -48,4 +55,4 @@ class DictIteratorVar(LiveIteratorVar):
         return super().stop(tx)
 
     def has_same_keys(self) -> bool:
-        return list(self.mapping.entries) == self.keys
+        return self._ordered_keys() == self.keys

@@ -6,16 +6,17 @@ taken from it (an effect: the real one is advanced as far).
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, SequenceVar, TupleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -58,14 +59,17 @@ class IteratorVar(Var):
 class SequenceIteratorVar(IteratorVar):
     """Iterator over a list or tuple: sees what is appended meanwhile, as the real one does.
 
-    position: index of the next item; None once exhausted (stays exhausted).
+    position: index of the next item; None once exhausted (stays exhausted). text: the str or bytes
+    of which the sequence holds the items.
     """
 
-    def __init__(self, sequence: SequenceVar, position: int = 0) -> None:
+    def __init__(self, sequence: SequenceVar, text: ConstVar | None = None) -> None:
         super().__init__()
-        self.sequence = sequence
-        self.position: int | None = position
-        self.kind = type(iter([])) if sequence.kind is list else type(iter(()))
+        self.sequence, self.text = sequence, text
+        self.position: int | None = 0
+        self.kind = type(iter([] if sequence.kind is list else ()))
+        if text is not None:
+            self.kind = type(iter(text.value))
 
     def describe(self) -> str:
         return f"an iterator of {self.sequence!r}"
@@ -85,6 +89,72 @@ class SequenceIteratorVar(IteratorVar):
     def remaining(self) -> list[Var]:
         """The items that are still to come."""
         return [] if self.position is None else self.sequence.items[self.position :]
+
+
+class ReverseIteratorVar(IteratorVar):
+    """`reversed` of a list, tuple or text: looks where it stands, whatever was put there meanwhile.
+
+    position: index of the next item; -1 once exhausted (stays exhausted).
+    """
+
+    def __init__(self, sequence: SequenceVar) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.position = len(sequence.items) - 1
+        self.kind = type(reversed([])) if sequence.kind is list else reversed
+
+    def describe(self) -> str:
+        return f"a reverse iterator of {self.sequence!r}"
+
+    def children(self) -> Iterable[Var]:
+        return (self.sequence,)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        position = self.position
+        if not 0 <= position < len(self.sequence.items):
+            self.position = -1
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        self.position = position - 1
+        return self.sequence.items[position]
+
+
+class DequeIteratorVar(IteratorVar):
+    """`iter` or `reversed` of a deque: an error where it is mutated meanwhile.
+
+    left: items still to come. created_at: the step of the trace that made it: where nobody can say
+    whether CPython counts what happened for a mutation, the trace ends there.
+    """
+
+    def __init__(self, deque: DequeVar, backwards: bool, created_at: int) -> None:
+        super().__init__()
+        self.deque, self.backwards, self.created_at = deque, backwards, created_at
+        self.left = len(deque.items)
+        self.mutations, self.size = deque.mutations, len(deque.items)
+        empty: Any = collections.deque()
+        self.kind = type(reversed(empty) if backwards else iter(empty))
+
+    def children(self) -> Iterable[Var]:
+        return (self.deque,)
+
+    def is_mutated(self) -> bool:
+        if self.deque.mutations == self.mutations:
+            return False
+        if len(self.deque.items) != self.size:
+            return True
+        raise RestartTrace(self.created_at, Break("container_changed_in_loop", repr(self.deque)))
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if self.backwards and not self.left:
+            return self.stop(tx)
+        if self.is_mutated():
+            self.left = 0
+            tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
+        if not self.left:
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        self.left -= 1
+        return self.deque.items[self.left if self.backwards else -self.left - 1]
 
 
 class RangeIteratorVar(IteratorVar):
@@ -265,7 +335,7 @@ class FilterVar(IteratorVar):
 
 
 class LiveIteratorVar(IteratorVar):
-    """Iterator over a set or deque: an error when the container changes size meanwhile.
+    """Iterator over a set or dict: an error when the container changes size meanwhile.
 
     size: gives the number of items now; items: those that were there at the start.
     """

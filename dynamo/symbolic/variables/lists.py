@@ -107,7 +107,7 @@ class SequenceVar(Var):
         return ConstVar(len(self.items))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        return tx.trace.iterate_sequence(self)
+        return tx.trace.iterate_sequence(tx, self)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         return list(self.items)
@@ -368,7 +368,8 @@ class ListVar(SequenceVar):
 
 
 class DequeVar(ListVar):
-    """`collections.deque`; items in a list, `limit` is its maxlen."""
+    """`collections.deque`; items in a list, `limit` is its maxlen. mutations: its changes but for
+    stored items, of which its iterators take no notice."""
 
     kind = collections.deque
 
@@ -383,9 +384,19 @@ class DequeVar(ListVar):
     ) -> None:
         super().__init__(items, source, real=real, trace=trace)
         self.limit = limit
+        self.mutations = 0
 
     def _read(self) -> None:
         raise Break("value_unknown", "deque from outside")
+
+    def change(self, tx: SymbolicFrame) -> list[Var]:
+        self.mutations += 1
+        return super().change(tx)
+
+    def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        before = self.mutations
+        super().set_item(tx, key, value)
+        self.mutations = before
 
     def rebuild(self, values: list[Any]) -> Any:
         return collections.deque(values, self.limit)

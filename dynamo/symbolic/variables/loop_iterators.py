@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 OVER_CONSTANTS = frozenset(
     type(iter(kind)) for kind in ((), range(1), range(2**70), "a", "\u1234", b"a"))
 OVER_LISTS: frozenset[type] = frozenset((type(iter([])), type(reversed([]))))
-OVER_DICTS = frozenset(map(type, (iter({}), iter({}.values()), iter({}.items()))))
+DICT_PARTS: tuple[Any, ...] = ({}, {}.values(), {}.items())
+OVER_DICTS = frozenset(type(go(part)) for go in (iter, reversed) for part in DICT_PARTS)
+CONSTANTS = frozenset((tuple, str, bytes))
 CALLING = (map, filter)  # what the trace makes of their arguments' items is not made again
 FEW = 100  # looking at the next item of a dict costs a look at all
 Taker = Callable[["LoopIteratorVar", "SymbolicFrame"], Var]
@@ -102,6 +104,15 @@ def _from_list(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     return _first(var, tx)
 
 
+def _reversed(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
+    """What is no list must be known not to change."""
+    real, source = var.part(0)
+    tx.trace.guard("TYPE", source, type(real))
+    if type(real) not in CONSTANTS:
+        raise replace(var.reason)
+    return _first(var, tx)
+
+
 def _from_dict(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     for changed in tx.trace.effects.targets():
         if changed.source is not None and issubclass(changed.python_type(), dict):
@@ -155,6 +166,6 @@ def _inner(var: LoopIteratorVar, start: int, stop: int | None) -> list[LoopItera
 
 TAKERS: dict[type, Taker] = {
     **dict.fromkeys(OVER_CONSTANTS, _first), **dict.fromkeys(OVER_LISTS, _from_list),
-    **dict.fromkeys(OVER_DICTS, _from_dict), enumerate: _enumerated, zip: _zipped, map: _mapped,
-    filter: _filtered,
+    **dict.fromkeys(OVER_DICTS, _from_dict), reversed: _reversed, enumerate: _enumerated,
+    zip: _zipped, map: _mapped, filter: _filtered,
 }

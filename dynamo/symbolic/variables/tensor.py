@@ -125,9 +125,8 @@ class TensorVar(Var):
     def iterate(self, tx: SymbolicFrame) -> Var:
         if self.fake.dim() == 0:
             tx.trace.raise_exception(TypeError, "iteration over a 0-d tensor")
-        return tx.trace.iterate_sequence(
-            tx.trace.call(tx, torch.Tensor.unbind, self, ConstVar(0))
-        )
+        rows = tx.trace.call(tx, torch.Tensor.unbind, self, ConstVar(0))
+        return tx.trace.iterate_sequence(tx, rows)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         return self.iterate(tx).unpack(tx)

@@ -1,0 +1,200 @@
+"""Iterators over what changes meanwhile: `reversed`, deques, dicts; and what `sum` refuses."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+
+def drain(iterator: Iterator[Any]) -> list[Any]:
+    """Five answers."""
+    found: list[Any] = []
+    for _ in range(5):
+        try:
+            found.append(next(iterator))
+        except (StopIteration, RuntimeError) as error:
+            found.append(repr(error))
+    return found
+
+
+def begun(container: Any, go: Callable[..., Iterator[Any]] = iter) -> Iterator[Any]:
+    iterator = go(container)
+    next(iterator)
+    return iterator
+
+
+def reversed_list_is_written() -> Any:
+    items, found = [1, 2, 3], []
+    for item in reversed(items):
+        found.append(item)
+        items[0] = 9
+    return found
+
+
+def reversed_list_shrinks() -> Any:
+    items = [1, 2, 3]
+    iterator = begun(items, reversed)
+    items.clear()
+    stopped = next(iterator, "end")
+    items.extend((4, 5, 6))
+    return stopped, drain(iterator), type(iterator)
+
+
+def reversed_list_at_a_break() -> Any:
+    items = [1, 2, 3]
+    iterator = begun(items, reversed)
+    dynamo.graph_break()
+    items[0] = 7
+    return drain(iterator), type(iterator)
+
+
+def breaks_in_a_loop_over_reversed() -> Any:
+    found: list[Any] = []
+    for items in ([1, 2, 3], (1, 2), "ab", {1: 2}, {1: 2}.items()):
+        for item in reversed(items):
+            found.append(item)
+            dynamo.graph_break()
+    return found
+
+
+def reversed_dict_grows() -> Any:
+    table = {1: 1, 2: 2}
+    iterator = begun(table, reversed)
+    table[3] = 3
+    return drain(iterator)
+
+
+def reversed_dict_values_are_written() -> Any:
+    table = {1: 1, 2: 2}
+    iterator = begun(table.items(), reversed)
+    table[1] = 5
+    dynamo.graph_break()
+    return drain(iterator), type(iterator)
+
+
+def kinds() -> Any:
+    several = ([1], (1,), range(2), {1: 1}, collections.deque([1]), "ab", b"a", {1: 2}.values())
+    return [(type(reversed(item)), type(iter(item))) for item in several]
+
+
+def text_iterator_at_a_break() -> Any:
+    first, second = begun("abc"), begun("a")
+    ended = next(second, "end")
+    dynamo.graph_break()
+    return drain(first), type(first), ended, drain(second)
+
+
+def deque_is_written() -> Any:
+    items = collections.deque([1, 2, 3])
+    iterator = begun(items)
+    items[1] = 7
+    second = next(iterator)
+    items.append(4)
+    return second, drain(iterator)
+
+
+def deque_grows_in_a_loop() -> Any:
+    items = collections.deque([1, 2])
+    try:
+        for item in items:
+            items.append(item)
+    except RuntimeError as error:
+        return str(error), items
+    return None
+
+
+def deque_rotates() -> Any:
+    items = collections.deque([1, 2, 3])
+    iterator = begun(items)
+    items.rotate(1)
+    return drain(iterator)
+
+
+def deque_is_reversed_in_place() -> Any:
+    items = collections.deque([1, 2, 3])
+    iterator = begun(items)
+    items.reverse()
+    return drain(iterator)
+
+
+def full_deque_is_appended_to() -> Any:
+    items = collections.deque([1, 2, 3], maxlen=3)
+    iterator = begun(items)
+    items.append(9)
+    return drain(iterator)
+
+
+def deque_grows_and_shrinks() -> Any:
+    items = collections.deque([1, 2, 3])
+    iterator = begun(items)
+    items.insert(0, 5)
+    items.popleft()
+    return drain(iterator)
+
+
+def ended_deque_grows() -> Any:
+    items = collections.deque([1])
+    iterator = iter(items)
+    ended = drain(iterator)
+    items.append(5)
+    return ended, drain(iterator)
+
+
+def reversed_deque_grows() -> Any:
+    items = collections.deque([1, 2, 3])
+    iterator = begun(items, reversed)
+    items.append(4)
+    return drain(iterator)
+
+
+def deque_at_a_break() -> Any:
+    items = collections.deque([1, 2, 3])
+    forward, backward = begun(items), begun(items, reversed)
+    dynamo.graph_break()
+    return drain(forward), type(forward), drain(backward), type(backward)
+
+
+def sums() -> Any:
+    found: list[Any] = [sum([0.1] * 10), sum([True, 2, 0.1, 0.2, 0.3]), sum((0.1, 1, 0.2), 0.5),
+                        sum([[1], [2]], []), sum([1e308, 1e308, -1e308]), sum([])]  # fmt: skip
+    for start in ("", b"", bytearray()):
+        try:
+            found.append(sum([start], start))  # type: ignore[arg-type, list-item]
+        except TypeError as error:
+            found.append(str(error))
+    return found
+
+
+PROGRAMS: list[Callable[[], Any]] = [
+    reversed_list_is_written, reversed_list_shrinks, reversed_list_at_a_break,
+    breaks_in_a_loop_over_reversed, reversed_dict_grows, reversed_dict_values_are_written, kinds,
+    text_iterator_at_a_break, deque_is_written, deque_grows_in_a_loop, deque_rotates,
+    deque_is_reversed_in_place, full_deque_is_appended_to, deque_grows_and_shrinks,
+    ended_deque_grows, reversed_deque_grows, deque_at_a_break, sums,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_as_in_eager(program: Callable[[], Any]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        y = x * 2
+        return y, program()
+
+    out, found = dynamo.compile(f, backend="eager")(torch.ones(2))
+    assert (found, out.tolist()) == (program(), [2.0, 2.0])
+
+
+def test_the_sum_of_floats_that_change_is_pythons() -> None:
+    def f(x: torch.Tensor, values: list[float]) -> tuple[torch.Tensor, float]:
+        return x * 2, sum(values)
+
+    compiled = dynamo.compile(f, backend="eager")
+    for k in range(1, 20):
+        values = [0.1 * k, 0.2, 0.3 * k, 1e16, 0.1, -1e16]
+        assert compiled(torch.ones(2), values)[1] == sum(values)
