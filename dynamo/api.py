@@ -167,7 +167,10 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def graph_break(msg: str = "") -> None:
-    """Ends the current graph here; does nothing in a program that is not compiled."""
+    """Ends the current graph here; does nothing in a program that is not compiled.
+
+    msg: what logs and `explain` give as the reason.
+    """
 
 
 def is_compiling() -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from dynamo.base.breaks import summarize
 from dynamo.base.events import Event
 from dynamo.base.words import counted
 from dynamo.guards.listing import verbose_lines
+from dynamo.guards.records import name_of_user
 from dynamo.testing import CompileCounter
 
 
@@ -108,14 +111,19 @@ def guards_of(compiled: Any) -> dict[str, tuple[str, ...]]:
     """The guards of all entries of a compiled function or module, by function."""
     policy = getattr(type(compiled), "_policy", None)
     region = getattr(compiled, "region", None) if policy is None else policy.region
-    found: dict[str, tuple[str, ...]] = {}
     if region is None:
-        return found
-    for code in region.codes():
-        for entry in hook.entries(code, region):
-            name = f"{code.co_qualname} [{entry.keepalive.compile_id}]"
-            found[name] = tuple(verbose_lines(entry.keepalive.guards))
-    return found
+        return {}
+    entries = [(code, entry.keepalive) for code in region.codes()
+               for entry in hook.entries(code, region)]
+    entries.sort(key=lambda row: [int(part) for part in row[1].compile_id.split("/")])
+    return {f"{part_of_program(code)} [{record.compile_id}]": tuple(verbose_lines(record.guards))
+            for code, record in entries}
+
+
+def part_of_program(code: CodeType) -> str:
+    """A function as the program names it, with the line where a part behind a break begins."""
+    behind = re.match(r"__resume_(\d+)_", code.co_name)
+    return f"{name_of_user(code.co_name)} from line {behind[1]}" if behind else code.co_qualname
 
 
 def repeats(event: Event, earlier: list[Event]) -> bool:

@@ -104,6 +104,12 @@ def compile_fx(
 compile_fx.check_options = check_options  # type: ignore[attr-defined]
 
 
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+    """The default backend without kernels: functional ATen graphs, forward and backward, run by
+    PyTorch. What is wrong with "inductor" and right with this one is wrong in the kernels."""
+    return compile_fx(gm, example_inputs, options={"kernels": False})
+
+
 def is_lazy(value: Any) -> bool:
     """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
     return isinstance(value, torch.Tensor) and (
@@ -273,7 +279,8 @@ def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
 def _inference_compiler(
     gm: torch.fx.GraphModule, example_inputs: list[Any]
 ) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
-    frozen = frozen_inputs(gm, example_inputs) if config.freezing else frozenset[int]()
+    freezes = config.freezing and config.kernels
+    frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     return functools.partial(_compile_inference, frozen)
 
 
@@ -299,6 +306,8 @@ def compile_aten(
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
+    if not config.kernels:
+        return module.forward
     if has_symbols(module):
         return ForAllSizes(module, functools.partial(_compile_variant, module)).call
     lowered, schedule = _lower_and_schedule(module, None)

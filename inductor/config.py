@@ -30,6 +30,13 @@ config = Config(
             "they are built for each of the first eight.",
             ("DYNAMO_SYMBOLIC_ON_GPU",),
         ),
+        Knob(
+            "kernels",
+            True,
+            "Off, the functional ATen graphs run as they are (the backend aot_eager): an error "
+            "that stays lies in front of the kernels.",
+            ("DYNAMO_KERNELS",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
     ],

@@ -25,6 +25,7 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
 
 
 _backends: dict[str, Backend | str] = {
+    "aot_eager": "inductor.compile_fx:aot_eager",
     "eager": eager,
     "inductor": "inductor.compile_fx:compile_fx",
 }
@@ -36,6 +37,8 @@ def register_backend(backend: Backend | None = None, *, name: str | None = None)
         return lambda function: register_backend(function, name=name)
     if not callable(backend):
         raise TypeError(f"a backend is a callable (graph_module, example_inputs), not {backend!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name= takes a text, not {name!r}")
     _backends[name or backend.__name__] = backend
     return backend
 

@@ -52,6 +52,7 @@ class Dim:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise TypeError(f"Dim takes a name, not {self.name!r}")
+        check_range(self.min, self.max)
         if self.max is not None and self.max < max(self.min or 0, 2):
             raise ValueError(f"no size is in the range of {self}; sizes 0 and 1 are constants")
 
@@ -59,13 +60,21 @@ class Dim:
         return Mark("dynamic", self.min, self.max, self.name)
 
 
+def check_range(low: Any, high: Any) -> None:
+    """Errors: TypeError for what is no size, ValueError for a range without sizes."""
+    for size in (low, high):
+        if size is not None and type(size) is not int:
+            raise TypeError(f"a size is an int, not {size!r}")
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"no size is at least {low} and at most {high}")
+
+
 def set_mark(tensor: Any, axis: int, mark: Mark) -> None:
     """Marks a dimension. Errors: IndexError where the tensor has none of that number; TypeError and
     ValueError for what is no dimension, or no range."""
     if type(axis) is not int:
         raise TypeError(f"a dimension is an int, not {axis!r}")
-    if mark.low is not None and mark.high is not None and mark.low > mark.high:
-        raise ValueError(f"no size is at least {mark.low} and at most {mark.high}")
+    check_range(mark.low, mark.high)
     if not -tensor.dim() <= axis < tensor.dim():
         raise IndexError(f"a tensor of {tensor.dim()} dimensions has no dimension {axis}")
     tensor.__dict__[NAME] = {**marks_of(tensor), axis % tensor.dim(): mark}

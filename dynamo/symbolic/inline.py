@@ -47,7 +47,7 @@ def inline_function(
     code = function.code
     if code.co_filename.startswith(OWN_FOLDER) and code.co_name in KNOWN_RESULTS:
         return ConstVar(KNOWN_RESULTS[code.co_name])
-    refuse(tx, function)
+    refuse(tx, function, *args, *kwargs.values())
     names = bind(tx, function, args, kwargs)
     closure = dict(zip(code.co_freevars, function.closure(tx), strict=True))
     frame = machine.SymbolicFrame(
@@ -74,16 +74,17 @@ def run_class_body(tx: SymbolicFrame, body: FunctionVar, namespace: Var) -> Var:
     return frame.run()
 
 
-def refuse(tx: SymbolicFrame, function: FunctionVar) -> None:
-    """Breaks for functions that must not be traced."""
+def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
+    """Breaks for functions that must not be traced; `graph_break` may say why it is called."""
+    said = str(args[0].value) if args and isinstance(args[0], ConstVar) else ""
     code = function.code
     if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in STAND_INS:
         if code.co_name == "graph_break":
-            raise Break("explicit_break")
+            raise Break("explicit_break", said)
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
         if not tx.code.co_filename.startswith(TORCH):  # torch's own are for its own compiler
-            raise Break("explicit_break")
+            raise Break("explicit_break", said)
     if function.real is not None and function.real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
     if decisions.has("skipped", code):

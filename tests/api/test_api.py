@@ -128,6 +128,16 @@ def test_explain() -> None:
     report = dynamo.explain(g)(torch.ones(2))
     assert report.graph_count == 2 and report.op_count == 2
     assert list(report.breaks) == ["explicit_break"] and "convert" in str(report)
+    first, behind = report.guards
+    assert first.startswith("test_explain.<locals>.g [") and behind.startswith("g from line ")
+
+
+def test_a_break_says_what_its_caller_said() -> None:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        dynamo.graph_break("the cache is touched")
+        return x * 2
+
+    assert "called: the cache is touched" in str(dynamo.explain(g)(torch.ones(2)))
 
 
 def test_explain_tells_what_breaks_cost() -> None:
