@@ -193,8 +193,11 @@ class FramePolicy:
 
 def in_modes_of_the_user() -> bool:
     """Modes may do anything with each operation: frames inside of them run as they are, and so do
-    those that carry tangents, or whose saved tensors go through a function of the program."""
+    those that carry tangents, whose saved tensors go through a function of the program, or whose
+    operations torch.jit.trace records."""
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+        return True
+    if torch._C._get_tracing_state() is not None:
         return True
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     if hooks is not None and not str(hooks[0].__module__).startswith("torch."):

@@ -66,7 +66,7 @@ def check_range(low: Any, high: Any) -> None:
         if size is not None and type(size) is not int:
             raise TypeError(f"a size is an int, not {size!r}")
     if low is not None and high is not None and low > high:
-        raise ValueError(f"no size is at least {low} and at most {high}")
+        raise ValueError(f"no size is in the range from {low} to {high}")
 
 
 def set_mark(tensor: Any, axis: int, mark: Mark) -> None:
