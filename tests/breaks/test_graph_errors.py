@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.symbolic.repeating import DRAWS
 from dynamo.codegen.prune import NOTICED
+from dynamo.symbolic.repeating import DRAWS
 
 BREAK = "dynamo.graph_break()"
 

@@ -1,6 +1,7 @@
 """Optimizers that branch on a step counter: Python functions that are traced in place of torch's.
 
-They compute both ways and choose by `torch.where`, so that the counter stays in the graph.
+They compute both ways and choose by `torch.where`, so that the counter stays in the graph. One more
+stands in for `zero_grad`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import _adafactor, adadelta, adam, adamax, asgd, radam, rmsprop, rprop
-from torch.optim.optimizer import _get_value
+from torch.optim.optimizer import Optimizer, _get_value
 
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -153,3 +155,19 @@ def _register_check(function: Callable[..., Any]) -> None:
 
 for update in COUNTED:
     _register_check(update)
+
+
+# Torch's compiler may not look into this function, though it only forgets gradients.
+@rule(Optimizer.zero_grad)
+def zero_grad(tx: SymbolicFrame, optimizer: Var, set_to_none: Var = ConstVar(True)) -> Var | None:  # noqa: B008
+    """Which gradients there were does not matter, where all are gone afterwards."""
+    if not set_to_none.truth(tx):
+        return None
+    return inline_stand_in(tx, forget_gradients, [optimizer], {})
+
+
+def forget_gradients(optimizer: Any) -> None:
+    """`optimizer.zero_grad()`."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = None
