@@ -15,7 +15,7 @@ from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import SetVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import base_of
@@ -111,12 +111,24 @@ def rest_of(value: Any, cls: type) -> tuple[Any, Any, Any]:
     return state, items, iter(value.items()) if isinstance(value, dict) else None
 
 
+def reduce_ordered(tx: SymbolicFrame, value: DictVar) -> Var | None:
+    """`OrderedDict.__reduce__` of one without attributes of its own."""
+    if value.has_attrs(tx):
+        return None
+    nothing = ConstVar(None)
+    items = tx.trace.call(tx, iter, value.call_method(tx, "items", [], {}))
+    cls = tx.trace.wrap(collections.OrderedDict, None)
+    return TupleVar([cls, TupleVar([]), nothing, nothing, items])
+
+
 @rule(object.__reduce_ex__)
 def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
     """What `copy` asks objects for; classes with slots are not modelled."""
     if type(value) is SetVar and value.python_type() is set:
         items = TupleVar([ListVar(value.entries.values())])
         return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
+    if type(value) is DictVar and value.python_type() is collections.OrderedDict:
+        return reduce_ordered(tx, value)
     if not isinstance(value, ObjectVar) or protocol.as_constant() < 2:
         return None
     if value.is_constant() or not has_plain_state(value.python_type()):

@@ -17,6 +17,7 @@ from dynamo.base.words import counted
 from dynamo.guards.sources import (
     AttrSource,
     DictKeySource,
+    DictSource,
     DictValueSource,
     ItemSource,
     ObjectSource,
@@ -284,6 +285,13 @@ class DictVar(Var):
         self.python_type()
         self.attributes[name] = tx.trace.wrap(own[name], AttrSource(self.source, name))
         return self.attributes[name]
+
+    def has_attrs(self, tx: SymbolicFrame) -> bool:
+        """True for an OrderedDict that was given attributes."""
+        own = {} if self._real is None else self._real.__dict__
+        if self.source is not None:
+            tx.trace.guard("DICT_KEYS", DictSource(self.source), tuple(own))
+        return bool(own or self.attributes)
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
