@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.iterators import MatchIteratorVar
+from dynamo.symbolic.variables.lists import TupleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -21,7 +23,8 @@ def finditer(tx: SymbolicFrame, pattern: Var, text: Var, *rest: Var) -> Var | No
         return None
     values = [part.as_constant() for part in parts]
     found = tx.trace.run_real(lambda: list(re.Pattern.finditer(*values)))
-    return tx.trace.iterator([tx.trace.constant(match) for match in found])
+    matches = TupleVar([tx.trace.constant(match) for match in found])
+    return MatchIteratorVar(matches, tuple(values))
 
 
 def subn(pattern: Any, repl: Any, string: Any, count: int = 0) -> tuple[Any, int]:

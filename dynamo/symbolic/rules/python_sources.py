@@ -19,10 +19,11 @@ from dynamo.symbolic.rules.standins import (
     is_list,
     is_sequence,
     run_stand_in,
-    stands_in,
 )
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.functions import PartialVar
+from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -96,6 +97,39 @@ class ComparedKey:
         return self.compare(self.obj, other.obj) == 0  # type: ignore[no-any-return]
 
 
-@stands_in(functools.cmp_to_key)
-def cmp_to_key(mycmp: Any) -> Any:
-    return functools.partial(ComparedKey, mycmp)
+KEY_TYPE: type = type(functools.cmp_to_key(max))
+
+
+class KeyMakerVar(PartialVar):
+    """`functools.cmp_to_key(compare)`."""
+
+    def python_type(self) -> type:
+        return KEY_TYPE
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        raise Break("attribute_unknown", f"{name} of {self!r}")
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        raise Break("attribute_store_unknown", f"{name} of {self!r}")
+
+
+class ComparedKeyVar(ObjectVar):
+    """What it makes of an object: one of the twin, that is made as the real one when it leaves."""
+
+    def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        if name not in ("compare", "obj") or value is None:
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
+        self.written[name] = value
+        tx.trace.effects.tick()
+
+
+@rule([ComparedKey])
+def compared_key(tx: SymbolicFrame, compare: Var, obj: Var) -> Var:
+    made = ComparedKeyVar(ComparedKey)
+    made.written.update(compare=compare, obj=obj)
+    return made
+
+
+@rule(functools.cmp_to_key)
+def cmp_to_key(tx: SymbolicFrame, mycmp: Var) -> Var:
+    return KeyMakerVar(tx.trace.wrap(ComparedKey, None), [mycmp], {})

@@ -28,7 +28,7 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, note_written, order_names
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -264,27 +264,19 @@ class FunctionVar(Var):
 
     def _write(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
         tx.trace.effects.store_attr(self, name, value, raw=False)
-        if name in self.written and self.written[name] is None:
-            del self.written[name]
-            self.renewed.add(name)
-        self.written[name] = value
+        note_written(self.written, self.renewed, name, value)
 
     # -- the instance dict --------------------------------------------------------------------
 
     def own_names(self, tx: SymbolicFrame) -> list[str]:
         """Names in `__dict__`, in order."""
-        names: dict[str, None] = {}
+        before: tuple[str, ...] = ()
         if self.real is not None:
-            names = dict.fromkeys(self.real.__dict__)
-            tx.trace.guard("DICT_KEYS", self._own_place(), tuple(names))
-        for name, value in self.written.items():
-            if find_in_mro(types.FunctionType, name) is not None:
-                continue
-            if value is None or name in self.renewed:
-                names.pop(name, None)
-            if value is not None:
-                names[name] = None
-        return list(names)
+            before = tuple(self.real.__dict__)
+            tx.trace.guard("DICT_KEYS", self._own_place(), before)
+        own = {name: value for name, value in self.written.items()
+               if find_in_mro(types.FunctionType, name) is None}
+        return order_names(before, own, self.renewed)
 
     def read_own(self, tx: SymbolicFrame, name: str) -> Var | None:
         """An entry of `__dict__`, None where there is none (which is guarded)."""

@@ -6,6 +6,7 @@ import builtins
 import collections
 import sys
 import types
+from collections.abc import Container, Iterable, Mapping, MutableMapping
 from typing import Any
 
 _MISSING = object()
@@ -75,6 +76,34 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
             return descriptor.__get__(value)  # type: ignore[no-any-return]
     found = getattr(value, "__dict__", None)
     return found if type(found) is dict else None
+
+
+def note_written(
+    written: MutableMapping[str, Any], renewed: set[str], name: str, value: Any
+) -> None:
+    """Keeps a write (None: a deletion) of an attribute in `written`; what is set again after it was
+    deleted stands last, and in `renewed`."""
+    if name in written and written[name] is None:
+        del written[name]
+        renewed.add(name)
+    written[name] = value
+
+
+def order_names(
+    before: Iterable[str], written: Mapping[str, Any], renewed: Container[str]
+) -> list[str]:
+    """The names in an instance dict, in order, after writes that `note_written` has kept.
+
+    >>> order_names(["a", "b"], {"a": None, "c": 1, "b": 2}, {"b"})
+    ['c', 'b']
+    """
+    names = dict.fromkeys(before)
+    for name, value in written.items():
+        if value is None or name in renewed:
+            names.pop(name, None)
+        if value is not None:
+            names[name] = None
+    return list(names)
 
 
 def told_name(cls: type) -> str:

@@ -27,6 +27,8 @@ from dynamo.symbolic.variables.lookup import (
     find_owner,
     instance_dict,
     no_deletion,
+    note_written,
+    order_names,
     told_name,
 )
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
@@ -95,20 +97,15 @@ class ObjectVar(Var):
 
     def own_names(self, tx: SymbolicFrame) -> list[str]:
         """Names in the instance dict, in order."""
-        names: dict[str, None] = {}
+        before: tuple[str, ...] = ()
         real_dict = None if self.real is None else instance_dict(self.real)
         if real_dict is not None:
             assert self.source is not None
-            tx.trace.guard("DICT_KEYS", DictSource(self.source), tuple(real_dict))
-            names.update(dict.fromkeys(real_dict))
-        for name, value in self.written.items():
-            if find_in_mro(self.cls, name).__class__ is types.MemberDescriptorType:
-                continue
-            if value is None or name in self.renewed:
-                names.pop(name, None)
-            if value is not None:
-                names[name] = None
-        return list(names)
+            before = tuple(real_dict)
+            tx.trace.guard("DICT_KEYS", DictSource(self.source), before)
+        own = {name: value for name, value in self.written.items()
+               if find_in_mro(self.cls, name).__class__ is not types.MemberDescriptorType}
+        return order_names(before, own, self.renewed)
 
     def read_own(self, tx: SymbolicFrame, name: str) -> Var | None:
         """An entry of the instance dict, None when absent (which is guarded)."""
@@ -146,10 +143,7 @@ class ObjectVar(Var):
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
         self.python_type()
         tx.trace.effects.store_attr(self, name, value)
-        if name in self.written and self.written[name] is None:
-            del self.written[name]
-            self.renewed.add(name)
-        self.written[name] = value
+        note_written(self.written, self.renewed, name, value)
 
     # -- protocol ---------------------------------------------------------------------------
 
