@@ -135,7 +135,15 @@ def prod(
 
 @function("cumsum")
 def cumsum(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None) -> Any:
-    return one_axis(call, call.cast(x, call.dtype), torch.cumsum, axis, dtype=call.dtype)
+    terms = call.cast(x, call.dtype)
+    sums = one_axis(call, terms, torch.cumsum, axis, dtype=call.dtype)
+    if not call.dtype.is_floating_point:
+        return sums
+    # torch begins with 0.0, numpy with the first term: sums of -0.0 alone differ.
+    negative = call(torch.logical_and, call(torch.signbit, terms), call(torch.eq, terms, 0))
+    others = call(torch.logical_not, negative)
+    count = one_axis(call, others, torch.cumsum, axis, dtype=torch.int64)
+    return call(torch.where, call(torch.eq, count, 0), call(torch.neg, sums), sums)
 
 
 @function("cumprod")
