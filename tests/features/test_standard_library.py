@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +60,18 @@ os.environ["FEATURE_TABLE"] = "on"
 """
 
 ONE_GRAPH = table('''
+# ordered dict copied deeply
+d = copy.deepcopy(collections.OrderedDict(a=1, b=[2]))
+d["b"].append(3)
+return x + len(d["b"]), d
+# keys made of a comparison
+key = functools.cmp_to_key(lambda a, b: b - a)
+one = key(3)
+return x + 1, sorted([3, 1, 2], key=key), one < key(2), one
+# matches that leave
+found = re.finditer("a", "banana")
+next(found)
+return x + 1, found
 # bounds of islice
 import sys
 class At:
@@ -376,3 +391,19 @@ def test_a_lock_that_is_given_back_twice(backend: str) -> None:
     compiled = dynamo.compile(f, backend=backend)
     for _ in range(2):
         assert torch.equal(compiled(x), f(x))
+
+
+def test_matches_and_keys_behind_the_function() -> None:
+    letter, other = re.compile("a"), re.compile("n")
+
+    def f(x: torch.Tensor) -> Any:
+        found, spent = letter.finditer("banana"), other.finditer("banana", 3)
+        next(found)
+        list(spent)
+        key = functools.cmp_to_key(lambda a, b: b - a)
+        return x + 1, found, spent, key, key(3)
+
+    _, found, spent, key, one = dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(1))
+    assert [match.span() for match in found] == [(3, 4), (5, 6)]
+    assert list(spent) == []
+    assert one < key(2) and one.obj == 3

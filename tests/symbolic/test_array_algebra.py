@@ -87,3 +87,27 @@ def test_what_is_left_to_numpy(call: Callable[[Array], Any]) -> None:
     compiled = dynamo.compile(lambda a: call(a), backend="eager")
     a = np.random.default_rng(5).standard_normal((2, 3))
     assert np.allclose(call(a), compiled(a))
+
+
+def test_sums_of_negative_zeros() -> None:
+    def f(a: Array, t: torch.Tensor) -> Any:
+        return np.cumsum(a), np.cumsum(a, axis=1), np.add.accumulate(a), t + 1
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for dtype in (np.float32, np.float64):
+        a = np.array([[-0.0, -0.0, 1.0, -1.0], [-0.0, 0.0, -0.0, np.nan], [-0.0] * 4], dtype)
+        for want, got in zip(f(a, torch.ones(1))[:3], compiled(a, torch.ones(1))[:3], strict=True):
+            assert np.array_equal(want, got, equal_nan=True)
+            assert (np.signbit(want) == np.signbit(got))[~np.isnan(want)].all()
+
+
+@pytest.mark.parametrize("q", [0, 1, 0.0, 1.0, 0.25])
+def test_quantiles_beside_infinities(q: float) -> None:
+    def f(a: Array, t: torch.Tensor) -> Any:
+        return np.quantile(a, q), t + 1
+
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    for a in (np.array([-np.inf, 1.0, 2.0]), np.array([1.0, np.inf, -np.inf]), np.array([np.nan, 1.0, 0.0])):
+        with np.errstate(invalid="ignore"):
+            want = f(a, torch.ones(1))[0]
+        assert np.array_equal(want, compiled(a, torch.ones(1))[0], equal_nan=True)

@@ -139,6 +139,8 @@ def quantile(call: Call, x: TensorVar, q: Any, axis: Any = None) -> Any:
     low = min(int(place), count - 1)
     part = place - low
     one = call.cast(call(torch.select, items, -1, low), call.dtype)
+    if type(q) is int:  # numpy takes the item as it is
+        return unless_nan(call, call.cast(items, call.dtype), one)
     other = call.cast(call(torch.select, items, -1, min(low + 1, count - 1)), call.dtype)
     way = call(torch.sub, other, one)
     if part < 0.5:
