@@ -39,7 +39,7 @@ from dynamo.base.events import Event
 from dynamo.cache import EntryRecord, function_modes
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
-from dynamo.codegen.live import live_frames
+from dynamo.codegen.live import live_frames, uses_weakrefs
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
@@ -308,7 +308,8 @@ class Converter:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
-            exit = live_frames(end.exit, self.codes, trace.real_values())
+            all_values = trace.refers_weakly or uses_weakrefs(end.exit)
+            exit = live_frames(end.exit, self.codes, trace.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)

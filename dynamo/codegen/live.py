@@ -5,6 +5,8 @@ In: the frames of a break. Out: the same without what nobody can read, or notice
 
 from __future__ import annotations
 
+import _weakrefset
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +18,24 @@ from dynamo.symbolic.variables.base import Var
 RECEIVER = "__receiver"  # the first parameter of continuations whose own is a cell
 # Functions that read all locals of the frame that calls them, dead ones too.
 FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
+WEAKREF_FILES = (weakref.__file__, _weakrefset.__file__)
+WEAK_NAMES = frozenset({"weakref", *weakref.__all__})
 
 
-def live_frames(exit: BreakExit, codes: CodeCache, real_values: Mapping[Var, Any]) -> BreakExit:
-    """The exit without locals and cells that nothing can read any more."""
+def uses_weakrefs(exit: BreakExit) -> bool:
+    """True where what breaks may be about weak references: these tell which objects live."""
+    return any(
+        state.code.co_filename.endswith(WEAKREF_FILES)
+        or not WEAK_NAMES.isdisjoint(state.code.co_names)
+        for state in exit.frames
+    )
+
+
+def live_frames(
+    exit: BreakExit, codes: CodeCache, real_values: Mapping[Var, Any], all_values: bool
+) -> BreakExit:
+    """The exit without locals and cells that nothing can read any more; with `all_values` nothing
+    is left out."""
     frames = []
     for state in exit.frames:
         live = codes.liveness(state.code).at(state.instruction)
@@ -27,8 +43,10 @@ def live_frames(exit: BreakExit, codes: CodeCache, real_values: Mapping[Var, Any
             live = codes.liveness(state.code).at(state.instruction + 1) | _handler_names(
                 state, codes
             )
-        keep_all = exit.reason.code == "frame_introspection" or not FRAME_READERS.isdisjoint(
-            state.code.co_names
+        keep_all = (
+            all_values
+            or exit.reason.code == "frame_introspection"
+            or not FRAME_READERS.isdisjoint(state.code.co_names)
         )
         first = state.code.co_varnames[:1] if "__class__" in state.code.co_freevars else ()
         receiver = receiver_of(state) if first else {}

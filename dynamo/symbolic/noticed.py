@@ -1,4 +1,5 @@
-"""Values that tell when they die: generators (`finally` runs then), and objects with `__del__`.
+"""Values that tell when they die: generators (`finally` runs then), objects with `__del__` and
+those to which a weak reference exists.
 
 A continuation is given such values by a frame that no longer holds them: where the traced program
 lets go of one, the trace ends, and the new code lets go of it before the rest runs.
@@ -15,6 +16,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace_result import BreakExit
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
 MOST_LOOKED_AT = 1000  # objects behind one value
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement
+NOT_WATCHED = (torch.Tensor, torch.nn.Module)  # torch itself refers to them weakly
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
@@ -56,7 +61,7 @@ def _holds_noticed(value: Any) -> bool:
         part = work.pop()
         if id(part) in seen or isinstance(part, NOT_LOOKED_INTO):
             continue
-        if _tells(type(part)):
+        if _tells(type(part)) or _is_watched(part):
             return True
         seen[id(part)] = part
         inner = part.__closure__ if type(part) is types.FunctionType else gc.get_referents(part)
@@ -66,6 +71,14 @@ def _holds_noticed(value: Any) -> bool:
 
 def _tells(kind: type) -> bool:
     return kind is types.GeneratorType or any("__del__" in base.__dict__ for base in kind.__mro__)
+
+
+def _is_watched(value: Any) -> bool:
+    """True for an instance of a class of the program to which a weak reference exists."""
+    kind = type(value)
+    if isinstance(value, NOT_WATCHED) or not kind.__flags__ & HEAP_TYPE:
+        return False
+    return bool(kind.__weakrefoffset__) and weakref.getweakrefcount(value) > 0
 
 
 def guard_let_go(

@@ -88,6 +88,7 @@ class ObjectProtocol:
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
+        self.refers_weakly = False  # from then on the program can tell when an object dies
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
     # -- knowledge ----------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class ObjectProtocol:
             return var.unpack(tx)
         iterator = var.iterate(tx)
         self.length_hint(tx, var, ConstVar(8))
-        return iterator.unpack(tx)
+        return iterator.remaining_items(tx)
 
     def length_hint(self, tx: SymbolicFrame, var: ObjectVar, default: Var) -> Var:
         """`operator.length_hint(var, default)` of what methods of the program say."""

@@ -171,12 +171,40 @@ def sums() -> Any:
     return found
 
 
+class Hinted:
+    """Tells each call of its methods."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told, self.count = told, 0
+
+    def __iter__(self) -> Hinted:
+        self.told.append("iter")
+        return self
+
+    def __next__(self) -> int:
+        self.count += 1
+        if self.count > 3:
+            raise StopIteration
+        return self.count
+
+    def __length_hint__(self) -> int:
+        self.told.append("hint")
+        return 10
+
+
+def calls_of_an_iterator() -> Any:
+    told: list[str] = []
+    kinds = (list, tuple, sorted, set, sum, max, dict.fromkeys, lambda items: [*items])
+    return [kind(Hinted(told)) for kind in kinds], told  # type: ignore[operator]
+
+
 PROGRAMS: list[Callable[[], Any]] = [
     reversed_list_is_written, reversed_list_shrinks, reversed_list_at_a_break,
     breaks_in_a_loop_over_reversed, reversed_dict_grows, reversed_dict_values_are_written, kinds,
     text_iterator_at_a_break, deque_is_written, deque_grows_in_a_loop, deque_rotates,
     deque_is_reversed_in_place, full_deque_is_appended_to, deque_grows_and_shrinks,
     ended_deque_grows, reversed_deque_grows, deque_at_a_break, sums,
+    calls_of_an_iterator,
 ]  # fmt: skip
 
 

@@ -130,6 +130,7 @@ def make_weakref(tx: SymbolicFrame, target: Var, *callback: Var) -> Var | None:
     if not cls.__weakrefoffset__:
         message = f"cannot create weak reference to '{cls.__name__}' object"
         tx.trace.raise_exception(TypeError, message)
+    tx.trace.refers_weakly = True
     return WeakRefVar(target)
 
 

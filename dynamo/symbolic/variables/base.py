@@ -178,11 +178,14 @@ class Var:
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
         """All items of `iter(self)`, which is exhausted by it."""
-        iterator = self.iterate(tx)
+        return self.iterate(tx).remaining_items(tx)
+
+    def remaining_items(self, tx: SymbolicFrame) -> list[Var]:
+        """All items that an iterator still gives; it is not asked for an iterator again."""
         items: list[Var] = []
         while True:
             try:
-                items.append(iterator.next_item(tx))
+                items.append(self.next_item(tx))
             except ObservedException as error:
                 if issubclass(error.value.python_type(), StopIteration):
                     return items

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 class WeakRefVar(Var):
     """A `weakref.ref`; target: its object, None where it has died."""
 
-    def __init__(self, target: Var | None, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.target = target
+    def __init__(self, target: Var | None) -> None:
+        super().__init__()
+        self._target = target
+
+    @property
+    def target(self) -> Var | None:
+        return self._target
 
     def describe(self) -> str:
         return f"a weak reference to {self.target!r}"
@@ -38,7 +42,7 @@ class WeakRefVar(Var):
         return True
 
     def children(self) -> Iterable[Var]:
-        return () if self.target is None else (self.target,)
+        return () if self._target is None else (self._target,)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args or kwargs:
@@ -73,13 +77,27 @@ class WeakRefVar(Var):
         raise Break("attribute_unknown", f"{name} of {self!r}")
 
 
+class OutsideWeakRefVar(WeakRefVar):
+    """An existing reference; like the real one it does not keep its object."""
+
+    def __init__(self, trace: Trace, value: weakref.ref[Any], source: Source) -> None:
+        super().__init__(None)
+        self.source = source
+        self._trace, self._value = trace, value
+
+    @property
+    def target(self) -> Var | None:
+        value = self._value()
+        if value is None:
+            return None
+        assert self.source is not None
+        return self._trace.wrap(value, WeakRefSource(self.source))
+
+
 @wraps(weakref.ref)
 def wrap_weakref(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing reference."""
     assert source is not None
     trace.guard("TYPE", source, weakref.ref)
-    target = value()
-    trace.guard("WEAKREF_ALIVE", source, target is not None)
-    if target is None:
-        return WeakRefVar(None, source)
-    return WeakRefVar(trace.wrap(target, WeakRefSource(source)), source)
+    trace.guard("WEAKREF_ALIVE", source, value() is not None)
+    return OutsideWeakRefVar(trace, value, source)

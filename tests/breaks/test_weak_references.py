@@ -1,0 +1,130 @@
+"""Weak references over graph breaks: an object lives as long as a local of eager would hold it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+LOG: list[Any] = []
+
+
+class Item:
+    pass
+
+
+def called_when_dead(reference: Any) -> None:
+    LOG.append("dead")
+
+
+def plain() -> Any:
+    item = Item()
+    reference = weakref.ref(item)
+    alive = reference() is item
+    del item
+    return alive, reference() is None
+
+
+def over_a_break() -> Any:
+    item = Item()
+    reference = weakref.ref(item)
+    dynamo.graph_break()
+    alive = reference() is not None
+    dynamo.graph_break()
+    item = None  # type: ignore[assignment]
+    return alive, reference() is None
+
+
+def made_in_a_call() -> Any:
+    def make() -> Any:
+        item = Item()
+        dynamo.graph_break()
+        return weakref.ref(item)
+
+    return make()() is None
+
+
+def keys() -> Any:
+    item, table = Item(), weakref.WeakKeyDictionary()  # type: ignore[var-annotated]
+    table[item] = 1
+    count = len(table)
+    del item
+    return count, len(table)
+
+
+def values() -> Any:
+    item, table = Item(), weakref.WeakValueDictionary()  # type: ignore[var-annotated]
+    table["k"] = item
+    count = len(table)
+    item = None  # type: ignore[assignment]
+    return count, len(table), list(table)
+
+
+def members() -> Any:
+    item = Item()
+    group = weakref.WeakSet([item])
+    count = len(group)
+    item = None  # type: ignore[assignment]
+    return count, len(group)
+
+
+def with_a_callback() -> Any:
+    item = Item()
+    reference = weakref.ref(item, called_when_dead)
+    LOG.append("made")
+    del item
+    LOG.append("let go")
+    return reference() is None
+
+
+def finalized() -> Any:
+    item = Item()
+    weakref.finalize(item, LOG.append, "final")
+    LOG.append("made")
+    del item
+    LOG.append("let go")
+
+
+def in_a_cycle() -> Any:
+    item = Item()
+    item.own = item  # type: ignore[attr-defined]
+    reference = weakref.ref(item)
+    del item
+    gc.collect()
+    return reference() is None
+
+
+def in_a_list() -> Any:
+    items = [Item()]
+    reference = weakref.ref(items[0])
+    items.clear()
+    return reference() is None
+
+
+def through_a_proxy() -> Any:
+    item = Item()
+    proxy = weakref.proxy(item)
+    proxy.z = 4
+    return item.z, weakref.getweakrefcount(item)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("program", [
+    plain, over_a_break, made_in_a_call, keys, values, members, with_a_callback, finalized,
+    in_a_cycle, in_a_list, through_a_proxy,
+])  # fmt: skip
+def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        y = x * 2
+        return y + 1, program()
+
+    found = []
+    for call in (f, dynamo.compile(f, backend="eager")):
+        LOG.clear()
+        found.append((call(torch.ones(1))[1], list(LOG)))
+    assert found[0] == found[1]
