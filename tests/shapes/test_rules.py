@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import dynamo
 from dynamo.shapes.fake import FakeWorld
 
 aten = torch.ops.aten
@@ -378,3 +381,36 @@ def test_measured_rules_raise_what_eager_raises() -> None:
     with pytest.raises(RuntimeError) as ours:
         facts_by_rule(aten.scatter.src, args, {})
     assert str(eager.value) == str(ours.value)
+
+
+def queries() -> list[torch.Tensor]:
+    """Queries in all orders of the axes that the kernel takes, with each set of them expanded."""
+    size, found = (2, 3, 5, 8), []
+    for order in itertools.permutations(range(3)):
+        for spread_axes in itertools.product((False, True), repeat=3):
+            stored = [1 if spread_axes[axis] else size[axis] for axis in order]
+            back = [order.index(axis) for axis in range(3)]
+            found.append(torch.randn(*stored, 8).permute(*back, 3).expand(size))
+            found.append(torch.randn(*stored, 16)[..., :8].permute(*back, 3).expand(size))
+    return found
+
+
+def test_attention_of_queries_in_all_layouts() -> None:
+    op = aten._scaled_dot_product_flash_attention_for_cpu.default
+    key = torch.randn(2, 3, 4, 8)
+    for query in queries():
+        assert facts_by_rule(op, (query, key, key), {}) == describe(op(query, key, key)), query.stride()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_gradients_of_an_attention_with_queries_that_all_rows_share(backend: str) -> None:
+    def attend(query: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        shared = query.expand(*states.shape[:-2], -1, -1)
+        first, *_, last = F.scaled_dot_product_attention(shared, states, states).unbind(-2)
+        return first.sin() * last
+
+    query = torch.randn(3, 8, requires_grad=True)
+    states = torch.randn(2, 5, 4, 8, requires_grad=True)
+    compiled = dynamo.compile(attend, backend=backend)
+    found, wanted = (torch.autograd.grad(f(query, states).sum(), (query, states)) for f in (compiled, attend))
+    torch.testing.assert_close(found, wanted)

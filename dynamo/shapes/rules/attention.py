@@ -25,8 +25,7 @@ def _flash_attention_cpu(
     # for torch's own rule; that of torch 2.11 takes the sums of float64 for float32
     if 1 in query.size and query.dtype is not torch.float64:
         return None
-    order = sorted(range(4), key=lambda axis: (-query.stride[axis], axis))
-    stride, sums_stride = _attention_strides(func, query.size, order)
+    stride, sums_stride = _attention_strides(func, query.size, query.stride)
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     return Several(
         tuple,
@@ -38,14 +37,17 @@ def _flash_attention_cpu(
 
 
 def _attention_strides(
-    func: Any, size: tuple[int, ...], order: list[int]
+    func: Any, size: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Strides of both results for a query whose axes lie in `order`. It differs between versions of
-    torch how they follow the query, so the real kernel is asked with a small one."""
+    """Strides of both results for a query of these strides. It differs between versions of torch
+    how they follow the query, so the real kernel is asked with a small one, whose axes lie in the
+    same order and are expanded (stride 0) where the query's are."""
     small = (2, 3, 4, 8)
+    order = sorted(range(4), key=lambda axis: (-strides[axis], axis))
     back = [order.index(axis) for axis in range(4)]
     with torch.no_grad(), torch._C._DisableTorchDispatch():
-        query = torch.zeros([small[axis] for axis in order]).permute(back)
+        stored = [small[axis] if strides[axis] else 1 for axis in order]
+        query = torch.zeros(stored).permute(back).expand(small)
         results = func(query, query, query)[:2]
 
     def scaled(result: torch.Tensor) -> tuple[int, ...]:
