@@ -29,7 +29,7 @@ from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from dynamo.base.cuts import has_cuts
 from inductor import cpu, cuda, metrics
-from inductor.codegen.bind import Binder, where_it_holds
+from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
@@ -334,7 +334,8 @@ def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) 
             binder = Binder(spec, symbols.sizes)
             holds, bind = binder.holds, lambda key: cpu.launch(path, binder.bind(key))
     tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
-    return Variant(holds, bind, tuple(symbols.sources), tensors)
+    broken = functools.partial(broken_assumption, symbols.sizes)
+    return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
 
 
 def _open_for_gpu(

@@ -38,9 +38,10 @@ MOST_KNOWN = 4096
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
     """Compiled code for all sizes at which its assumptions hold. bind: makes a callable for the
-    values of the symbols. tensors: inputs that are some."""
+    values of the symbols. tensors: inputs that are some. broken: the assumption that fails."""
 
     holds: Check
+    broken: Callable[[tuple[int, ...]], str]
     bind: Callable[[tuple[int, ...]], Compiled]
     sources: tuple[Source, ...]
     tensors: tuple[int, ...]
@@ -91,12 +92,13 @@ class ForAllSizes:
         if len(self.variants) == MOST_VARIANTS:
             log.emit(lambda: f"a graph has {MOST_VARIANTS} variants; for {key} it runs as ATen")
             return None
-        log.emit(lambda: f"a graph is compiled once more, for {key}: an assumption does not hold")
+        why = self.variants[-1].broken(key)
+        log.emit(lambda: f"a graph is compiled once more, for {key}: {why} does not hold")
         try:
             variant = self.context.run(self.compile_for, key)
         except Unsupported as refusal:
-            why = refusal.reason
-            log.emit(lambda: f"a graph runs as ATen operators for {key}: {why}")
+            reason = refusal.reason
+            log.emit(lambda: f"a graph runs as ATen operators for {key}: {reason}")
             return None
         self.variants.append(variant)
         return variant if variant.holds(*key) else None

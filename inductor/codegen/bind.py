@@ -65,6 +65,12 @@ def where_it_holds(sizes: Sizes) -> Callable[..., bool]:
     return holds
 
 
+def broken_assumption(sizes: Sizes, values: Sequence[int]) -> str:
+    """The first assumption that does not hold at these values; "" where all do."""
+    scope = dict(zip(sizes.symbols, values, strict=True))
+    return next((text for text in sizes.assumptions if not _compiled(text, scope)), "")
+
+
 def _compiled(text: str, constants: dict[str, Any]) -> Any:
     return eval(text, {**FUNCTIONS, **constants})  # noqa: S307
 

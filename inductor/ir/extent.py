@@ -36,12 +36,14 @@ class Sizes:
     """The symbols of one compile and what was assumed about them.
 
     symbols: their names; hints and low: value and least value (None: there is none) of each unit.
+    divisions: numerator and divisor of the units that are quotients by a number.
     assumptions: Python expressions over the symbols, in the order in which they were made.
     """
 
     symbols: list[str] = field(default_factory=list)
     hints: dict[str, int] = field(default_factory=dict)
     low: dict[str, int | None] = field(default_factory=dict)
+    divisions: dict[str, tuple[Terms, int]] = field(default_factory=dict)
     assumptions: dict[str, None] = field(default_factory=dict)
     _bounds: dict[Terms, int | None] = field(default_factory=dict)
 
@@ -114,7 +116,23 @@ class Sizes:
             for rest, number in parts.items():
                 _add(shifted, rest, number)
         constant = shifted.pop((), 0)
-        return constant if all(number >= 0 for number in shifted.values()) else None
+        if all(number >= 0 for number in shifted.values()):
+            return constant
+        less = self._less_quotient(terms)
+        return None if less is None else self.lower_bound(less)
+
+    def _less_quotient(self, terms: Terms) -> Terms | None:
+        """Terms that are never above these: for one quotient that is subtracted,
+        `divisor * quotient <= numerator`."""
+        for monomial, factor in terms:
+            numerator, divisor = self.divisions.get(monomial[0] if monomial else "", ((), 0))
+            if divisor and len(monomial) == 1 and factor < 0 and factor % divisor == 0:
+                found = dict(terms)
+                del found[monomial]
+                for part, number in numerator:
+                    _add(found, part, number * (factor // divisor))
+                return tuple(sorted(item for item in found.items() if item[1]))
+        return None
 
 
 class Extent(Number):
@@ -386,6 +404,8 @@ def _divide(sizes: Sizes, value: int, divisor: int) -> tuple[int, int]:
     least = sizes.lower_bound(terms_of(rest))
     low = None if least is None else least // divisor if type(divisor) is int else min(least, 0)
     whole = sizes.unit(f"k_floordiv_index({rest}, {divisor})", hints[0], low)
+    if type(divisor) is int:
+        sizes.divisions[str(whole)] = (terms_of(rest), divisor)
     return quotient + whole, sizes.unit(f"k_mod_index({rest}, {divisor})", hints[1], 0)
 
 

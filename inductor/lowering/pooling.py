@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import Ops, Value
+from inductor.ir.extent import surely_less
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import layout_of
 from inductor.lowering.registry import Call, lowering
@@ -38,9 +39,9 @@ def _window(
         mask = None
         for index, extent in ((h, height), (w, width)):
             tests = []
-            if index.low < 0:
+            if not surely_less(-1, index.low):
                 tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
-            if index.high >= extent:
+            if not surely_less(index.high, extent):
                 tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
             for test in tests:
                 mask = test if mask is None else ops.bitwise_and(mask, test)

@@ -44,7 +44,7 @@ def compile_variant(module, hints) -> Variant:
     texts.append(made.text)
     load = cuda.load(made.text, graph, False)
     tensors = tuple(n for n, buffer in enumerate(graph.inputs) if buffer is not None)
-    return Variant(where_it_holds(symbols.sizes), lambda key: load(*key), tuple(symbols.sources), tensors)
+    return Variant(where_it_holds(symbols.sizes), lambda key: "", lambda key: load(*key), tuple(symbols.sources), tensors)
 
 
 def compile_module(module):
