@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import IndexFault, Ops, Value
+from inductor.ir.extent import surely_less
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -94,9 +95,9 @@ def constant_pad_nd(call: Call, x: Tensor, pad: Sequence[int], value: Any = 0) -
         moved = tuple(index - before.get(a, 0) for a, index in enumerate(indices))
         for axis, index in enumerate(moved):
             tests = []
-            if before.get(axis, 0) > 0:
+            if not surely_less(before.get(axis, 0), 1):
                 tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
-            if after.get(axis, 0) > 0:
+            if not surely_less(after.get(axis, 0), 1):
                 tests.append(ops.lt(ops.index_expr(index), ops.index_expr(x.size[axis])))
             for test in tests:
                 mask = test if mask is None else ops.bitwise_and(mask, test)

@@ -99,12 +99,28 @@ def positions(mask: Tensor, x: Tensor) -> Any:
     return x[at] * 2, at.shape[0]
 
 
+def blocks(x: Tensor) -> Tensor:
+    """Attention inside of 4 x 4 blocks."""
+    n, height, width, channels = x.shape
+    below, beside = -height % 4, -width % 4
+    wide = F.pad(x, (0, 0, 0, beside, 0, below))
+    rows, columns = (height + below) // 4, (width + beside) // 4
+    parts = wide.view(n, rows, 4, columns, 4, channels).transpose(2, 3).reshape(-1, 16, channels)
+    found = F.scaled_dot_product_attention(parts, parts, parts)
+    found = found.view(n, rows, columns, 4, 4, channels).transpose(2, 3)
+    return found.reshape(wide.shape)[:, :height, :width]
+
+
 MOST = 8  # what fixes a size is compiled for each, up to the limit: linspace, triu_indices
 NUMBERS = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
 CONVOLUTION = nn.Sequential(nn.Conv1d(3, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv1d(4, 2, 3))
 PYRAMID = nn.Sequential(
     nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True),
     nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2),
+).eval()  # fmt: skip
+STRIDES = nn.Sequential(
+    nn.Conv2d(1, 3, 7, 2, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+    nn.Conv2d(3, 4, 3, 2, 1), nn.AvgPool2d(2, 2, 1), nn.Flatten(2),
 ).eval()  # fmt: skip
 RECURRENT = nn.GRU(4, 5, batch_first=True)
 
@@ -125,7 +141,7 @@ CASES: dict[str, Case] = {
         torch.randn(6, 4, dtype=torch.float64)], 4),
     "attention": Case(attention, rows),
     "rotary": Case(rotary, rows),
-    "padded": Case(padded, rows, 4),  # one block or more, with and without a rest
+    "padded": Case(padded, rows),
     "ragged": Case(ragged, lambda n: [[torch.randn(n), torch.randn(n + 2), torch.randn(5)]], 4),
     "cat of two": Case(lambda x, y: torch.cat([x, y, x[:1]]).cumsum(0), lambda n: [
         torch.randn(n, 3), torch.randn(2 * n + 1, 3)]),
@@ -140,17 +156,20 @@ CASES: dict[str, Case] = {
     "interleave by counts": Case(lambda x, counts: x.repeat_interleave(counts, 0) * 2, lambda n: [
         torch.randn(n, 3), torch.randint(0, 4, (n,))], 3, NUMBERS),
     "topk": Case(lambda x: x.topk(x.shape[0] // 2, 0), rows),
-    "boxes": Case(boxes, lambda n: [torch.randn(n)], 3),
+    "boxes": Case(boxes, lambda n: [torch.randn(n)], 3),  # the half of two is one
     "convolution": Case(CONVOLUTION, lambda n: [torch.randn(2, 3, 2 * n + 4)]),
-    "pyramid": Case(PYRAMID, lambda n: [torch.randn(2, 1, n + 2, 2 * n + 3)], 3),
+    "pyramid": Case(PYRAMID, lambda n: [torch.randn(2, 1, n + 2, 2 * n + 3)]),
+    "strides": Case(STRIDES, lambda n: [torch.randn(2, 1, n + 8, 2 * n + 7)]),
+    "blocks of an image": Case(blocks, lambda n: [torch.randn(2, n + 4, 2 * n + 3, 8)]),
     "recurrent": Case(lambda x: RECURRENT(x)[0][:, -1], lambda n: [torch.randn(n, 3, 4)]),
     "bags": Case(lambda at, table, offsets: F.embedding_bag(at, table, offsets), lambda n: [
         torch.randint(5, (3 * n,)), torch.randn(5, 4), torch.arange(n) * 2]),
     "pairs": Case(pairs, rows, MOST),
-    "nonzero": Case(positions, lambda n: [torch.rand(n) > 0.5, torch.randn(n, 2)], 3, NUMBERS),
+    "nonzero": Case(positions, lambda n: [
+        torch.rand(n) > 0.5, torch.randn(n, 2)], 3, NUMBERS),  # none, one, more
     "item": Case(sliced, lambda n: [torch.randn(70, 2), torch.tensor(n)], 3, NUMBERS),
     "batch of images": Case(lambda x: F.interpolate(F.avg_pool2d(x, 2), size=x.shape[-2:], mode="bilinear"),
-                            lambda n: [torch.randn(2, 1, n, n + 1)], 4),
+                            lambda n: [torch.randn(2, 1, n, n + 1)], 4),  # (1, 1), (1, 2), more
     "loss": Case(lambda x, y: F.cross_entropy(x.flatten(0, 1), y.flatten(), ignore_index=0), lambda n: [
         torch.randn(3, n, 5), torch.randint(5, (3, n))]),
     "heads": Case(lambda x: x.view(x.shape[0], x.shape[1], 2, -1).transpose(1, 2).reshape(

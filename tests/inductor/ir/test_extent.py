@@ -111,3 +111,13 @@ def test_a_number_without_bounds_proves_nothing() -> None:
     assert step > 0 and list(sizes.assumptions) == ["k0 > 0"]
     with pytest.raises(ValueError, match="not positive"):
         sizes.symbol(hint=4, low=2) // (step - 3)
+
+
+def test_a_quotient_times_its_divisor_is_not_above_the_number() -> None:
+    sizes = Sizes()
+    n = sizes.symbol(hint=17, low=2)
+    windows, rest = n // 2, -n % 4
+    assert surely_less(2 * windows - 1, n) and surely_less(4 * ((n + rest) // 4), n + rest + 1)
+    assert not surely_less(2 * windows, n) and not surely_less(n, 2 * windows + 1)
+    assert not surely_less(3 * windows, n + 1) and not surely_less(-2 * windows, -n)
+    assert not sizes.assumptions
