@@ -74,7 +74,83 @@ def judges(x: Tensor, log: list[Any]) -> Any:
     return choice.log_prob(action) + choice.entropy(), divergence.sum()
 
 
-PROGRAMS: list[Program] = [asserts, a_written_test, catches, draws, indexes, judges]
+class Block:
+    """A context that tells how it is left; it may swallow the error."""
+
+    def __init__(self, log: list[Any], swallows: bool) -> None:
+        self.log, self.swallows = log, swallows
+
+    def __enter__(self) -> Block:
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        self.log.append(("exit", kind and kind.__name__, error and error.args))
+        return self.swallows
+
+
+def leaves_blocks(x: Tensor, log: list[Any]) -> Any:
+    with Block(log, True), Block(log, False):
+        if (x < -1.5).any():
+            raise KeyError("swallowed")
+        log.append("inside")
+    return x + 1
+
+
+def chains(x: Tensor, log: list[Any]) -> Any:
+    try:
+        try:
+            assert (x > -1.5).all()
+        finally:
+            log.append("cleanup")
+            if x.min() < -3:
+                raise KeyError("in the cleanup")
+    except KeyError as error:
+        error.add_note("seen")
+        return error.args, str(error.__context__), error.__notes__
+    return x.cos()
+
+
+def from_a_generator(x: Tensor, log: list[Any]) -> Any:
+    def parts() -> Any:
+        for i in range(3):
+            y = x * i
+            if (y < -1.5).any():
+                raise ValueError(i)
+            log.append(i)
+            yield y
+
+    return sum(parts())
+
+
+def in_a_loop(x: Tensor, log: list[Any]) -> Any:
+    kept = []
+    for i in range(3):
+        try:
+            if (x * i < -1.5).any():
+                raise IndexError(i)
+            kept.append(i)
+        except IndexError as error:
+            kept.append(error.args)
+            continue
+        finally:
+            log.append(i)
+    return kept, x.sin()
+
+
+def takes_items(x: Tensor, log: list[Any]) -> Any:
+    log.append(iter([1, 2, 3]))
+    items = log.pop()
+    next(items)
+    if x.min() < -1.5:
+        raise ValueError(next(items))
+    return list(items), x + 1
+
+
+PROGRAMS: list[Program] = [
+    asserts, a_written_test, catches, draws, indexes, judges, leaves_blocks, chains, from_a_generator,
+    in_a_loop, takes_items,
+]
 GOOD, BAD = torch.rand(4, generator=torch.Generator().manual_seed(1)) + 0.1, torch.tensor([0.5, -2.0, 1.0, -0.2])
 
 
@@ -169,3 +245,28 @@ def test_new_pairs_of_distributions() -> None:
         distributions.kl._KL_REGISTRY.clear()
         distributions.kl._KL_REGISTRY.update(registry)
         distributions.kl._KL_MEMOIZE.clear()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_zero_grad_is_part_of_a_graph(kind: type[torch.optim.Optimizer]) -> None:
+    outcomes = []
+    for compiled in (False, True):
+        torch.manual_seed(2)
+        model = nn.Linear(4, 2)
+        optimizer = kind(model.parameters(), lr=0.1)
+
+        def step(x: Tensor, model: nn.Module = model, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            forgotten = model.weight.grad is None
+            loss.backward()
+            optimizer.step()
+            return loss.detach() + forgotten
+
+        losses = [(dynamo.compile(step, backend="eager") if compiled else step)(x) for x in torch.ones(3, 2, 4)]
+        grad = model.weight.grad
+        assert grad is not None
+        outcomes.append((losses, grad.clone(), model.weight.detach().clone()))
+        if compiled:
+            assert sum(dynamo.explain(step)(torch.ones(2, 4)).breaks.values()) == 1  # backward
+    assert_same(outcomes[1], outcomes[0])
