@@ -9,13 +9,17 @@ Many groups stay one: each costs a compile of its backward.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from dynamo.aot.joint import JointGraph
+from dynamo.aot.records import Unsupported
 
+aten = torch.ops.aten
 MOST = 4
 
 
@@ -28,21 +32,31 @@ class Group:
 
 
 def find_groups(joint: JointGraph) -> tuple[Group, ...]:
-    """The groups; one of all where a gradient depends on no tangent or an input gets a history."""
+    """The groups; one of all where an input gets a history.
+
+    Errors: Unsupported where the graph does not tell which outputs lead to which inputs.
+    """
     outputs = tuple([tangent.output for tangent in joint.tangents])
     everything = (Group(outputs, tuple(range(len(joint.gradients)))),)
     written = any(
         mutation.output is not None and joint.reference.histories[mutation.input]
         for mutation in joint.mutations
     )
-    if len(outputs) == 1 or written:
+    reached = _tangents_reaching(joint)
+    results: Any = joint.module.graph.output_node().args[0]
+    met = {at: reached[node] for at, node in enumerate(results[joint.values :]) if node is not None}
+    if not met:
+        raise Unsupported("an output requires grad, and no input has a gradient")
+    if len(outputs) == 1:
         return everything
-    met = _tangents_of_gradients(joint)
-    if any(not outputs for outputs in met.values()):
+    known = all(met.values()) and not _adds_zeros(reached)
+    if not known or not frozenset(outputs) <= frozenset().union(*met.values()):
+        raise Unsupported("the derivative of an output is zero everywhere")
+    if written:
         return everything
     parts: list[tuple[set[int], list[int]]] = [({output}, []) for output in outputs]
-    for gradient, reached in met.items():
-        touched = [part for part in parts if not part[0].isdisjoint(reached)]
+    for gradient, tangents in met.items():
+        touched = [part for part in parts if not part[0].isdisjoint(tangents)]
         for outputs_of, gradients in touched[1:]:
             touched[0][0].update(outputs_of)
             touched[0][1].extend(gradients)
@@ -53,8 +67,8 @@ def find_groups(joint: JointGraph) -> tuple[Group, ...]:
     return tuple([Group(tuple(sorted(a)), tuple(sorted(b))) for a, b in parts])
 
 
-def _tangents_of_gradients(joint: JointGraph) -> dict[int, frozenset[int]]:
-    """For each gradient that there is: the outputs whose tangents it is computed from."""
+def _tangents_reaching(joint: JointGraph) -> dict[fx.Node, frozenset[int]]:
+    """For each node: the outputs whose tangents it is computed from."""
     inputs = len(joint.reference.inputs)
     placeholders = [node for node in joint.module.graph.nodes if node.op == "placeholder"]
     reached: dict[fx.Node, frozenset[int]] = {
@@ -66,6 +80,15 @@ def _tangents_of_gradients(joint: JointGraph) -> dict[int, frozenset[int]]:
         if node.op != "placeholder":
             sources = node.all_input_nodes
             reached[node] = none.union(*[reached.get(given, none) for given in sources])
-    results: Any = joint.module.graph.output_node().args[0]
-    gradients = enumerate(results[joint.values :])
-    return {at: reached[node] for at, node in gradients if isinstance(node, fx.Node)}
+    for node in placeholders[:inputs]:
+        reached[node] = none
+    return reached
+
+
+def _adds_zeros(reached: Mapping[fx.Node, frozenset[int]]) -> bool:
+    """True where a gradient has an addend of zeros that come from no tangent (`sgn`'s are such)."""
+    addends = {
+        given for node, tangents in reached.items()
+        if tangents and node.target is aten.add.Tensor for given in node.all_input_nodes
+    }  # fmt: skip
+    return any(node.target is aten.zeros.default and not reached[node] for node in addends)
