@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Several
+from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Several
 from dynamo.shapes.rules.table import shape_rule, tensors_of
 
 aten = torch.ops.aten
 _LIMIT = 1 << 26  # bytes
 
 
-def _measure(
+def measure(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
+    """What the kernel gives for zeros; None on other devices and for large arguments."""
     facts = [tensor.facts for tensor in tensors_of(args, kwargs)]
     if not facts or any(each.bits or each.device.type != "cpu" for each in facts):
         return None
@@ -41,8 +42,8 @@ def _measure(
     return Several(tuple, tuple(_fresh(cache, item) for item in result))
 
 
-def _fresh(cache: OpCache, result: torch.Tensor) -> Fresh:
-    return Fresh(cache.facts_of(result, result.device))
+def _fresh(cache: OpCache, result: torch.Tensor | None) -> Outcome:
+    return Plain(None) if result is None else Fresh(cache.facts_of(result, result.device))
 
 
 def _zeros(value: Any) -> Any:
@@ -114,7 +115,7 @@ _GROWTH: dict[Any, Callable[..., int]] = {
 }
 _INDEXED = frozenset({aten.index.Tensor, aten.index_put.default})
 
-shape_rule(*_GROWTH)(_measure)
+shape_rule(*_GROWTH)(measure)
 shape_rule(
     aten.flip.default, aten.roll.default, aten.stack.default, aten.cumprod.default,
     aten.cumsum.default, aten.sort.default, aten.sort.stable, aten.topk.default,
@@ -127,7 +128,7 @@ shape_rule(
     aten.cummin.default, aten.bucketize.Tensor, aten.searchsorted.Tensor, aten.median.default,
     aten.median.dim, aten.aminmax.default, aten.logcumsumexp.default, aten.trace.default,
     aten.unfold_backward.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
-)(_measure)  # fmt: skip
+)(measure)  # fmt: skip
 
 
 @shape_rule(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)

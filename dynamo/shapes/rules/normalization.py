@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Several, contiguous_stride
+from dynamo.shapes.rules.measured import measure
 from dynamo.shapes.rules.table import (
     common_layout,
     contiguous,
@@ -50,15 +51,9 @@ def _batch_norm(
     source = args[0].facts
     if len(source.size) < 2 or 0 in source.size or source.device.type != "cpu":
         return None
-    for parameter in args[1:5]:
-        if parameter is not None and (
-            parameter.facts.size != source.size[1:2] or parameter.facts.dtype is not source.dtype
-        ):
-            return None
-    if source.dtype not in (torch.float32, torch.float64):
-        return None
-    if 1 in source.size and source.stride != contiguous_stride(source.size):
-        return None
+    odd = 1 in source.size and source.stride != contiguous_stride(source.size)
+    if odd or source.dtype not in _FLOATS or not _vectors_fit(args[1:5], source):
+        return measure(cache, func, args, kwargs)
     training = func is aten.native_batch_norm.default and args[5]
     moments = contiguous(cache, source.size[1:2] if training else (0,), source.dtype, source.device)
     stride = suggested_stride(source)
@@ -79,10 +74,12 @@ def _vectors_fit(vectors: Any, source: Facts) -> bool:
 def _batch_norm_functional(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
-    outcome = _batch_norm(cache, aten.native_batch_norm.default, args, kwargs)
-    if not isinstance(outcome, Several) or not args[5]:
+    if not args[5] or args[3] is None or args[4] is None:
         return None
-    if args[3] is None or args[4] is None:
+    if args[0].facts.dtype not in _FLOATS:
+        return measure(cache, func, args, kwargs)
+    outcome = _batch_norm(cache, aten.native_batch_norm.default, args, kwargs)
+    if not isinstance(outcome, Several):
         return None
     vector = contiguous(cache, args[3].facts.size, args[3].facts.dtype, args[3].facts.device)
     return Several(tuple, (*outcome.items, vector, vector))
@@ -94,10 +91,11 @@ def _batch_norm_backward(
 ) -> Outcome | None:
     grad, source = args[0].facts, args[1].facts
     layout = common_layout([grad, source])
-    if layout is None or len(source.size) < 2 or grad.size != source.size:
+    if len(source.size) < 2 or 0 in source.size or grad.size != source.size:
         return None
-    if source.dtype not in _FLOATS or not _vectors_fit(args[2:7], source) or args[2] is None:
-        return None
+    fits = _vectors_fit(args[2:7], source) and args[2] is not None
+    if layout is None or source.dtype not in _FLOATS or not fits:
+        return measure(cache, func, args, kwargs)
     vector = contiguous(cache, source.size[1:2], source.dtype, source.device)
     made = laid_out(cache, source.size, source.dtype, layout, source.device)
     return wanted([made, vector, vector], args[9])
