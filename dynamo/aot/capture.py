@@ -29,7 +29,13 @@ from dynamo.aot.inplace_checks import cheap_checks
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.recorder import Recorder
 from dynamo.aot.records import AtenGraph, Mutation, SymbolTable, Unsupported
-from dynamo.aot.reference import Reference, ReferenceWorld, metadata_of, run_reference
+from dynamo.aot.reference import (
+    Reference,
+    ReferenceWorld,
+    check_example,
+    metadata_of,
+    run_reference,
+)
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake
 
@@ -60,6 +66,8 @@ def record_program(
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     """The recorded program: what its outputs are, their values, and the inputs that it writes."""
     reference = run_reference(world, gm, list(example_inputs))
+    if world.is_symbolic:
+        check_example(reference, gm, list(example_inputs))
     plan = plan_outputs(reference)
     check_views(reference, plan)
     session = Session(world, gm, reference)

@@ -15,11 +15,12 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from dynamo.aot.fakes import facts_of, is_fake, storage_key
+from dynamo.aot.fakes import facts_of, hint_of, is_fake, storage_key
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
 from dynamo.base.cuts import has_cuts
+from dynamo.base.errors import Signal
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 
@@ -242,6 +243,33 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
             for item, version in zip(inputs, versions, strict=True)
         ),
     )
+
+
+def check_example(reference: Reference, gm: fx.GraphModule, examples: list[Any]) -> None:
+    """Raises Unsupported where a run with symbolic sizes gives, for the examples' sizes, other sizes or
+    strides than a run with these: the kernels for symbolic sizes are torch's, not exact to the last."""
+    try:
+        static = run_reference(ReferenceWorld(), gm, examples)
+    except (Unsupported, Signal):
+        return
+    for node, (_, value) in reference.metadata.items():
+        if not _agree(value, static.metadata[node][1]):
+            raise Unsupported(f"{node.name} has other strides with symbolic sizes")
+
+
+def _agree(symbolic: Any, static: Any) -> bool:
+    """Whether this metadata of a symbolic run stands for that of a static one."""
+    if type(symbolic) is list and type(static) is list:
+        return len(symbolic) == len(static) and all(map(_agree, symbolic, static))
+    if type(symbolic) is not tuple or type(static) is not tuple:
+        return True
+    size, stride, dtype = symbolic
+    hints = tuple(map(hint_of, size))
+    if (hints, dtype) != (tuple(static[0]), static[2]):
+        return False
+    if 0 in hints:
+        return True
+    return all(n == 1 or hint_of(a) == b for n, a, b in zip(hints, stride, static[1], strict=True))
 
 
 def _facts(value: Any) -> Facts | None:

@@ -33,7 +33,10 @@ def make_fake(symbols: Symbols, var: TensorVar) -> Any:
     """The fake of a tensor from outside, and its guards."""
     trace, real, source = symbols.trace, var.real, var.source
     assert real is not None and source is not None
-    grad = real.grad if real.is_leaf else None
+    try:
+        grad = real.grad if real.is_leaf else None
+    except RuntimeError as error:  # a view whose base has been written in another mode
+        raise Break("tensor_not_modelled", str(error)) from error
     if grad is not None and (grad.dtype, grad.shape) != (real.dtype, real.shape):
         raise Break("tensor_not_modelled", f"the gradient of {var!r} is of another kind")
     dims = dynamic_dims(symbols, real, source)

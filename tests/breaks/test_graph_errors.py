@@ -16,6 +16,7 @@ import torch
 import dynamo
 from dynamo.codegen.prune import NOTICED
 from dynamo.symbolic.repeating import DRAWS
+from tests.common import default_dtype
 
 BREAK = "dynamo.graph_break()"
 
@@ -46,16 +47,6 @@ def managed(log: list[Any]) -> Any:
         raise
     finally:
         log.append("close")
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 ROWS = {

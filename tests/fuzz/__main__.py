@@ -6,13 +6,13 @@ DYNAMO_SUPPRESS_ERRORS is off, so that internal errors count too.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
 import traceback
 
 import dynamo
+from tests.common import fuzz_parser
 from tests.fuzz.compare import differs, shrink
 from tests.fuzz.program import Program, SeedChooser, generate
 from tests.fuzz.wide import generate_wide
@@ -29,13 +29,10 @@ def check(program: Program, backend: str) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = fuzz_parser(__doc__, "eager")
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="eager")
     parser.add_argument("--wide", action="store_true", help="draw from the constructs of wide.py, too")
     parser.add_argument("--stop", type=int, default=5, help="stop after this many differences")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after that time")
     options = parser.parse_args()
     found, done, start = 0, 0, time.perf_counter()
     for seed in range(options.seed, options.seed + options.count):

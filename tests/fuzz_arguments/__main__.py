@@ -6,13 +6,13 @@ results, under other states of torch, in eager and compiled. Prints each differe
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import warnings
 
 import dynamo
 from dynamo.base.config import config
+from tests.common import fuzz_parser
 from tests.fuzz_arguments.history import History, difference, generate, smaller
 
 
@@ -38,10 +38,7 @@ def report(history: History, backend: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="inductor")
+    parser = fuzz_parser(__doc__, "inductor", 60)
     parser.add_argument("--one", action="store_true", help="only this seed")
     options = parser.parse_args()
     if options.one:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.common import default_dtype
 from tests.fuzz_arguments.world import World
 
 
@@ -154,16 +155,6 @@ STATES: dict[str, Callable[[], Any]] = {
     "default double": lambda: default_dtype(torch.float64),
     "deterministic": lambda: deterministic(),
 }
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ def perform(world: World, call: Call, function: Callable[..., Any]) -> tuple[lis
     world.former = tensors or world.former
     why = ""
     if call.learns:
-        back, why = backward(tensors, [t for t, version in leaves if t.is_leaf or t._version == version])
+        back, why = backward(tensors, [t for t, version in leaves if is_leaf(t) or t._version == version])
         seen.append(back)
     seen += describe({"x": x, "y": y, **named_state(world, nest)}, results)
     return seen, why
@@ -129,6 +129,14 @@ def before_call(x: torch.Tensor, y: torch.Tensor, world: World) -> list[tuple[to
     """What gradients are asked of, and its version: where it is written, its new history is the graph's."""
     found = {id(t): (t, t._version) for t in (x, y, *world.net.parameters()) if learns(t)}
     return list(found.values())
+
+
+def is_leaf(x: torch.Tensor) -> bool:
+    """False also for a view that torch does not tell it of: its base has been written in another mode."""
+    try:
+        return x.is_leaf
+    except RuntimeError:
+        return False
 
 
 def learns(x: torch.Tensor) -> bool:

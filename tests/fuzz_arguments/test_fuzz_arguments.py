@@ -28,6 +28,8 @@ FOUND: dict[str, tuple[tuple[str, ...], tuple[Call, ...], bool]] = {
     "a view detached in place": (("detach_",), (replace(PLAIN, second="channels last"),), False),
     "an inference tensor is not saved": (("product", "data"), (replace(PLAIN, first="inference", second="leaf"),), False),
     "an inference view written past autograd": (("detached write", "parameters"), (replace(PLAIN, first="inference view"),), False),
+    "a view without history learns": (("requires_grad_",), (PLAIN, replace(PLAIN, first="view of no grad")), False),
+    "a view that no grad mode made is written": (("relu_",), (replace(PLAIN, first="view of no grad", state="inference mode"),), False),
     "a gradient of another dtype": (("parameters",), (replace(PLAIN, changes=("to double",)), replace(PLAIN, changes=("weight.data = new",))), False),
 }  # fmt: skip
 

@@ -5,7 +5,6 @@ Prints each difference shrunk. Programs run in child processes, so that a crash 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ import torch
 
 import dynamo
 from dynamo.base.config import config
+from tests.common import fuzz_parser
 from tests.fuzz_tensors.compare import Raised, difference, function_of, run
 from tests.fuzz_tensors.generate import generate
 from tests.fuzz_tensors.program import Program, smaller
@@ -104,10 +104,8 @@ def in_child(seeds: range, backend: str) -> Iterator[tuple[int, int]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = fuzz_parser(__doc__, "inductor")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="inductor")
     parser.add_argument("--device", default="cpu", help="where all tensors are; others than the CPU draw no random numbers")
     parser.add_argument("--one", action="store_true", help="run the seed's program in this process")
     options = parser.parse_args()
@@ -117,14 +115,14 @@ def main() -> int:
         report(options.seed, generated(options.seed), options.backend)
         return 0
     at, end, wrong, start = options.seed, options.seed + options.count, 0, time.perf_counter()
-    while at < end:
+    while at < end and time.perf_counter() - start < options.seconds:
         print(f"seed {at}", file=sys.stderr, flush=True)
         for seed, status in in_child(range(at, min(end, at + BATCH)), options.backend):
             wrong += status != 0
             if status not in (0, 1):
                 print(f"=== seed {seed}: the process ended with status {status}\n{generated(seed)}\n", flush=True)
             at = seed + 1
-    print(f"{options.count} programs, {wrong} differ, {time.perf_counter() - start:.0f} s")
+    print(f"{at - options.seed} programs, {wrong} differ, {time.perf_counter() - start:.0f} s")
     return 1 if wrong else 0
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tests.common import default_dtype
 from tests.fuzz_tensors.generate import SCOPE
 from tests.fuzz_tensors.inputs import Made, make_inputs
 from tests.fuzz_tensors.program import Program
@@ -95,6 +96,7 @@ def observe(
         outcome.facts.append((f"input {name} was written", x._version != version))
     named += [(f"output {n} {name}", x) for n, (name, x) in enumerate(zip(program.outputs, outputs, strict=True))]
     described(named, outcome)
+    named = [(name, torch.tensor(x, dtype=torch.float32) if isinstance(x, float) else x) for name, x in named]
     outcome.values += [(name, copied(x)) for name, x in named if isinstance(x, torch.Tensor)]
     if program.around != "torch.inference_mode()":
         backward([x for _, x in named], made.leaves, outcome)
@@ -110,7 +112,7 @@ def described(named: list[tuple[str, Any]], outcome: Outcome) -> None:
     objects: dict[int, str] = {}
     for name, x in named:
         if not isinstance(x, torch.Tensor):
-            outcome.facts.append((name, (type(x).__name__, repr(x))))
+            outcome.facts.append((name, (type(x).__name__, "" if isinstance(x, float) else repr(x))))
             continue
         strides = tuple(step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1) if x.numel() else ()
         outcome.facts += [
@@ -219,11 +221,8 @@ def exact_values(program: Program, call: int) -> dict[str, torch.Tensor]:
     source = program.source()
     for pattern, name in EXACT_NAMES:
         source = pattern.sub(name, source)
-    torch.set_default_dtype(torch.float64)
-    try:
+    with default_dtype(torch.float64):
         return dict(run(program, function_of(source), call, exact=True).values)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def unstable(program: Program, call: int, name: str, want: torch.Tensor, got: torch.Tensor) -> bool:

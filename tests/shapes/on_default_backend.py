@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import dynamo
+from tests.common import default_dtype
 from tests.shapes.more_operators import MORE
 from tests.shapes.operators import OPERATORS
 
@@ -37,14 +38,9 @@ DIFFERENTIABLE = [name for name in ALL if name not in NO_GRADIENTS]
 @contextlib.contextmanager
 def world(dtype: torch.dtype) -> Iterator[None]:
     """Tensors that operators make for themselves have this dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with warnings.catch_warnings(), dynamo.config.patch(suppress_errors=False):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(dtype), warnings.catch_warnings(), dynamo.config.patch(suppress_errors=False):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def program_of(operators: Sequence[Operator]) -> Callable[[torch.Tensor], list[Any]]:

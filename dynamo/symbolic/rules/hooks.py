@@ -127,10 +127,12 @@ def requires_grad(tx: SymbolicFrame, var: TensorVar, *args: Var, **kwargs: Var) 
 
 
 def set_requires_grad(tx: SymbolicFrame, var: TensorVar, flag: Var) -> Var:
-    """`var.requires_grad_(flag)`."""
+    """`var.requires_grad_(flag)`. A view that no-grad mode made of what requires grad says that it is such
+    a leaf before it is one, and no guard knows views from outside."""
     trace = tx.trace
     trace.guard_history(var)
-    if var.fake.requires_grad is flag.as_constant():
+    known = var.source is None or var.cls is not torch.Tensor or not var.fake.is_leaf
+    if var.fake.requires_grad is flag.as_constant() and (known or not var.fake.requires_grad):
         return var
     if type(flag.as_constant()) is not bool:
         raise Break("argument_mismatch", f"requires_grad_({flag!r})")

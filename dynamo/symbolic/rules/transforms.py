@@ -311,12 +311,12 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 
 @rule(torch.Tensor.requires_grad_)
 def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
-    """On a tensor with a level, or without effect; else a leaf would be made inside of a graph."""
-    flag = next(iter((*args, *kwargs.values())), ConstVar(True)).truth(tx)
-    if isinstance(var, TensorVar) and var.fake.requires_grad is flag:
-        return var
+    """Inside of a transform: on a tensor with a level, or without effect."""
     if not torch_functions.in_transform() or not isinstance(var, TensorVar):
         return None
+    flag = next(iter((*args, *kwargs.values())), ConstVar(True)).truth(tx)
+    if var.fake.requires_grad is flag:
+        return var
     if not is_wrapped(var.fake):
         return None
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
