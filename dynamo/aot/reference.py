@@ -246,8 +246,8 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
 
 
 def check_example(reference: Reference, gm: fx.GraphModule, examples: list[Any]) -> None:
-    """Raises Unsupported where a run with symbolic sizes gives, for the examples' sizes, other sizes or
-    strides than a run with these: the kernels for symbolic sizes are torch's, not exact to the last."""
+    """Raises Unsupported where a run with symbolic sizes gives other sizes or strides than one with
+    the examples' own: it runs torch's meta kernels, which are not exact (broadcasts)."""
     try:
         static = run_reference(ReferenceWorld(), gm, examples)
     except (Unsupported, Signal):

@@ -127,8 +127,8 @@ def requires_grad(tx: SymbolicFrame, var: TensorVar, *args: Var, **kwargs: Var) 
 
 
 def set_requires_grad(tx: SymbolicFrame, var: TensorVar, flag: Var) -> Var:
-    """`var.requires_grad_(flag)`. A view that no-grad mode made of what requires grad says that it is such
-    a leaf before it is one, and no guard knows views from outside."""
+    """`var.requires_grad_(flag)`. A view that no-grad mode made says that it is a leaf with a
+    gradient before it is one, and no guard knows views from outside."""
     trace = tx.trace
     trace.guard_history(var)
     known = var.source is None or var.cls is not torch.Tensor or not var.fake.is_leaf
