@@ -49,10 +49,12 @@ class Entry:
     program: Program
     keepalive: Any
     note: Any
+    callee: Any
     hits: int
     valid: bool
     def __init__(
-        self, code: CodeType, program: Program, keepalive: Any = None, note: Any = None
+        self, code: CodeType, program: Program, keepalive: Any = None, note: Any = None,
+        direct: tuple[Any, int, int | tuple[int, ...]] | None = None,
     ) -> None: ...
     def invalidate(self) -> None: ...
 

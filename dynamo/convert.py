@@ -221,7 +221,7 @@ class Converter:
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
         )
         with timed("codegen"):
-            code = generate(plan, self.codes, self.continuations)
+            code, direct = generate(plan, self.codes, self.continuations)
         logs.log("bytecode").emit(
             lambda: f"new code of {frame.code.co_qualname}\n{self.codes.decode(code).listing()}",
             compile_id,
@@ -236,6 +236,7 @@ class Converter:
                 tuple(map(released, result.guards)), compile_id, frame.code,
                 outside_changes(result.effects),
                 function_modes()),
+            direct=direct,
         )
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:

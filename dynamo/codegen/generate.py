@@ -25,6 +25,7 @@ from dynamo.codegen import rebuild_iterators as rebuild_iterators
 from dynamo.codegen import rebuild_keys as rebuild_keys
 from dynamo.codegen import rebuild_random as rebuild_random
 from dynamo.codegen.continuation import STACK, Continuations, Layout
+from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.live import RECEIVER
@@ -34,7 +35,7 @@ from dynamo.codegen.release import release
 from dynamo.codegen.shown_frames import Place, call_through
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
-from dynamo.hook import call_moving
+from dynamo.hook import GRAPH_INPUTS, call_moving
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -45,7 +46,6 @@ from dynamo.symbolic.variables.numbers import is_open
 
 if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("dynamo.codegen.rebuild_arrays")
-GRAPH_INPUTS = "__graph_inputs"
 # Reading these names of the frame in the new code would not find what the program would.
 NAME_OPS = {
     "LOAD_FAST": "cannot access local variable '{}' where it is not associated with a value",
@@ -99,8 +99,10 @@ def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
     return roots
 
 
-def generate(plan: Plan, codes: CodeCache, continuations: Continuations) -> CodeType:
-    """The new code."""
+def generate(
+    plan: Plan, codes: CodeCache, continuations: Continuations
+) -> tuple[CodeType, Direct | None]:
+    """The new code, and what the hook may do in its place."""
     return Generator(plan, codes, continuations).run()
 
 
@@ -121,7 +123,7 @@ class Generator:
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
         self.leaves: list[Raw] = []  # where the program's code runs again, see `release`
 
-    def run(self) -> CodeType:
+    def run(self) -> tuple[CodeType, Direct | None]:
         emitter = self.emitter
         if self.raw.freevars:
             emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
@@ -153,7 +155,7 @@ class Generator:
                                self.plan.runs_again, self.plan.tests, self.draws.undo)
         release(self.raw, self._kept_locals(), self.leaves)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
-        return assemble(self.raw)
+        return assemble(self.raw), direct_call(self.raw)
 
     def _kept_locals(self) -> tuple[str, ...]:
         """Parameters of the program's own functions: eager holds them till the function's end."""

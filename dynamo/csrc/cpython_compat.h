@@ -86,6 +86,16 @@ static inline void frame_set_code(Frame *f, PyCodeObject *code, int arguments) {
     Py_DECREF(old);
 }
 
+/* A frame that will not run stands at its code's last instruction. */
+static inline void frame_goto_end(Frame *f) {
+    _Py_CODEUNIT *last = _PyCode_CODE(FRAME_CODE(f)) + Py_SIZE(FRAME_CODE(f)) - 1;
+#if PY_VERSION_HEX >= 0x030D0000
+    f->instr_ptr = last;
+#else
+    f->prev_instr = last;
+#endif
+}
+
 /* Gives up a frame at its start whose evaluation is skipped. On 3.11 the caller of the hook clears
  * it; later the evaluator would have, so the hook must. Such a frame was never linked, so no frame
  * object can exist for it. */
@@ -118,6 +128,20 @@ static inline void frame_drop(PyThreadState *ts, Frame *f) {
 
 /* A Python trace function (debugger, coverage) is active in the thread. */
 static inline int is_tracing(PyThreadState *ts) { return ts->c_tracefunc != NULL; }
+
+/* Frames that run are told to a debugger, a profiler or the like. */
+static inline int is_watched(PyThreadState *ts) {
+#if PY_VERSION_HEX >= 0x030C0000
+    uint64_t first, last; /* a byte for each kind of event */
+    const char *tools = (const char *)&ts->interp->monitors;
+    memcpy(&first, tools, sizeof first);
+    memcpy(&last, tools + sizeof ts->interp->monitors - sizeof last, sizeof last);
+    if (first | last) {
+        return 1;
+    }
+#endif
+    return ts->c_tracefunc != NULL || ts->c_profilefunc != NULL;
+}
 
 /* From 3.12 on a hooked call also counts against the limit of C recursion, which is lower than
  * Python's own; these give the difference back while the depth is moderate. */

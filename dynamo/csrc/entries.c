@@ -194,6 +194,58 @@ PyObject *list_entries(RegionState *state) {
     return list;
 }
 
+/* -- guards ----------------------------------------------------------------------------------- */
+
+int count_arguments(PyCodeObject *code) {
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+/* Gives the hit a reference to the entry where its guards hold. */
+int check_guards(Entry *entry, const Start *start, Hit *hit) {
+    GuardScope scope = {start->slots,    entry->local_index, start->globals,
+                        start->builtins, start->closure,     entry->cell_index};
+    hit->entry = (Entry *)Py_NewRef(entry);
+    hit->inputs = NULL;
+    int held = program_run(entry->program, &scope, &hit->inputs,
+                           entry->callee ? hit->items + 1 : NULL);
+    if (held != 1) {
+        Py_CLEAR(hit->entry);
+    }
+    return held;
+}
+
+int find_entry(RegionState *state, const Start *start, Hit *hit, int direct) {
+    for (int attempt = 0; attempt < 4; attempt++) {
+        unsigned generation = state->generation;
+        for (Py_ssize_t i = 0; i < state->count; i++) {
+            Entry *entry = state->entries[i];
+            if (direct && entry->callee == NULL) {
+                return 0;
+            }
+            int held = check_guards(entry, start, hit);
+            if (held == 1) {
+                if (i > 0 && generation == state->generation) {
+                    memmove(state->entries + 1, state->entries, i * sizeof(Entry *));
+                    state->entries[0] = entry;
+                }
+                entry->hits++;
+                return 1;
+            }
+            if (held < 0) {
+                return -1;
+            }
+            if (generation != state->generation) {
+                break;
+            }
+        }
+        if (generation == state->generation) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
 /* -- the Entry type ------------------------------------------------------------------------ */
 
 static int *resolve_names(PyObject *names, PyObject *table, const char *what) {
@@ -216,10 +268,10 @@ static int *resolve_names(PyObject *names, PyObject *table, const char *what) {
 static void entry_lost(void *entry) { remove_entry((Entry *)entry); }
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"code", "program", "keepalive", "note", NULL};
-    PyObject *code, *program, *keepalive = Py_None, *note = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|OO", keywords, &PyCode_Type, &code,
-                                     &Program_Type, &program, &keepalive, &note)) {
+    static char *keywords[] = {"code", "program", "keepalive", "note", "direct", NULL};
+    PyObject *code, *program, *keepalive = Py_None, *note = Py_None, *direct = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|OOO", keywords, &PyCode_Type, &code,
+                                     &Program_Type, &program, &keepalive, &note, &direct)) {
         return NULL;
     }
     if (((PyCodeObject *)code)->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
@@ -262,6 +314,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_XDECREF(names);
     Py_XDECREF(free_names);
     Py_XDECREF(inputs);
+    failed = failed || set_direct(entry, direct) < 0;
     if (!failed) {
         program_watch(program, entry_lost, entry);
     }
@@ -280,6 +333,7 @@ static int entry_traverse(Entry *self, visitproc visit, void *arg) {
     Py_VISIT(self->program);
     Py_VISIT(self->keepalive);
     Py_VISIT(self->note);
+    Py_VISIT(self->callee);
     return 0;
 }
 
@@ -290,6 +344,7 @@ static int entry_clear(Entry *self) {
     Py_CLEAR(self->program);
     Py_CLEAR(self->keepalive);
     Py_CLEAR(self->note);
+    Py_CLEAR(self->callee);
     Py_CLEAR(self->code);
     return 0;
 }
@@ -302,6 +357,7 @@ static void entry_dealloc(Entry *self) {
     entry_clear(self);
     PyMem_Free(self->local_index);
     PyMem_Free(self->cell_index);
+    PyMem_Free(self->picks);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -325,6 +381,8 @@ static PyMemberDef entry_members[] = {
     {"program", T_OBJECT, offsetof(Entry, program), READONLY, "Its guards."},
     {"keepalive", T_OBJECT, offsetof(Entry, keepalive), READONLY, "What must live as long."},
     {"note", T_OBJECT, offsetof(Entry, note), 0, "Anything (used by dynamo.cache)."},
+    {"callee", T_OBJECT, offsetof(Entry, callee), READONLY,
+     "What a hit calls without running the code, None where it runs the code."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often its guards held."},
     {NULL}};
 
@@ -332,7 +390,7 @@ PyTypeObject Entry_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dynamo._C.Entry",
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Entry(code, program, keepalive=None, note=None): compiled code and its guards.",
+    .tp_doc = "Entry(code, program, keepalive=None, note=None, direct=None): compiled code and guards.",
     .tp_new = entry_new,
     .tp_dealloc = (destructor)entry_dealloc,
     .tp_traverse = (traverseproc)entry_traverse,

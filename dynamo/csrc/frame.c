@@ -11,11 +11,6 @@
 
 unsigned long long hook_counts[4];
 
-static int count_arguments(PyCodeObject *code) {
-    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
-           ((code->co_flags & CO_VARKEYWORDS) != 0);
-}
-
 /* -- the frame as an object ------------------------------------------------------------------ */
 
 typedef struct {
@@ -181,47 +176,27 @@ static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObje
     return run_plain(ts, frame, 0);
 }
 
-static int run_program(Frame *frame, Entry *entry, PyObject **inputs) {
+static Start frame_start(Frame *frame) {
     PyObject *function = frame_function(frame);
-    GuardScope scope = {
-        frame->localsplus,
-        entry->local_index,
-        frame->f_globals,
-        frame->f_builtins,
+    return (Start){
+        frame->localsplus, frame->f_globals, frame->f_builtins,
         function && PyFunction_Check(function) ? PyFunction_GET_CLOSURE(function) : NULL,
-        entry->cell_index,
     };
-    return program_run(entry->program, &scope, inputs);
 }
 
-/* The entry that holds (new reference), moved to the front; NULL on a miss or error. */
-static Entry *find_entry(Frame *frame, RegionState *state, PyObject **inputs) {
-    for (int attempt = 0; attempt < 4; attempt++) {
-        unsigned generation = state->generation;
-        for (Py_ssize_t i = 0; i < state->count; i++) {
-            Entry *entry = (Entry *)Py_NewRef(state->entries[i]);
-            int held = run_program(frame, entry, inputs);
-            if (held == 1) {
-                if (i > 0 && generation == state->generation) {
-                    memmove(state->entries + 1, state->entries, i * sizeof(Entry *));
-                    state->entries[0] = entry;
-                }
-                entry->hits++;
-                return entry;
-            }
-            Py_DECREF(entry);
-            if (held < 0) {
-                return NULL;
-            }
-            if (generation != state->generation) {
-                break;
-            }
-        }
-        if (generation == state->generation) {
-            return NULL;
-        }
+/* Runs what was found for the frame; gives up the hit. */
+static PyObject *run_hit(PyThreadState *ts, Frame *frame, Hit *hit) {
+    if (hit->entry->callee == NULL) {
+        PyObject *result = run_entry(ts, frame, hit->entry, hit->inputs);
+        Py_DECREF(hit->entry);
+        return result;
     }
-    return NULL;
+    Start start = frame_start(frame);
+    Region *region = switch_region(NULL);
+    PyObject *result = call_directly(hit, &start);
+    Py_XDECREF(switch_region(region));
+    frame_drop(ts, frame);
+    return result;
 }
 
 static int check_entry(PyCodeObject *code, Entry *entry) {
@@ -274,8 +249,8 @@ static int report_defect(Region *region, PyObject *frame_state, Entry *entry) {
 static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
     hook_counts[COUNT_MISS]++;
     PyCodeObject *code = FRAME_CODE(frame);
-    PyObject *inputs = NULL, *answer = NULL;
-    Entry *entry = NULL;
+    PyObject *answer = NULL;
+    Hit hit;
     Mark mark = MARK_NONE;
     int held = 0;
     Region *current = switch_region(NULL); /* our strong reference keeps `region` alive */
@@ -287,7 +262,7 @@ static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
         goto done;
     }
     if (Py_IS_TYPE(answer, &Entry_Type)) {
-        entry = (Entry *)answer;
+        Entry *entry = (Entry *)answer;
         RegionState *state = make_state(code, region);
         if (state == NULL || check_entry(code, entry) < 0) {
             remove_entry(entry); /* where the callback has added it */
@@ -296,7 +271,8 @@ static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
         if (entry->owner == NULL && add_entry(state, entry) < 0) {
             goto done;
         }
-        held = run_program(frame, entry, &inputs);
+        Start start = frame_start(frame);
+        held = check_guards(entry, &start, &hit);
         if (held == 0) {
             report_defect(region, frame_state, entry);
         }
@@ -320,7 +296,7 @@ done:
     }
     PyObject *result;
     if (held == 1) {
-        result = run_entry(ts, frame, entry, inputs);
+        result = run_hit(ts, frame, &hit);
     } else if (mark == MARK_SKIP_RECURSIVE) {
         result = run_without_hook(ts, frame);
     } else {
@@ -374,6 +350,22 @@ PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count)
 #endif
 }
 
+/* Runs an entry whose guards hold, if there is one; not inlined, for the hit lies on the stack. */
+__attribute__((noinline)) static int run_known(PyThreadState *ts, Frame *frame, RegionState *state,
+                                               PyObject **result) {
+    Region *region = thread_region.region;
+    Start start = frame_start(frame);
+    Hit hit;
+    thread_region.region = NULL; /* Python code that a guard runs is nobody's frame */
+    int held = find_entry(state, &start, &hit, 0);
+    thread_region.region = region;
+    if (held == 1) {
+        hook_counts[COUNT_HIT]++;
+        *result = run_hit(ts, frame, &hit);
+    }
+    return held;
+}
+
 PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     if (thread_region.moved != NULL) {
         release_moved(thread_region.moved);
@@ -403,17 +395,12 @@ PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
         return run_plain(ts, frame, 0);
     }
     if (state != NULL && state->count > 0) {
-        PyObject *inputs = NULL;
-        thread_region.region = NULL; /* Python code that a guard runs is nobody's frame */
-        Entry *entry = find_entry(frame, state, &inputs);
-        thread_region.region = region;
-        if (entry != NULL) {
-            hook_counts[COUNT_HIT]++;
-            PyObject *result = run_entry(ts, frame, entry, inputs);
-            Py_DECREF(entry);
+        PyObject *result;
+        int held = run_known(ts, frame, state, &result);
+        if (held == 1) {
             return result;
         }
-        if (PyErr_Occurred()) {
+        if (held < 0) {
             frame_drop(ts, frame);
             return NULL;
         }

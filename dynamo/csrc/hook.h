@@ -29,11 +29,31 @@ typedef struct {
     PyObject *weakrefs;
     PyObject *note;
     int inputs_slot; /* fast local for the collected inputs; -1: none */
+    /* Where all that the code does is to call `callee` with the collected inputs, which gives
+     * `outputs` items: it returns the item picks[0] (pick_count -1) or a tuple of picks. */
+    PyObject *callee;
+    int outputs, pick_count, *picks;
     int *local_index;
     int *cell_index;
     RegionState *owner; /* NULL once invalid */
     unsigned long long hits;
 } Entry;
+
+/* What a frame starts with. */
+typedef struct {
+    PyObject *const *slots;
+    PyObject *globals, *builtins;
+    PyObject *closure; /* tuple or NULL */
+} Start;
+
+#define DIRECT_INPUTS 96
+
+/* An entry whose guards hold, and what they collected: for a direct entry in items[1] and on. */
+typedef struct {
+    Entry *entry;     /* strong */
+    PyObject *inputs; /* tuple or NULL */
+    PyObject *items[DIRECT_INPUTS + 1];
+} Hit;
 
 typedef enum { MARK_NONE, MARK_SKIP, MARK_SKIP_RECURSIVE } Mark;
 
@@ -90,6 +110,18 @@ int add_entry(RegionState *state, Entry *entry);
 void remove_entry(Entry *entry);
 PyObject *list_entries(RegionState *state);
 Py_ssize_t count_entries(PyCodeObject *code); /* over all regions */
+
+/* 1: *hit is an entry whose guards hold, now the first one. 0: there is none. -1: an error is set.
+ * With `direct`, no entry behind one that is not direct is looked at. */
+int find_entry(RegionState *state, const Start *start, Hit *hit, int direct);
+int check_guards(Entry *entry, const Start *start, Hit *hit);
+int count_arguments(PyCodeObject *code);
+
+/* direct.c */
+int set_direct(Entry *entry, PyObject *direct);
+PyObject *call_directly(Hit *hit, const Start *start); /* gives up the hit */
+PyObject *call_without_frame(Region *region, PyObject *function, PyObject *const *args,
+                             size_t flags, PyObject *kwnames, int *done);
 
 /* regions.c */
 Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */

@@ -33,7 +33,13 @@ void release(std::vector<PyObject *> &owned) {
 }
 
 // What comes of a run whose guards hold: 1, or -1 with an error set.
-int take_inputs(Program *program, const Run &run, PyObject **inputs) {
+int take_inputs(Program *program, const Run &run, PyObject **inputs, PyObject **items) {
+    if (items != nullptr) {
+        for (int at : *program->collected) {
+            *items++ = Py_NewRef(run.values[at]);
+        }
+        return 1;
+    }
     if (program->collected->empty()) {
         return 1;
     }
@@ -42,7 +48,8 @@ int take_inputs(Program *program, const Run &run, PyObject **inputs) {
 }
 
 // Runs Python code where guards need it: all values are owned, nothing is remembered.
-int run_python(Program *program, const GuardScope *scope, PyObject **inputs, int *failed) {
+int run_python(Program *program, const GuardScope *scope, PyObject **inputs, PyObject **items,
+               int *failed) {
     std::vector<PyObject *> values(program->values->size()), owned;
     bool nested = program->running;
     Run run{scope, values.data(), &owned, true};
@@ -50,7 +57,7 @@ int run_python(Program *program, const GuardScope *scope, PyObject **inputs, int
     int outcome = execute(program, run);
     program->running = nested;
     *failed = outcome >= 0 ? outcome : -1;
-    int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
+    int result = outcome == HOLDS ? take_inputs(program, run, inputs, items) : 0;
     if (outcome != HOLDS) {
         PyErr_Clear();  // a comparison that raises is a comparison that fails
     }
@@ -59,13 +66,14 @@ int run_python(Program *program, const GuardScope *scope, PyObject **inputs, int
 }
 
 // Runs once; *failed gets the instruction that failed (or -1).
-int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *failed) {
+int run_once(Program *program, const GuardScope *scope, PyObject **inputs, PyObject **items,
+             int *failed) {
     *failed = -1;
     if (program->dead) {
         return 0;
     }
     if (program->runs_python || program->running) {  // running: a guard's code came back to it
-        return run_python(program, scope, inputs, failed);
+        return run_python(program, scope, inputs, items, failed);
     }
     program->running = true;
     int garbage = hold_garbage();
@@ -82,7 +90,7 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *
     }
     program->running = false;
     *failed = outcome >= 0 ? outcome : -1;
-    int result = outcome == HOLDS ? take_inputs(program, run, inputs) : 0;
+    int result = outcome == HOLDS ? take_inputs(program, run, inputs, items) : 0;
     if (outcome != HOLDS) {
         PyErr_Clear();  // a comparison that raises is a comparison that fails
     }
@@ -90,7 +98,7 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *
     release(*program->owned);
     if (outcome == NEEDS_PYTHON) {
         program->runs_python = true;
-        return run_python(program, scope, inputs, failed);
+        return run_python(program, scope, inputs, items, failed);
     }
     return result;
 }
@@ -99,14 +107,17 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, int *
 
 extern "C" {
 
-int program_run(PyObject *self, const GuardScope *scope, PyObject **inputs) {
+int program_run(PyObject *self, const GuardScope *scope, PyObject **inputs, PyObject **items) {
     int failed;
-    return run_once((Program *)self, scope, inputs, &failed);
+    return run_once((Program *)self, scope, inputs, items, &failed);
 }
 
 PyObject *program_local_names(PyObject *self) { return ((Program *)self)->local_names; }
 PyObject *program_cell_names(PyObject *self) { return ((Program *)self)->cell_names; }
-int program_collects(PyObject *self) { return !((Program *)self)->collected->empty(); }
+Py_ssize_t program_collects(PyObject *self) {
+    return (Py_ssize_t)((Program *)self)->collected->size();
+}
+int program_runs_python(PyObject *self) { return ((Program *)self)->runs_python; }
 
 void program_watch(PyObject *self, void (*on_death)(void *), void *owner) {
     Program *program = (Program *)self;
@@ -331,7 +342,7 @@ PyObject *program_check(PyObject *object, PyObject *args) {
     GuardScope scope{slots.data(), index.data(), globals, builtins, closure, index.data()};
     PyObject *inputs = nullptr;
     int failed = -1;
-    int held = run_once(self, &scope, &inputs, &failed);
+    int held = run_once(self, &scope, &inputs, nullptr, &failed);
     Py_XDECREF(closure);
     if (held < 0) {
         return nullptr;

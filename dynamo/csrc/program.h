@@ -22,11 +22,13 @@ typedef struct {
 extern PyTypeObject Program_Type;
 
 /* 1: all guards hold, and *inputs is the tuple of collected values (new reference; NULL where
- * nothing is collected). 0: some guard fails. -1: an error is set. */
-int program_run(PyObject *program, const GuardScope *scope, PyObject **inputs);
+ * nothing is collected); with `items`, they are there instead (new references, `program_collects` of
+ * them). 0: some guard fails. -1: an error is set. */
+int program_run(PyObject *program, const GuardScope *scope, PyObject **inputs, PyObject **items);
 PyObject *program_local_names(PyObject *program); /* borrowed tuple */
 PyObject *program_cell_names(PyObject *program);  /* borrowed tuple */
-int program_collects(PyObject *program);
+Py_ssize_t program_collects(PyObject *program); /* how many values */
+int program_runs_python(PyObject *program);
 /* Calls on_death(owner) when an object dies without which the guards can never hold again. */
 void program_watch(PyObject *program, void (*on_death)(void *), void *owner);
 int program_ready(void);

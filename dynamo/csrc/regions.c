@@ -119,6 +119,13 @@ static PyObject *call_in(Region *region, PyObject *function, PyObject *const *ar
     if (all_eager) {
         region = NULL;
     }
+    if (region != NULL) {
+        int done;
+        PyObject *result = call_without_frame(region, function, args, flags, kwnames, &done);
+        if (done) {
+            return result;
+        }
+    }
     if (thread_region.region == region) {
         return PyObject_Vectorcall(function, args, flags, kwnames);
     }
