@@ -13,6 +13,9 @@
 #error "dynamo supports CPython 3.11 to 3.13"
 #endif
 
+/* What every call runs lies side by side: between two calls, torch's code drives it from the caches. */
+#define HOT __attribute__((hot))
+
 #ifdef DYNAMO_NEEDS_FRAMES
 #ifndef Py_BUILD_CORE
 #define Py_BUILD_CORE 1

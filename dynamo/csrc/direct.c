@@ -40,7 +40,7 @@ int set_direct(Entry *entry, PyObject *direct) {
 }
 
 /* What the code makes of the graph's result, which is taken. */
-static PyObject *pick(Entry *entry, PyObject *result) {
+HOT static PyObject *pick(Entry *entry, PyObject *result) {
     PyObject *items = PySequence_Fast(result, "a compiled graph returns a tuple"), *value = NULL;
     Py_DECREF(result);
     if (items == NULL) {
@@ -79,7 +79,7 @@ static void show_frame(Entry *entry, const Start *start) {
     Py_DECREF(frame);
 }
 
-PyObject *call_directly(Hit *hit, const Start *start) {
+HOT PyObject *call_directly(Hit *hit, const Start *start) {
     Entry *entry = hit->entry;
     size_t count = (size_t)program_collects(entry->program);
     PyObject *result = PyObject_Vectorcall(entry->callee, hit->items + 1,
@@ -136,7 +136,7 @@ static int bind_keywords(PyCodeObject *code, Arguments *to, PyObject *const *val
 }
 
 /* The slots that the frame would start with; 0 where CPython has to find them (or the error). */
-static int bind(PyCodeObject *code, PyObject *defaults, PyObject *self, PyObject *const *args,
+HOT static int bind(PyCodeObject *code, PyObject *defaults, PyObject *self, PyObject *const *args,
                 Py_ssize_t count, PyObject *names, Arguments *to) {
     int named = code->co_argcount + code->co_kwonlyargcount, at = 0;
     memset(to->slots, 0, (size_t)(named + 2) * sizeof(PyObject *));
@@ -182,7 +182,7 @@ static int bind(PyCodeObject *code, PyObject *defaults, PyObject *self, PyObject
 }
 
 /* A call of a compiled function from outside; *done is 0 where its frame has to be made. */
-PyObject *call_without_frame(Region *region, PyObject *function, PyObject *const *args,
+HOT PyObject *call_without_frame(Region *region, PyObject *function, PyObject *const *args,
                              size_t flags, PyObject *kwnames, int *done) {
     PyObject *self = NULL;
     *done = 0;

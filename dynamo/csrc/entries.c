@@ -59,7 +59,7 @@ int entries_init(void) {
     return 0;
 }
 
-CodeState *code_state(PyCodeObject *code, int create) {
+HOT CodeState *code_state(PyCodeObject *code, int create) {
     void *extra = NULL;
     if (CODE_GET_EXTRA((PyObject *)code, extra_index, &extra) < 0) {
         return NULL;
@@ -78,7 +78,7 @@ CodeState *code_state(PyCodeObject *code, int create) {
     return (CodeState *)extra;
 }
 
-RegionState *find_state(CodeState *state, Region *region) {
+HOT RegionState *find_state(CodeState *state, Region *region) {
     if (state == NULL) {
         return NULL;
     }
@@ -196,13 +196,13 @@ PyObject *list_entries(RegionState *state) {
 
 /* -- guards ----------------------------------------------------------------------------------- */
 
-int count_arguments(PyCodeObject *code) {
+HOT int count_arguments(PyCodeObject *code) {
     return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
            ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
 /* Gives the hit a reference to the entry where its guards hold. */
-int check_guards(Entry *entry, const Start *start, Hit *hit) {
+HOT int check_guards(Entry *entry, const Start *start, Hit *hit) {
     GuardScope scope = {start->slots,    entry->local_index, start->globals,
                         start->builtins, start->closure,     entry->cell_index};
     hit->entry = (Entry *)Py_NewRef(entry);
@@ -215,7 +215,7 @@ int check_guards(Entry *entry, const Start *start, Hit *hit) {
     return held;
 }
 
-int find_entry(RegionState *state, const Start *start, Hit *hit, int direct) {
+HOT int find_entry(RegionState *state, const Start *start, Hit *hit, int direct) {
     for (int attempt = 0; attempt < 4; attempt++) {
         unsigned generation = state->generation;
         for (Py_ssize_t i = 0; i < state->count; i++) {

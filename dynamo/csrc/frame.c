@@ -97,7 +97,7 @@ static PyObject *make_frame_state(Frame *frame) {
 
 /* -- running frames ---------------------------------------------------------------------------- */
 
-static PyObject *run_plain(PyThreadState *ts, Frame *frame, int throwflag) {
+HOT static PyObject *run_plain(PyThreadState *ts, Frame *frame, int throwflag) {
     int credit = thread_region.depth < CREDIT_DEPTH;
     thread_region.depth++;
     recursion_credit(ts, credit);
@@ -161,7 +161,7 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
 }
 
 /* Takes `inputs`; the entry stays alive through its code, which the frame holds. */
-static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
+HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
     if (!frame_resize(ts, frame, entry->code)) {
         Py_INCREF(entry);
         PyObject *result = run_by_call(ts, frame, entry, inputs);
@@ -185,7 +185,7 @@ static Start frame_start(Frame *frame) {
 }
 
 /* Runs what was found for the frame; gives up the hit. */
-static PyObject *run_hit(PyThreadState *ts, Frame *frame, Hit *hit) {
+HOT static PyObject *run_hit(PyThreadState *ts, Frame *frame, Hit *hit) {
     if (hit->entry->callee == NULL) {
         PyObject *result = run_entry(ts, frame, hit->entry, hit->inputs);
         Py_DECREF(hit->entry);
@@ -366,7 +366,7 @@ __attribute__((noinline)) static int run_known(PyThreadState *ts, Frame *frame, 
     return held;
 }
 
-PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
+HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     if (thread_region.moved != NULL) {
         release_moved(thread_region.moved);
     }

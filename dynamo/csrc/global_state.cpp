@@ -48,6 +48,10 @@ REVEAL(matmul_fields, &Context::float32_matmul_precision)
 REVEAL(reduced_fields, &Context::allow_fp16_reduction_cpu,
        &Context::allow_fp16_accumulation_cublas, &Context::allow_fp16_reduction_cublas,
        &Context::allow_bf16_reduction_cublas)
+REVEAL(dispatch_modes, &c10::impl::TorchDispatchModeTLS::stack_,
+       &c10::impl::TorchDispatchModeTLS::infra_modes_)
+REVEAL(function_fields, &at::impl::PythonTorchFunctionTLS::stack_,
+       &at::impl::PythonTorchFunctionTLS::disabled_state_)
 REVEAL(linear_fields, &Context::linalg_preferred_backend, &Context::blas_preferred_backend)
 
 // Fields side by side in one number.
@@ -93,13 +97,9 @@ struct Torch {
             "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE");
     bool (*cast_cache)() =
         find_symbol<bool (*)()>("_ZN2at8autocast25is_autocast_cache_enabledEv");
-    int64_t (*function_modes)() =
-        find_symbol<int64_t (*)()>("_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
-    const std::shared_ptr<c10::SafePyObject> &(*function_mode)(int64_t) =
-        find_symbol<const std::shared_ptr<c10::SafePyObject> &(*)(int64_t)>(
-            "_ZN2at4impl22PythonTorchFunctionTLS12get_stack_atEl");
-    int (*functions_disabled)() =
-        find_symbol<int (*)()>("_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv");
+    const at::impl::PythonTorchFunctionTLS &(*functions)() =
+        find_symbol<const at::impl::PythonTorchFunctionTLS &(*)()>(
+            "_ZN2at4impl22PythonTorchFunctionTLS9get_stateEv");
     const at::impl::SavedTensorDefaultHooksTLS &(*saved_hooks)() =
         find_symbol<const at::impl::SavedTensorDefaultHooksTLS &(*)()>(
             "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv");
@@ -118,6 +118,29 @@ struct Torch {
     }
 };
 
+// Where this thread keeps its part: asked for once in a thread, for each call into torch's libraries
+// touches memory that is cold.
+struct Places {
+    const c10::AutogradState *autograd;
+    const c10::impl::PODLocalDispatchKeySet *keys;
+    const c10::impl::TorchDispatchModeTLS *dispatch;
+    const at::impl::PythonTorchFunctionTLS *functions;      // null where it is not found
+    const at::impl::SavedTensorDefaultHooksTLS *saved;  // null where it is not found
+
+    static const Places &get() {
+        static thread_local __attribute__((tls_model("initial-exec"))) Places places{};
+        if (__builtin_expect(places.autograd == nullptr, 0)) {
+            const Torch &torch = Torch::get();
+            places.keys = &c10::impl::raw_local_dispatch_key_set;
+            places.dispatch = &c10::impl::TorchDispatchModeTLS::get_state();
+            places.functions = torch.functions ? &torch.functions() : nullptr;
+            places.saved = torch.saved_hooks ? &torch.saved_hooks() : nullptr;
+            places.autograd = &c10::AutogradState::get_tls_state();
+        }
+        return places;
+    }
+};
+
 // The settings of `at::Context` as bytes: its flags, and the values of its table of precisions.
 struct Settings {
     static constexpr size_t FLAGS = 192, PRECISIONS = 16;
@@ -125,14 +148,14 @@ struct Settings {
     std::array<int32_t, PRECISIONS> precisions{};
 
     // Where they lie: [first, last), and the values in the table, which never move.
-    struct Places {
+    struct Fields {
         const char *first = nullptr;
         size_t size = 0;
         std::array<const int32_t *, PRECISIONS> values{};
         size_t count = 0;
         bool known = false;
 
-        Places() {
+        Fields() {
             const Context *context = Torch::get().context;
             if (context == nullptr) {
                 return;
@@ -149,12 +172,12 @@ struct Settings {
             }
         }
     };
-    static const Places &places() {
-        static const Places found;
+    static const Fields &fields() {
+        static const Fields found;
         return found;
     }
     void read() {
-        const Places &at = places();
+        const Fields &at = fields();
         if (at.known) {
             std::memcpy(flags.data(), at.first, at.size);
             for (size_t i = 0; i < at.count; i++) {
@@ -163,7 +186,7 @@ struct Settings {
         }
     }
     bool unchanged() const {
-        const Places &at = places();
+        const Fields &at = fields();
         if (!at.known || std::memcmp(flags.data(), at.first, at.size) != 0) {
             return false;
         }
@@ -175,7 +198,7 @@ struct Settings {
     }
     int64_t packed_precisions() const {
         int64_t result = 0;
-        for (size_t i = 0; i < places().count; i++) {
+        for (size_t i = 0; i < fields().count; i++) {
             result = result * 5 + precisions[i];
         }
         return result;
@@ -189,11 +212,11 @@ int64_t autocast(const Torch &torch, c10::DeviceType device, bool may_be_on) {
 }
 
 // 0: none. 1: torch's own, which change no value (`save_on_cpu`, checkpoints). 2: the program's.
-int64_t saved_tensor_hooks(const Torch &torch) {
-    if (torch.saved_hooks == nullptr || torch.saved_hooks().stack.empty()) {
+int64_t saved_tensor_hooks(const at::impl::SavedTensorDefaultHooksTLS *hooks) {
+    if (hooks == nullptr || hooks->stack.empty()) {
         return 0;
     }
-    const c10::SafePyObject &pack = torch.saved_hooks().stack.top().first;
+    const c10::SafePyObject &pack = hooks->stack.top().first;
     auto *function = (PyObject *)pack.ptr(&pack.pyinterpreter());
     PyObject *module = PyObject_GetAttrString(function, "__module__");
     const char *name = module && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
@@ -222,29 +245,44 @@ int64_t mode_key(PyObject *mode) {
     return (int64_t)((uint64_t)key * 2 + 1);
 }
 
-// What the thread is in. Autocast is on where its dispatch keys are not excluded.
-void read_thread(int64_t *state) {
-    const Torch &torch = Torch::get();
-    auto keys = c10::impl::tls_local_dispatch_key_set();
-    auto &autograd = c10::AutogradState::get_tls_state();
-    state[GRAD] = autograd.get_grad_mode();
-    state[INFERENCE] = autograd.get_inference_mode();
-    state[FORWARD_GRAD] = autograd.get_fw_grad_mode();
-    state[INCLUDED] = (int64_t)keys.included_.raw_repr();
-    state[EXCLUDED] = (int64_t)keys.excluded_.raw_repr();
-    state[DTYPE] = (int64_t)c10::get_default_dtype_as_scalartype();
-    state[DISPATCH_MODES] = c10::impl::TorchDispatchModeTLS::stack_len();
-    int64_t modes = torch.function_modes ? torch.function_modes() : 0;
-    state[FUNCTION_MODES] = modes;
-    for (int64_t i = 0; i < modes; i++) {
-        const c10::SafePyObject &mode = *torch.function_mode(i);
-        auto *object = mode.ptr(&mode.pyinterpreter());
+int64_t dispatch_mode_count(const c10::impl::TorchDispatchModeTLS &state) {
+    int64_t count = (int64_t)(state.*std::get<0>(dispatch_modes())).size();
+    for (const auto &mode : state.*std::get<1>(dispatch_modes())) {
+        count += mode.has_value();
+    }
+    return count;
+}
+
+// Function modes and the switch that turns `__torch_function__` off.
+void read_functions(const at::impl::PythonTorchFunctionTLS &functions, int64_t *state) {
+    const auto &modes = functions.*std::get<0>(function_fields());
+    state[FUNCTION_MODES] = (int64_t)modes.size();
+    for (const auto &mode : modes) {
+        auto *object = mode->ptr(&mode->pyinterpreter());
         state[FUNCTION_MODES] =
             (int64_t)((uint64_t)state[FUNCTION_MODES] * 31 + (uint64_t)mode_key(object));
     }
-    state[FUNCTIONS_OFF] = torch.functions_disabled ? torch.functions_disabled() : 0;
+    state[FUNCTIONS_OFF] = functions.*std::get<1>(function_fields());
+}
+
+// What the thread is in. Autocast is on where its dispatch keys are not excluded.
+HOT void read_thread(int64_t *state) {
+    const Torch &torch = Torch::get();
+    const Places &places = Places::get();
+    const c10::impl::LocalDispatchKeySet keys(*places.keys);
+    state[GRAD] = places.autograd->get_grad_mode();
+    state[INFERENCE] = places.autograd->get_inference_mode();
+    state[FORWARD_GRAD] = places.autograd->get_fw_grad_mode();
+    state[INCLUDED] = (int64_t)keys.included_.raw_repr();
+    state[EXCLUDED] = (int64_t)keys.excluded_.raw_repr();
+    state[DTYPE] = (int64_t)c10::get_default_dtype_as_scalartype();
+    state[DISPATCH_MODES] = dispatch_mode_count(*places.dispatch);
+    state[FUNCTION_MODES] = state[FUNCTIONS_OFF] = 0;
+    if (places.functions != nullptr) {
+        read_functions(*places.functions, state);
+    }
     state[DUAL_LEVEL] = torch.dual_level && torch.dual_level(0) != nullptr;
-    state[SAVED_HOOKS] = saved_tensor_hooks(torch);
+    state[SAVED_HOOKS] = saved_tensor_hooks(places.saved);
     state[CAST_CPU] = state[CAST_CUDA] = state[CAST_OTHER] = state[CAST_CACHE] = 0;
     if (torch.cast_enabled && torch.cast_dtype) {
         bool may_be_on = !keys.excluded_.has_all(c10::autocast_dispatch_keyset);
@@ -322,7 +360,7 @@ void *global_state_new(PyObject *facts) {
 
 void global_state_free(void *spec) { delete (Spec *)spec; }
 
-int global_state_holds(void *given) {
+HOT int global_state_holds(void *given) {
     Spec &spec = *(Spec *)given;
     int64_t thread[THREAD_WORDS];
     read_thread(thread);

@@ -312,7 +312,7 @@ int check(Run &run, const Instruction &in, PyObject *value) {
 
 }  // namespace
 
-int step(Run &run, const Instruction &in) {
+HOT int step(Run &run, const Instruction &in) {
     PyObject **values = run.values;
     PyObject *value = in.src >= 0 ? values[in.src] : nullptr;
     switch (in.opcode) {

@@ -361,7 +361,7 @@ struct Maker {
 };
 
 // Index of the instruction that fails, HOLDS, or an Outcome.
-int run_all(Program *program, Run &run, const std::vector<const Instruction *> &list) {
+HOT int run_all(Program *program, Run &run, const std::vector<const Instruction *> &list) {
     for (const Instruction *in : list) {
         int held = step(run, *in);
         if (held == 1) {
@@ -384,7 +384,7 @@ void drop(FastPlan &plan) {
     }
 }
 
-bool unchanged(const FastPlan &plan) {
+HOT bool unchanged(const FastPlan &plan) {
     for (const Stamp *s = plan.stamps.data(), *end = s + plan.stamps.size(); s < end; s++) {
         if (__builtin_expect(*s->at != s->expected, 0)) {
             return false;
@@ -428,7 +428,7 @@ void plan_free(Program *program) {
     program->plan = nullptr;
 }
 
-Answer plan_run(Program *program, Run &run, int *failed) {
+HOT Answer plan_run(Program *program, Run &run, int *failed) {
     FastPlan *plan = program->plan;
     if (plan == nullptr || !plan->valid) {
         return PLAN_UNKNOWN;

@@ -33,7 +33,7 @@ void release(std::vector<PyObject *> &owned) {
 }
 
 // What comes of a run whose guards hold: 1, or -1 with an error set.
-int take_inputs(Program *program, const Run &run, PyObject **inputs, PyObject **items) {
+HOT int take_inputs(Program *program, const Run &run, PyObject **inputs, PyObject **items) {
     if (items != nullptr) {
         for (int at : *program->collected) {
             *items++ = Py_NewRef(run.values[at]);
@@ -66,7 +66,7 @@ int run_python(Program *program, const GuardScope *scope, PyObject **inputs, PyO
 }
 
 // Runs once; *failed gets the instruction that failed (or -1).
-int run_once(Program *program, const GuardScope *scope, PyObject **inputs, PyObject **items,
+HOT int run_once(Program *program, const GuardScope *scope, PyObject **inputs, PyObject **items,
              int *failed) {
     *failed = -1;
     if (program->dead) {
@@ -107,7 +107,7 @@ int run_once(Program *program, const GuardScope *scope, PyObject **inputs, PyObj
 
 extern "C" {
 
-int program_run(PyObject *self, const GuardScope *scope, PyObject **inputs, PyObject **items) {
+HOT int program_run(PyObject *self, const GuardScope *scope, PyObject **inputs, PyObject **items) {
     int failed;
     return run_once((Program *)self, scope, inputs, items, &failed);
 }

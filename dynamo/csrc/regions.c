@@ -10,7 +10,7 @@ __thread ThreadRegion thread_region __attribute__((tls_model("initial-exec")));
 static Py_ssize_t threads_inside = 0;
 static _PyFrameEvalFunction outer_evaluator = NULL;
 
-Region *switch_region(Region *next) {
+HOT Region *switch_region(Region *next) {
     Region *previous = thread_region.region;
     if (previous == NULL && next != NULL) {
         if (threads_inside++ == 0) {
@@ -114,7 +114,7 @@ static PyObject *region_exit(Region *self, PyObject *args) { return pop_region(N
 
 static int all_eager = 0; /* every region is as none: calls run as they are */
 
-static PyObject *call_in(Region *region, PyObject *function, PyObject *const *args, size_t flags,
+HOT static PyObject *call_in(Region *region, PyObject *function, PyObject *const *args, size_t flags,
                          PyObject *kwnames) {
     if (all_eager) {
         region = NULL;
@@ -227,7 +227,7 @@ typedef struct {
     PyObject *weakrefs;
 } Wrapper;
 
-static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t flags,
+HOT static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t flags,
                                     PyObject *kwnames) {
     Wrapper *wrapper = (Wrapper *)self;
     return call_in(wrapper->region, wrapper->function, args, flags, kwnames);

@@ -155,7 +155,7 @@ void *tensor_spec_new(PyObject *facts) {
 
 void tensor_spec_free(void *spec) { delete (TensorSpec *)spec; }
 
-int tensor_spec_holds(const void *given, PyObject *value) {
+HOT int tensor_spec_holds(const void *given, PyObject *value) {
     const TensorSpec &spec = *(const TensorSpec *)given;
     if (Py_TYPE(value) != spec.type) {
         return 0;
