@@ -6,6 +6,8 @@
 #define DYNAMO_NEEDS_FRAMES
 #include "hook.h"
 
+#include <frameobject.h>
+
 /* `direct`: None or (callee, outputs, picks); picks is an index, or a tuple of them. */
 int set_direct(Entry *entry, PyObject *direct) {
     PyObject *callee, *picks;

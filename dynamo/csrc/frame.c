@@ -184,9 +184,23 @@ static Start frame_start(Frame *frame) {
     };
 }
 
+/* A direct entry's code is to run after all: its inputs into a tuple. */
+static int collect_items(Hit *hit) {
+    Py_ssize_t count = program_collects(hit->entry->program);
+    hit->inputs = count > 0 ? PyTuple_New(count) : NULL;
+    if (count > 0 && hit->inputs == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SET_ITEM(hit->inputs, i, hit->items[i + 1]);
+    }
+    return 1;
+}
+
 /* Runs what was found for the frame; gives up the hit. */
 HOT static PyObject *run_hit(PyThreadState *ts, Frame *frame, Hit *hit) {
-    if (hit->entry->callee == NULL) {
+    if (hit->entry->callee == NULL || (is_watched(ts) && collect_items(hit))) {
         PyObject *result = run_entry(ts, frame, hit->entry, hit->inputs);
         Py_DECREF(hit->entry);
         return result;
