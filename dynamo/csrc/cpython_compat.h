@@ -22,6 +22,9 @@
 #endif
 #include "internal/pycore_frame.h"
 #include "internal/pycore_code.h"
+#if PY_VERSION_HEX >= 0x030C0000
+#include "internal/pycore_interp.h"
+#endif
 #undef Py_BUILD_CORE
 
 typedef struct _PyInterpreterFrame Frame;
