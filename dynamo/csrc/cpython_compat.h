@@ -23,6 +23,7 @@
 #include "internal/pycore_frame.h"
 #include "internal/pycore_code.h"
 #if PY_VERSION_HEX >= 0x030C0000
+#undef _PyGC_FINALIZED /* a macro of the public headers, a function of the internal ones */
 #include "internal/pycore_interp.h"
 #endif
 #undef Py_BUILD_CORE
