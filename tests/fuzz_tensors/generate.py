@@ -1,6 +1,6 @@
 """Draws a program from a seed; each statement has run in eager, so that few programs raise.
 
-In: a seed. Out: a `Program`.
+In: a seed, and whether the rows of `nested` are drawn, too. Out: a `Program`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.fuzz_tensors.inputs import make_inputs
+from tests.fuzz_tensors.nested import HELPERS, NESTED
 from tests.fuzz_tensors.operations import TABLE
 from tests.fuzz_tensors.program import PLAIN, Input, Program, Statement
 
@@ -35,10 +36,11 @@ EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 LIMIT = 3000
 HOLE = re.compile(r"{(\w+)}")
 SCOPE: dict[str, Any] = {"torch": torch, "F": F, "contextlib": contextlib, "math": math}
+SCOPE.update({helper.__name__: helper for helper in HELPERS})
 Pool = dict[str, torch.Tensor]
 
 
-def generate(seed: int) -> Program:
+def generate(seed: int, nested: bool = False) -> Program:
     rng = random.Random(seed)
     inputs = _inputs(rng)
     around = rng.choice(AROUND)
@@ -46,7 +48,7 @@ def generate(seed: int) -> Program:
     sizes = tuple(_sizes(rng) for _ in range(1 if dynamic is False else rng.choice((1, 1, 2, 3))))
     empty = Program(seed, inputs, (), (), around, (0, 0, ""), dynamic, sizes)
     pool: Pool = dict(zip((i.name for i in inputs), make_inputs(empty, 0).values, strict=True))
-    statements = _statements(rng, pool, around)
+    statements = _statements(rng, pool, around, TABLE + NESTED if nested else TABLE)
     made = [name for s in statements for name in s.targets]
     kept = sorted({*made[-1:], *rng.sample([*made, *(i.name for i in inputs)], rng.randint(1, 3))})
     within = (0, 0, "")
@@ -78,14 +80,14 @@ def _inputs(rng: random.Random) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _statements(rng: random.Random, pool: Pool, around: str) -> list[Statement]:
+def _statements(rng: random.Random, pool: Pool, around: str, table: tuple[Any, ...]) -> list[Statement]:
     """Statements that run on these tensors, which they add to and change."""
     found: list[Statement] = []
     wanted, number = rng.randint(3, 15), len(pool)
     for _ in range(400):
         if len(found) == wanted:
             break
-        rows, _, count = rng.choices(TABLE, [weight for _, weight, _ in TABLE])[0]
+        rows, _, count = rng.choices(table, [weight for _, weight, _ in table])[0]
         text = filled(rng, rng.choice(rows), pool)
         if text is None:
             continue

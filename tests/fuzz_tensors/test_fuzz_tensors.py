@@ -56,6 +56,12 @@ def test_program_equals_eager(seed: int) -> None:
     assert check(generate(seed)) == ""
 
 
+# Gradients of a transform around which there are none.
+@pytest.mark.parametrize("seed", [*range(98000000, 98000004), 98000088])
+def test_program_of_nested_calls_equals_eager(seed: int) -> None:
+    assert check(generate(seed, nested=True), "eager") == ""
+
+
 def wrong_value(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (x * 1.001,)
 

@@ -153,3 +153,30 @@ def test_numbers_that_change(transform: Any) -> None:
     compiled, x = dynamo.compile(f, backend="eager"), torch.rand(3)
     for scale in (0.25, 0.5, 0.75, 2.0, 0.5):
         assert torch.equal(compiled(x, scale), f(x, scale))
+
+
+OF_ONE: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: grad(lambda t: (t * LEAF).sum())(x),
+    lambda x: vjp(lambda t: t * LEAF, x)[0],
+    lambda x: vjp(lambda t: t * LEAF, x)[1](x)[0],
+    lambda x: jvp(lambda t: t * LEAF, (x,), (x,))[1],
+    lambda x: jacrev(lambda t: t * LEAF)(x),
+    lambda x: jacfwd(lambda t: t.sin())(x),
+    lambda x: vmap(lambda t, u: t * u)(x, LEAF),
+]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("f", OF_ONE, ids=range(len(OF_ONE)))
+def test_a_transform_keeps_the_mode_around_it(f: Callable[[torch.Tensor], Any], inside: bool, mode: Any) -> None:
+    def within(x: torch.Tensor) -> Any:
+        with mode():
+            return f(x)
+
+    program, around = (within, torch.enable_grad) if inside else (f, mode)
+    x = torch.rand(3, dtype=torch.float64)
+    with around():
+        want, got = program(x), dynamo.compile(program, backend="eager")(x)
+    assert torch.equal(want, got)
+    assert (want.requires_grad, want.is_inference()) == (got.requires_grad, got.is_inference())

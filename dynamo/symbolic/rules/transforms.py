@@ -50,8 +50,8 @@ ON_TENSORS: list[Any] = [
 ]  # fmt: skip
 
 
-# An operation, its arguments and its result.
-Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
+# An operation, its arguments, its result, and whether gradients were enabled for it.
+Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any, bool]
 
 
 class Recorder(TorchDispatchMode):
@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):
             with torch._C._DisableTorchDispatch():
                 return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
+        self.calls.append((func, args, kwargs or {}, result, torch.is_grad_enabled()))
         return result
 
 
@@ -91,13 +91,13 @@ def takes_number(func: Any, args: tuple[Any, ...]) -> bool:
 
 def spell_out(call: Call) -> Call:
     """Gives the numbers of a tensor that torch.tensor has just made; other calls stay."""
-    func, args, _, result = call
+    func, args, _, result, grad = call
     if func is not torch.ops.aten.lift_fresh.default or type(args[0]) is not torch.Tensor:
         return call
     if not args[0].numel():
         raise Break("not_a_graph_argument", "an empty tensor that is made in a transform")
     kinds = {"dtype": args[0].dtype, "device": args[0].device}
-    return torch.tensor, (args[0].tolist(),), kinds, result
+    return torch.tensor, (args[0].tolist(),), kinds, result, grad
 
 
 class KnownFakes:
@@ -135,17 +135,27 @@ class KnownFakes:
         raise Break("not_a_graph_argument", "a tensor that was made outside of a transform")
 
     def record(self, calls: list[Call]) -> None:
-        """Puts recorded operations into the graph."""
-        for func, args, kwargs, result in map(spell_out, calls):
+        """Puts recorded operations into the graph.
+
+        A transform enables gradients for its own level, those below stay as they were around it.
+        """
+        around = torch.is_grad_enabled()
+        for func, args, kwargs, result, grad in map(spell_out, calls):
             mutable = func is not torch.tensor and func._schema.is_mutable
             if torch_functions.is_plain_result(result) and not mutable:
                 continue
-            node = self.trace.graph.operation(
-                "call_function", func, _map(self.node_of, args), _map(self.node_of, kwargs), result
-            )
+            nodes = _map(self.node_of, args), _map(self.node_of, kwargs)
+            self._set_grad_enabled(grad, around)
+            node = self.trace.graph.operation("call_function", func, *nodes, result)
+            self._set_grad_enabled(around, grad)
             self._name(node, result, [*args, *kwargs.values()])
             if mutable:
                 self._note_mutations(args)
+
+    def _set_grad_enabled(self, wanted: bool, now: bool) -> None:
+        if wanted != now:
+            setter = torch._C._set_grad_enabled
+            self.trace.graph.operation("call_function", setter, (wanted,), {}, None)
 
     def _name(self, node: fx.Node, result: Any, args: list[Any]) -> None:
         if isinstance(result, torch.Tensor):
@@ -254,6 +264,8 @@ def below(
 def _register_state(function: Any) -> None:
     @rule(function)
     def change(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        if tx.trace.inference_mode and function is _functorch._jvp_increment_nesting:
+            raise Break("call_of_unknown_function", "a transform that leaves inference mode")
         values = [arg.as_constant() for arg in args]
         keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
         return tx.trace.constant(tx.trace.run_real(lambda: function(*values, **keywords)))
