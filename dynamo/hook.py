@@ -19,12 +19,12 @@ whatever it calls runs without the hook too). An exception of the callback is th
 frame has nothing else; an argument that is also a cell variable is still the plain value) and
 `cells` (free variables only: name -> cell object; cell variables do not exist yet).
 
-`Entry(code, program, keepalive=None, note=None, direct=None)`: `code` keeps argument names and counts, flags and
-free variables of the original and may have more locals, cells, stack. If the program collects
-inputs, `code` must have a plain local named `__graph_inputs`; the hook stores the tuple of
-collected values
-in it before the first instruction. What the code calls belongs in its constants. Frames of entries'
-codes are never offered; functions that it calls are (wrap what must not be in `Disabled`).
+`Entry(code, program, keepalive=None, note=None, direct=None)`: `code` keeps argument names and
+counts, flags and free variables of the original and may have more locals, cells, stack. If the
+program collects inputs, `code` must have a plain local named `__graph_inputs`; the hook stores the
+tuple of collected values in it before the first instruction. What the code calls belongs in its
+constants. Frames of entries' codes are never offered; functions that it calls are (wrap what must
+not be in `Disabled`).
 `direct` is (function, results, picks) where all that the code does is to call the function with the
 collected values and to return of its results the one at `picks`, or a tuple of those at `picks`: it
 is called with the hook off and without the frame, unless somebody watches frames.

@@ -76,15 +76,14 @@ def run_class_body(tx: SymbolicFrame, body: FunctionVar, namespace: Var) -> Var:
 
 def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
     """Breaks for functions that must not be traced; `graph_break` may say why it is called."""
-    said = str(args[0].value) if args and isinstance(args[0], ConstVar) else ""
     code = function.code
     if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in STAND_INS:
         if code.co_name == "graph_break":
-            raise Break("explicit_break", said)
+            raise Break("explicit_break", message(args))
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
         if not tx.code.co_filename.startswith(TORCH):  # torch's own are for its own compiler
-            raise Break("explicit_break", said)
+            raise Break("explicit_break", message(args))
     if function.real is not None and function.real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
     if decisions.has("skipped", code):
@@ -95,6 +94,12 @@ def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
         raise Break("async_code", function.qualname)
     if is_too_deep(tx, code):
         raise Break("inline_too_deep", function.qualname)
+
+
+def message(args: tuple[Var, ...]) -> str:
+    """What the program says to `graph_break`."""
+    is_text = args and args[0].python_type() is str and args[0].is_constant()
+    return str(args[0].as_constant()) if is_text else ""
 
 
 def is_too_deep(tx: SymbolicFrame, code: CodeType) -> bool:

@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "setting": (lambda: setattr(dynamo.config, "recompile_limt", 3), AttributeError,
                 "recompile_limt; did you mean recompile_limit"),
     "dimension": (lambda: dynamo.mark_dynamic(X, "a"), TypeError, "a dimension is an int, not 'a'"),
-    "range": (lambda: dynamo.mark_dynamic(X, 0, min=5, max=2), ValueError, "at least 5 and at most 2"),
+    "range": (lambda: dynamo.mark_dynamic(X, 0, min=5, max=2), ValueError, "no size is in the range from 5 to 2"),
     "no callable from a backend": (
         lambda: dynamo.compile(plus, backend=lambda module, inputs: None)(X),
         dynamo.exc.BackendError, "returns a callable, not None"),

@@ -215,3 +215,14 @@ def test_log_names_the_line(capsys: Any) -> None:
         dynamo.set_logs("-dynamic")
     text = capsys.readouterr().err
     assert "n is fixed to 3" in text and "test_numbers.py" in text and "factorial" in text
+
+
+def test_a_number_stays_open_as_the_first_argument_of_a_function() -> None:
+    def scaled(rate: float, x: torch.Tensor) -> torch.Tensor:
+        return x * rate
+
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(lambda x, rate: scaled(rate, x), backend=counter)
+    for step in range(6):
+        assert torch.equal(compiled(torch.ones(2), 0.1 * 0.9**step), torch.ones(2) * (0.1 * 0.9**step))
+    assert counter.frame_count == 2
