@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
 MOST_LOOKED_AT = 1000  # objects behind one value
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement
 NOT_WATCHED = (torch.Tensor, torch.nn.Module)  # torch itself refers to them weakly
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
@@ -75,10 +74,9 @@ def _tells(kind: type) -> bool:
 
 def _is_watched(value: Any) -> bool:
     """True for an instance of a class of the program to which a weak reference exists."""
-    kind = type(value)
-    if isinstance(value, NOT_WATCHED) or not kind.__flags__ & HEAP_TYPE:
+    if isinstance(value, NOT_WATCHED) or find_in_mro(type(value), "__weakref__") is None:
         return False
-    return bool(kind.__weakrefoffset__) and weakref.getweakrefcount(value) > 0
+    return weakref.getweakrefcount(value) > 0
 
 
 def guard_let_go(

@@ -166,7 +166,8 @@ def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:
     own: from Python 3.12 on with a correction of floats, which can't be written into a graph."""
     if item.python_type() not in NUMBERS:
         return False
-    known = item.is_constant() and total.is_constant()
+    known = not (numbers.is_open(item) or numbers.is_open(total))
+    known = known and item.is_constant() and total.is_constant()
     kinds = {item.python_type(), total.python_type(), *map(type, before)}
     if not known and CORRECTED_SUMS and float in kinds:
         raise Break("value_unknown", "the sum of floats that are not known")

@@ -493,7 +493,7 @@ def is_not(tx: SymbolicFrame, a: Var, b: Var) -> Var:
 
 @rule([operator.getitem])
 def getitem(tx: SymbolicFrame, a: Var, key: Var) -> Var:
-    if isinstance(a, ConstVar) and not isinstance(a.as_constant(), str | bytes):
+    if isinstance(a, ConstVar) and find_in_mro(a.python_type(), "__getitem__") is None:
         tx.trace.raise_exception(TypeError, f"'{type_name(a)}' object is not subscriptable")
     return a.get_item(tx, key)
 
