@@ -15,6 +15,8 @@ IN_PLACE_OPERATORS = frozenset(
     for name in """setitem delitem iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift
     irshift iand ior ixor""".split()
 )
+# Parts of names of ATen operations that change or check something without a word in their schemas.
+SILENT = ("batch_norm", "assert", "constrain", "set_")
 
 
 def is_noticed(node: fx.Node) -> bool:
@@ -23,7 +25,8 @@ def is_noticed(node: fx.Node) -> bool:
     if node.op in ("placeholder", "output", "call_module") or node.meta.get("checks"):
         return True
     if isinstance(target, torch._ops.OpOverload):
-        return bool(target._schema.is_mutable)
+        draws = torch.Tag.nondeterministic_seeded in target.tags
+        return draws or target._schema.is_mutable or any(part in target.__name__ for part in SILENT)
     if target in IN_PLACE_OPERATORS:
         return True
     name = target if isinstance(target, str) else getattr(target, "__name__", "")

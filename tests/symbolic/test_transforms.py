@@ -180,3 +180,28 @@ def test_a_transform_keeps_the_mode_around_it(f: Callable[[torch.Tensor], Any], 
         want, got = program(x), dynamo.compile(program, backend="eager")(x)
     assert torch.equal(want, got)
     assert (want.requires_grad, want.is_inference()) == (got.requires_grad, got.is_inference())
+
+
+def draws_per_row(x: torch.Tensor) -> tuple[()]:
+    vmap(lambda t: t + torch.randn_like(t), randomness="different")(x)
+    return ()
+
+
+def draws_once(x: torch.Tensor) -> tuple[()]:
+    grad(lambda t: F.dropout(t).sum())(x)
+    return ()
+
+
+def norms_unused(x: torch.Tensor) -> torch.Tensor:
+    mean, var = x.new_zeros(3), x.new_ones(3)
+    grad(lambda t: F.batch_norm(t, mean, var, training=True).square().sum())(x)
+    return mean + var
+
+
+@pytest.mark.parametrize("f", [draws_per_row, draws_once, norms_unused])
+def test_what_an_unused_result_changes(f: Callable[[torch.Tensor], Any]) -> None:
+    x, found = torch.rand(5, 3, dtype=torch.float64), []
+    for program in (f, dynamo.compile(f, backend="eager")):
+        torch.manual_seed(3)
+        found.append((program(x), torch.rand(4)))
+    torch.testing.assert_close(found[0], found[1])

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.base.errors import Break
 from dynamo.shapes.fake import Fake
 from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.hooks import watch
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -334,11 +335,22 @@ def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
 
 
+def watch_all(tx: SymbolicFrame, inputs: Var | None) -> None:
+    """Each value of the graph that gradients are asked of has its own place in autograd's graph."""
+    tensors: list[TensorVar] = []
+    if inputs is not None:
+        torch_functions.collect_tensors(inputs, tensors)
+    for var in tensors:
+        if var.node is not None and var.fake.requires_grad and not var.fake.is_leaf:
+            watch(tx, var)
+
+
 def _register_derivative(function: Any) -> None:
     @rule(function)
     def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
         """Inside of a transform, or torch.func's own; else backward is not part of a graph."""
         if not torch_functions.in_transform() and function is torch.autograd.grad:
+            watch_all(tx, kwargs.get("inputs", args[1] if len(args) > 1 else None))
             raise Break("backward", "torch.autograd.grad")
         return on_tensors(tx, function, args, kwargs)
 
