@@ -5,13 +5,17 @@ would assume that it stays below 16, or above. All of these kernels give results
 batch size is a constant while torch's rule for that layout runs, and put into the results then.
 Draws of given parameters are dense, whatever the strides of these.
 The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
+Its rules for pooling divide by a function that asks for a remainder before it floors, which floors
+already: they are given the division itself.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
+from torch import _meta_registrations as kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.shapes.rules.factories import DRAWS
@@ -26,6 +30,7 @@ ANY_BATCH = 32
 SCATTERS = frozenset((
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
 ))  # fmt: skip
+kernels.div_rtn = operator.floordiv
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
