@@ -59,3 +59,10 @@ def test_broadcast_with_symbolic_sizes() -> None:
         x, y = permuted((rows, columns, 1), (1, 0, 2), torch.float32), torch.ones(columns, dtype=torch.uint8)
         assert compiled(x, y).stride() == program(x, y).stride()
         torch.testing.assert_close(compiled(x, y), program(x, y))
+
+
+def test_a_division_by_a_size_that_is_zero_is_compiled() -> None:
+    compiled = dynamo.compile(lambda x: (x * 4).long() // x.shape[0], dynamic=True)
+    for size in ((2, 4), (0, 4), (3, 4)):
+        x = torch.rand(size)
+        assert torch.equal(compiled(x), (x * 4).long() // size[0] if size[0] else x.long())
