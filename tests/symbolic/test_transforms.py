@@ -169,7 +169,9 @@ OF_ONE: list[Callable[[torch.Tensor], Any]] = [
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("f", OF_ONE, ids=range(len(OF_ONE)))
-def test_a_transform_keeps_the_mode_around_it(f: Callable[[torch.Tensor], Any], inside: bool, mode: Any) -> None:
+def test_a_transform_keeps_the_mode_around_it(
+    f: Callable[[torch.Tensor], Any], inside: bool, mode: Any
+) -> None:
     def within(x: torch.Tensor) -> Any:
         with mode():
             return f(x)
@@ -177,7 +179,13 @@ def test_a_transform_keeps_the_mode_around_it(f: Callable[[torch.Tensor], Any], 
     program, around = (within, torch.enable_grad) if inside else (f, mode)
     x = torch.rand(3, dtype=torch.float64)
     with around():
-        want, got = program(x), dynamo.compile(program, backend="eager")(x)
+        try:
+            want = program(x)
+        except RuntimeError:  # torch before 2.13 has no jacfwd in inference mode
+            with pytest.raises(RuntimeError):
+                dynamo.compile(program, backend="eager")(x)
+            return
+        got = dynamo.compile(program, backend="eager")(x)
     assert torch.equal(want, got)
     assert (want.requires_grad, want.is_inference()) == (got.requires_grad, got.is_inference())
 
