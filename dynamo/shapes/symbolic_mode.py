@@ -7,6 +7,7 @@ Draws of given parameters are dense, whatever the strides of these.
 The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
 Its rules for pooling divide by a function that asks for a remainder before it floors, which floors
 already: they are given the division itself.
+Results are not written into tensors of other sizes, which would resize these.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch import _meta_registrations as kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynamo.shapes.fake_tensor import NoFakeKernel
+from dynamo.shapes.operations import RESIZED
 from dynamo.shapes.rules.factories import DRAWS
 
 aten = torch.ops.aten
@@ -41,6 +44,7 @@ class SymbolicMode(FakeTensorMode):
     def dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        self._refuse_resizing(func, types, args, kwargs or {})
         if func is ATTENTION and args[0].dtype is torch.float64:
             found: Any = super().dispatch(func, types, args, kwargs)
             with self:
@@ -65,6 +69,20 @@ class SymbolicMode(FakeTensorMode):
             return self._with_batch(results, batch)
         first, *others = results
         return (None if first is None else self._with_batch(first, batch), *others)
+
+    def _refuse_resizing(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Tries an operation with `out=` on other tensors of the same sizes."""
+        written = [
+            name for name, value in kwargs.items()
+            if name.startswith("out") and isinstance(value, torch.Tensor)
+        ]
+        if not written:
+            return
+        with self, torch.no_grad():
+            tried = {name: torch.empty_like(kwargs[name]) for name in written}
+        super().dispatch(func, types, args, {**kwargs, **tried})
+        if any(str(tried[name].shape) != str(kwargs[name].shape) for name in written):
+            raise NoFakeKernel(func, RESIZED)
 
     def _is_open(self, tensor: Any) -> bool:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import pytest
@@ -66,3 +67,19 @@ def test_a_division_by_a_size_that_is_zero_is_compiled() -> None:
     for size in ((2, 4), (0, 4), (3, 4)):
         x = torch.rand(size)
         assert torch.equal(compiled(x), (x * 4).long() // size[0] if size[0] else x.long())
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 15])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_out_of_another_size_is_resized(count: int, dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        torch.mul(x, 2, out=out)
+        return out + 1
+
+    compiled = dynamo.compile(f, dynamic=dynamic)
+    for size in (5, 6, 7):
+        x, out, expected = torch.rand(size), torch.zeros(count), torch.zeros(count)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of resizing
+            assert torch.equal(compiled(x, out), f(x, expected))
+        assert torch.equal(out, expected)
