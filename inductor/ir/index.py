@@ -229,11 +229,21 @@ def as_index(value: IndexLike) -> Index:
     return value if isinstance(value, Index) else constant(value)
 
 
+def _runs_below(base: Index, divisor: int) -> bool:
+    """True for one variable of this size. (That it is not zero needs no proof: it has a value.)"""
+    if len(base.terms) != 1 or base.offset != 0:
+        return False
+    atom, factor = base.terms[0]
+    return isinstance(atom, Var) and factor == 1 and atom.size == divisor
+
+
 def floordiv(base: IndexLike, divisor: int) -> Index:
     """base // divisor, simplified with the ranges of the variables."""
     base = as_index(base)
     if divisor == 1:
         return base
+    if _runs_below(base, divisor):
+        return ZERO
     if base.is_constant:
         return constant(base.offset // divisor)
     if base.low // divisor == base.high // divisor:
@@ -266,6 +276,8 @@ def mod(base: IndexLike, divisor: int) -> Index:
     base = as_index(base)
     if divisor == 1:
         return ZERO
+    if _runs_below(base, divisor):
+        return base
     if base.is_constant:
         return constant(base.offset % divisor)
     quotient = base.low // divisor

@@ -255,9 +255,11 @@ class _Writer:
         made = kernel.made.get(op.buffer)
         if made is None:
             return self._append(op)
-        if op.buffer in self.forward and (op.index == self.flat):
-            return self.forward[op.buffer]
         local = kernel.locals.get(op.buffer)
+        # What has no place elsewhere is read where it is made, by whatever name of the index.
+        placeless = local is None and op.buffer not in kernel.in_memory
+        if op.buffer in self.forward and (placeless or op.index == self.flat):
+            return self.forward[op.buffer]
         if local is not None:
             place = constant(0) if local.elements == 1 else self.place
             return self._append(replace(op, index=place))
