@@ -130,10 +130,15 @@ def median(call: Call, x: TensorVar, axis: Any = None) -> Any:
     return unless_nan(call, items, call(torch.mean, middle, -1))
 
 
+# Before, numpy interpolates between an item and itself, which is NaN beside infinities.
+TAKES_THE_ITEM = numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0"
+
+
 @function("quantile")
 def quantile(call: Call, x: TensorVar, q: Any, axis: Any = None) -> Any:
     """Between two items, in numpy's way: from the nearer one on."""
     need(type(q) in (int, float) and 0 <= q <= 1, "q")
+    need(type(q) is float or TAKES_THE_ITEM, "a whole q of this numpy")
     items, count = in_order(call, x, axis)
     place = (count - 1) * q
     low = min(int(place), count - 1)
