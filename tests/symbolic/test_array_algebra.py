@@ -33,7 +33,7 @@ FUNCTIONS: dict[str, Callable[[Array, Array], Any]] = {
     "round": lambda a, b: (np.round(a, 1), a.round(), np.round(b, 2)),
     "median": lambda a, b: (np.median(a), np.median(a, axis=0), np.median(b, axis=1)),
     "quantile": lambda a, b: (np.quantile(a, 0.4), np.percentile(a, 30, axis=1), np.quantile(b, 1.0, axis=0),
-                              np.percentile(b, 50), np.quantile(a, 0)),
+                              np.percentile(b, 50), np.quantile(a, 0 if TAKES_THE_ITEM else 0.0)),
     "select": lambda a, b: np.select([a > 0.5, b > 0.2], [a, b], -1.0),
 }
 ODD = np.array([[0.0, -0.0, 1.5], [np.inf, -2.25, np.nan]])
