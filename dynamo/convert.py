@@ -54,6 +54,7 @@ from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
+from dynamo.symbolic.inline import is_left_to_python
 from dynamo.symbolic.machine import SymbolicFrame
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
@@ -118,6 +119,8 @@ class Converter:
         """
         if is_whole(frame.code):
             return hook.SKIP_RECURSIVE
+        if is_left_to_python(frame.function):
+            return None  # its code is that of all optimizers' steps
         reason = self.skip_reason(frame)
         if reason is not None:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)

@@ -6,7 +6,9 @@ import inspect
 import os
 import sys
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, RestartTrace
@@ -37,6 +39,8 @@ CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
 SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
 DISABLED = "__dynamo_disabled__"
+# It reads a number out of a tensor every few lines.
+LEFT_TO_PYTHON = inspect.unwrap(torch.optim.LBFGS.step).__code__
 RESUME_OF_YIELD_FROM = 2
 
 
@@ -86,7 +90,7 @@ def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
             raise Break("explicit_break", message(args))
     if function.real is not None and function.real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
-    if decisions.has("skipped", code):
+    if decisions.has("skipped", code) or is_left_to_python(function.real):
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(CHECKPOINT_FILE) and not code.co_qualname.startswith(SEQUENTIAL):
         raise Break("call_disabled", function.qualname)
@@ -94,6 +98,12 @@ def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
         raise Break("async_code", function.qualname)
     if is_too_deep(tx, code):
         raise Break("inline_too_deep", function.qualname)
+
+
+def is_left_to_python(function: Any) -> bool:
+    """True for the step of LBFGS and what wraps it: the closure that it calls is compiled."""
+    named = getattr(function, "__name__", "") == LEFT_TO_PYTHON.co_name
+    return named and getattr(inspect.unwrap(function), "__code__", None) is LEFT_TO_PYTHON
 
 
 def message(args: tuple[Var, ...]) -> str:
