@@ -74,6 +74,7 @@ from dynamo.symbolic.rules.contexts import (
 )
 from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
+from dynamo.symbolic.rules.picking import settle_picks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace import Trace
@@ -319,6 +320,7 @@ class Converter:
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
         trace.made.check(reached)
+        settle_picks(trace, reached)
         for suspended, generator in trace.suspended.items():
             if generator() not in reached:  # it must be closed when the program lets go of it
                 raise RestartTrace(

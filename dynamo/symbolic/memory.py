@@ -21,6 +21,7 @@ from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
     from dynamo.symbolic.variables.base import Var
+    from dynamo.symbolic.variables.tensor import TensorVar
 
 
 def keep_keys_apart(trace: Trace) -> None:
@@ -69,8 +70,15 @@ def keep_apart(trace: Trace) -> None:
         return
     if not any(var.fake._version for var in inputs):
         return
-    spans = sorted(span_of(var.real) for var in inputs if var.real is not None)
-    if any(two[0] < one[1] for one, two in itertools.pairwise(span for span in spans if span[1])):
+    if not guard_apart(trace, inputs):
         trace.context.plain_arrays = True
         raise RestartTrace(None)
+
+
+def guard_apart(trace: Trace, inputs: list[TensorVar]) -> bool:
+    """Guards that inputs do not overlap; False where two of them do."""
+    spans = sorted(span_of(var.real) for var in inputs if var.real is not None)
+    if any(two[0] < one[1] for one, two in itertools.pairwise(span for span in spans if span[1])):
+        return False
     trace.guards.add(Guard("NO_STORAGE_ALIAS", None, tuple(var.source for var in inputs), None))
+    return True

@@ -58,6 +58,7 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.rules.picking import Pick
 
 # Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
@@ -86,6 +87,7 @@ class ObjectProtocol:
         self.keyed: dict[Var, None] = {}  # looked up by identity; `real_keys` stand in real dicts
         self.real_keys: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
+        self.picks: list[Pick] = []  # copies that stand for views
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
         self.refers_weakly = False  # from then on the program can tell when an object dies

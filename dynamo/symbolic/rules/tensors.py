@@ -13,6 +13,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import hooks, table, torch_functions
+from dynamo.symbolic.rules.picking import keep_unasked
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -50,6 +51,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         trace.guard_history(var)
         if name == "grad_fn" and var.fake.grad_fn is not None:
             if var.source is None:
+                keep_unasked(trace, var)
                 return hooks.history(tx, var)
             raise Break("attribute_unknown", f"grad_fn of {var!r}")
         if name == "output_nr" and var.real is not None:

@@ -1,0 +1,109 @@
+"""`x[i]` where `i` is a tensor without dimensions: eager reads the number and gives a view of `x`.
+
+The graph takes a copy instead, without reading. That is the same for a result that stays inside of
+the graph, where nothing writes into it or into `x`; where it does not, or where the program asks
+what only a view knows, the trace begins again with a break in this place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Break, RestartTrace
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.memory import guard_apart
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lists import ListVar
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A copy that stands for a view. place, base: the storages of the copy and of what it is of."""
+
+    node: fx.Node
+    place: int
+    base: int
+    step: int
+    text: str
+
+    def give_up(self) -> RestartTrace:
+        return RestartTrace(self.step, Break("item", self.text))
+
+
+@rule(torch.Tensor.__getitem__, TensorVar, TensorVar)
+def pick(tx: SymbolicFrame, var: TensorVar, index: TensorVar) -> Var | None:
+    trace, fake, number = tx.trace, var.fake, index.fake
+    if number.dim() or number.dtype is not torch.int64 or in_transform():
+        return None
+    if trace.world.constant_of(number) is not None or number.device != fake.device:
+        return None
+    # Of others the view has strides of its own; of nothing there is no item.
+    if not fake.dim() or not fake.is_contiguous() or not fake.shape[0]:
+        return None
+    copy = put_in_graph(tx, torch.ops.aten.index.Tensor, [var, ListVar([index])], {})
+    assert isinstance(copy, TensorVar)
+    trace.picks.append(Pick(
+        copy.node, storage_of(copy.fake), storage_of(fake), tx.step_at_start, repr(index)))
+    return copy
+
+
+@rule([torch.Tensor.storage_offset, torch.Tensor._is_view, torch.Tensor.is_inference,
+       torch.is_inference, torch.Tensor.is_set_to], TensorVar)
+def ask_view(tx: SymbolicFrame, *args: Var) -> Var | None:
+    """What a copy answers differently."""
+    for var in args:
+        if isinstance(var, TensorVar):
+            keep_unasked(tx.trace, var)
+    return None
+
+
+def keep_unasked(trace: Trace, var: TensorVar) -> None:
+    """Errors: RestartTrace for a tensor that is a picked one, or a view of one."""
+    if trace.picks:
+        storage = storage_of(var.fake)
+        for made in trace.picks:
+            if made.place == storage:
+                raise made.give_up()
+
+
+def settle_picks(trace: Trace, reached: Iterable[Var]) -> None:
+    """At the end of a trace. reached: what lives on. Errors: RestartTrace."""
+    picks = [made for made in trace.picks if not made.node._erased]
+    if not picks:
+        return
+    alive = {
+        storage_of(var.fake) for var in reached if isinstance(var, TensorVar) and not var.is_unread}
+    for made in picks:
+        written = written_after(made.node)
+        if made.place in alive or made.place in written or made.base in written:
+            raise made.give_up()
+        keep_base_apart(trace, made, written)
+
+
+def keep_base_apart(trace: Trace, made: Pick, written: set[int]) -> None:
+    """Tensors from outside may share memory: what is written must not be what was picked from."""
+    inputs = {var: storage_of(var.fake) for var in trace.tensor_inputs}
+    of_base = [var for var, storage in inputs.items() if storage == made.base]
+    others = [var for var, storage in inputs.items() if storage in written]
+    if of_base and others and not guard_apart(trace, [*of_base, *others]):
+        raise made.give_up()
+
+
+def written_after(node: fx.Node) -> set[int]:
+    """The storages that the graph writes into behind a node."""
+    found: set[int] = set()
+    while (node := node.next).op != "root":
+        found.update(map(storage_of, node.meta.get("changed", ())))
+    return found
