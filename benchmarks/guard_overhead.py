@@ -1,9 +1,9 @@
-"""What a compiled call costs beyond its graph: a tiny function, and guards that grow with a module.
+"""What a compiled call costs beyond its graph: small programs, and guards that grow with a module.
 
     python benchmarks/guard_overhead.py [--peer]
 
 Prints nanoseconds, minimum and median of rounds in which the calls take turns; `--peer` adds
-torch.compile(backend="eager").
+torch.compile with the same backend.
 """
 
 from __future__ import annotations
@@ -45,6 +45,41 @@ def interleaved(
 
 def add_one(x: torch.Tensor) -> torch.Tensor:
     return x + 1
+
+
+def add_five(a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    return a + b + c + d + e
+
+
+def breaks_once(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    return y * 2 if y.sum() > 0 else y - 1
+
+
+def fuses(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x + y) * 2
+
+
+def takes_keywords(x: torch.Tensor, *, scale: torch.Tensor, shift: float = 1.0) -> torch.Tensor:
+    return x * scale + shift
+
+
+def takes_numbers(x: torch.Tensor, n: int, s: float, d: dict[str, float]) -> torch.Tensor:
+    return x[n:] * s + d["bias"]
+
+
+def flattens(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1) + 1
+
+
+class Scaler:
+    """An object whose attributes its method reads."""
+
+    def __init__(self) -> None:
+        self.weight, self.scale, self.sizes = torch.randn(16), 2.0, [1, 2]
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.scale + len(self.sizes)
 
 
 def identity(x: int) -> int:
@@ -145,11 +180,68 @@ def whole_call(compile_it: Callable[..., Any], layers: int = 12) -> Callable[[],
     return torch.no_grad()(lambda: compiled(x))
 
 
-def called(compile_it: Callable[..., Any]) -> Callable[[], Any]:
-    """A call of `x + 1` with the eager backend."""
-    x, compiled = torch.randn(16), compile_it(add_one, backend="eager")
-    compiled(x)
-    return lambda: compiled(x)
+def program(f: Any, *args: Any, **kwargs: Any) -> Callable[..., Callable[[], Any]]:
+    """What makes of a compiler the call of a function that it compiles."""
+
+    def make(compile_it: Callable[[Any], Any]) -> Callable[[], Any]:
+        compiled = compile_it(f)
+        return lambda: compiled(*args, **kwargs)
+
+    return make
+
+
+def training_step(compile_it: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Forward and backward of a small MLP."""
+    model, x = Layers(2), torch.randn(4, 8)
+    compiled, parameters = compile_it(model), list(model.parameters())
+
+    def step() -> None:
+        compiled(x).sum().backward()
+        for parameter in parameters:
+            parameter.grad = None
+
+    return step
+
+
+def three_sizes(compile_it: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Three calls with tensors of other sizes."""
+    compiled, (a, b, c) = compile_it(flattens), [torch.randn(n, 4) for n in (3, 5, 7)]
+    return lambda: (compiled(a), compiled(b), compiled(c))
+
+
+def programs() -> list[tuple[str, Callable[..., Callable[[], Any]], dict[str, Any]]]:
+    """(what is called, what makes the call, arguments of the compiler)"""
+    a, b, c, d, e = (torch.randn(16).abs() for _ in range(5))
+    linear, batch = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    eager, default, dynamic = {"backend": "eager"}, dict[str, Any](), {"dynamic": True}
+    return [
+        ("x + 1 on 16 floats", program(add_one, a), eager),
+        ("Linear(16, 16)", program(linear, batch), eager),
+        ("Linear(16, 16), default backend", program(linear, batch), default),
+        ("five tensors", program(add_five, a, b, c, d, e), eager),
+        ("one graph break", program(breaks_once, a), eager),
+        ("a training step", training_step, eager),
+        ("a training step, default backend", training_step, default),
+        ("relu(x + y) * 2, default backend", program(fuses, a, b), default),
+        ("keyword arguments", program(takes_keywords, a, scale=b), eager),
+        ("a method", program(Scaler.run, Scaler(), a), eager),
+        ("an int, a float, a dict", program(takes_numbers, a, 3, 0.5, {"bias": 1.0}), eager),
+        ("three dynamic sizes", three_sizes, eager | dynamic),
+        ("three dynamic sizes, default backend", three_sizes, dynamic),
+    ]
+
+
+def compared(
+    make: Callable[..., Callable[[], Any]], arguments: dict[str, Any], peer: bool
+) -> dict[str, Callable[[], Any]]:
+    """The calls of one program: as it is, and by each compiler."""
+    calls = {"eager": make(lambda f: f), "ours": make(lambda f: dynamo.compile(f, **arguments))}
+    if peer:
+        calls["torch.compile"] = make(lambda f: torch.compile(f, **arguments))
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    return calls
 
 
 def report(title: str, calls: dict[str, Callable[[], Any]]) -> None:
@@ -166,16 +258,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", action="store_true", help="also time torch.compile")
     peer = parser.parse_args().peer
-    x = torch.randn(16)
-    calls: dict[str, Callable[[], Any]] = {"eager": lambda: add_one(x)}
-    calls["ours"] = called(dynamo.compile)
-    if peer:
-        calls["torch.compile"] = called(torch.compile)
-    report("x + 1 on 16 floats", calls)
+    for title, make, arguments in programs():
+        report(title, compared(make, arguments, peer))
 
     skipping = hook.Region(lambda frame: hook.SKIP)
     wrapped = hook.Compiled(skipping, identity)
-    calls = {"plain": lambda: identity(1), "in": lambda: wrapped(1)}
+    calls: dict[str, Callable[[], Any]] = {"plain": lambda: identity(1), "in": lambda: wrapped(1)}
     report("entering and leaving a region", calls)
 
     value = torch.randn(2, 8)
