@@ -15,7 +15,8 @@ called. An output that nothing differentiates has no gradient, as in eager.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from dynamo.aot.records import Compiler, Place, Unsupported
 from dynamo.aot.second_order import Refusal, second_order
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
+transforms_active = torch._C._are_functorch_transforms_active
 
 
 class LazyBackward:
@@ -95,9 +97,10 @@ def _make_node(
     foreign = set() if alone else set(outputs) - set(half.outputs)
     order = _restore_order(half)
     sizes = half.sizes
-    tangents = [tangent for tangent in joint.tangents if tangent.output in half.outputs]
     without_gradient = tuple(at for at in shown if at not in half.outputs)
     place = {output: at for at, output in enumerate(shown)}
+    tangents = [(tangent.output, place[tangent.output], tangent)
+                for tangent in joint.tangents if tangent.output in half.outputs]
     gradients = joint.gradients
     arity = len(joint.reference.inputs)
     dirty = tuple(
@@ -114,23 +117,28 @@ def _make_node(
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
     known = second is not None or set(gradients) - cut <= set(inputs)
     marks = not known and set(half.outputs).isdisjoint(outputs)
+    saved_inputs, saved_outputs, restored = picker(inputs), picker(outputs), picker(order)
+    results_shown, undifferentiated = picker(shown), picker(without_gradient)
 
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, forward: Callable[..., Any], references: Any, *args: Any) -> Any:
             results = tuple(forward(*args))
             ctx.set_materialize_grads(False)
-            saved = [args[at] for at in inputs]
-            saved += [results[at].detach() if at in foreign else results[at] for at in outputs]
+            saved = saved_outputs(results)
+            if foreign:
+                saved = tuple([value.detach() if at in foreign else value
+                               for at, value in zip(outputs, saved, strict=True)])
             mark = (torch.empty(0),) if marks else ()
-            ctx.save_for_backward(*saved, *mark)
+            ctx.save_for_backward(*saved_inputs(args), *saved, *mark)
             ctx.kept = references
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
-            ctx.mark_non_differentiable(*[results[at] for at in without_gradient])
+            if without_gradient:
+                ctx.mark_non_differentiable(*undifferentiated(results))
             if not dirty:
-                return (*[results[at] for at in shown], *mark)
-            given_back = [results[at] for at in shown]
+                return results_shown(results) + mark
+            given_back = list(results_shown(results))
             for given, at in dirty:
                 args[given].data.copy_(results[at])  # `mark_dirty` counts the write
                 given_back[at] = args[given]
@@ -139,7 +147,8 @@ def _make_node(
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            if all(grad is None for grad in grads):  # see above: an edge that carries nothing
+            # See above: an edge that carries nothing.
+            if grads[0] is None and all(grad is None for grad in grads):
                 return (None,) * (2 + arity)
             kept = ctx.saved_tensors
             if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
@@ -148,17 +157,24 @@ def _make_node(
                 again = second.gradients(ctx.kept, kept, own, each)
                 if again is not None:
                     return None, None, *again
-            given = [kept[at] for at in order]
+            given, missing = list(restored(kept)), []
             if sizes:
                 given += ctx.sizes
-            tangent_grads = [(tangent, grads[place[tangent.output]]) for tangent in tangents]
-            missing = tuple([tangent.output for tangent, grad in tangent_grads if grad is None])
-            given += [_fit(grad, tangent) for tangent, grad in tangent_grads if grad is not None]
-            with torch.no_grad():
-                found = backward(missing, *given)
+            for output, at, tangent in tangents:
+                grad = grads[at]
+                if grad is None:
+                    missing.append(output)
+                else:
+                    given.append(_fit(grad, tangent))
+            again_later = torch.is_grad_enabled()
+            if again_later:
+                with torch.no_grad():
+                    found = backward(tuple(missing), *given)
+            else:
+                found = backward(tuple(missing), *given)
             if second is not None and not keeps_graph():
                 ctx.kept = None
-            if torch.is_grad_enabled():
+            if again_later:
                 others = [] if second is None else second.history(ctx.kept)
                 found = Refusal.apply(len(found), *found, *kept, *others, *grads)
             results: list[Any] = [None] * (2 + arity)
@@ -167,16 +183,30 @@ def _make_node(
             return tuple(results)
 
     apply: Callable[..., Any] = CompiledFunction.apply
+    # What it does beside is for functorch: it looks at each argument.
+    apply_plainly = super(torch.autograd.Function, CompiledFunction).apply
     count = len(shown)
 
     def call(forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         references = None if second is None else second.keep(args)
         if cut:
             args = tuple([given.detach() if at in cut else given for at, given in enumerate(args)])
-        results = apply(forward, references, *args)
+        run = apply if transforms_active() else apply_plainly
+        results = run(forward, references, *args)
         return results[:count] if marks else results
 
     return call
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the items at these places.
+
+    >>> picker([2])("abc"), picker([2, 0])("abc")
+    (('c',), ('c', 'a'))
+    """
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: tuple([items[at] for at in places])
 
 
 def _without_edge(joint: JointGraph, half: Backward) -> frozenset[int]:
