@@ -39,11 +39,16 @@ static void free_code_state(void *extra) {
     if (code == NULL) {
         return;
     }
-    while (code->states != NULL) { /* what an entry lets go of may take a region with it */
-        RegionState *state = code->states;
-        code->states = state->next_of_code;
+    /* What an entry lets go of may take a region with it, or ask one for its code objects: no region
+     * knows of this one any more. */
+    for (RegionState *state = code->states; state != NULL; state = state->next_of_code) {
         unlink_state(state);
         state->region = NULL;
+        state->previous_of_region = state->next_of_region = NULL;
+    }
+    while (code->states != NULL) {
+        RegionState *state = code->states;
+        code->states = state->next_of_code;
         clear_state(state);
         PyMem_Free(state);
     }

@@ -146,13 +146,20 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
     PyObject *original = frame_function(frame);
     PyObject *closure = original ? PyFunction_GET_CLOSURE(original) : NULL;
     if (function != NULL && (closure == NULL || PyFunction_SetClosure(function, closure) == 0)) {
+        /* Making the frame may collect garbage, whose finalisers may come here, too. */
+        PyCodeObject *outer_code = thread_region.pending_code;
+        PyObject *outer_inputs = thread_region.pending_inputs;
+        int outer_slot = thread_region.pending_slot;
         thread_region.pending_code = entry->code;
         thread_region.pending_inputs = inputs;
         thread_region.pending_slot = entry->inputs_slot;
         inputs = NULL;
         result = call_with_slots(function, entry->code, frame->localsplus);
-        thread_region.pending_code = NULL;
-        Py_CLEAR(thread_region.pending_inputs);
+        PyObject *unused = thread_region.pending_inputs;
+        thread_region.pending_code = outer_code;
+        thread_region.pending_inputs = outer_inputs;
+        thread_region.pending_slot = outer_slot;
+        Py_XDECREF(unused);
     }
     Py_XDECREF(inputs);
     Py_XDECREF(function);
@@ -354,7 +361,7 @@ PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     thread_region.moved = &moved;
     PyObject *result = PyObject_Vectorcall(args[0], items, count - 1, NULL);
-    if (moved.count > 0) { /* no frame was offered to the hook */
+    if (thread_region.moved == &moved) { /* no frame was offered to the hook */
         release_moved(&moved);
     }
     if (items != few) {

@@ -410,6 +410,9 @@ void plan_make(Program *program, const GuardScope *scope) {
         plan.wait--;
         return;
     }
+    // What the old plan held goes when the run is over: finalisers may change what registers borrow.
+    program->owned->insert(program->owned->end(), plan.held.begin(), plan.held.end());
+    plan.held.clear();
     drop(plan);
     plan.anchors.clear();
     plan.stamps.clear();

@@ -75,7 +75,7 @@ bool integer_step(int word, int64_t a, int64_t b, Number *out) {
             break;
         case FLOORDIV:
             if (b == 0 || (a == INT64_MIN && b == -1)) return false;
-            r = (a - floor_mod(a, b)) / b;
+            r = a / b - (a % b != 0 && ((a < 0) != (b < 0)));
             break;
         case MOD:
             if (b == 0 || b == -1) {

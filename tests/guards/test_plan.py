@@ -545,3 +545,34 @@ def test_entries_go_with_the_functions_and_classes_that_they_guard() -> None:
             gc.collect()
         assert [reference() for reference in references] == [None] * 4, make
         assert entry_count(compiled, call) == 0
+
+
+def test_finalisers_of_an_old_short_cut_run_when_the_values_are_taken() -> None:
+    """What only the old short cut held may let go of what the guards have just read."""
+
+    def helper(a: Any = 1, b: Any = None) -> None: ...
+
+    class Drops:
+        def __del__(self) -> None:
+            holder.value = None
+            taken.append(bytearray(5))  # at the place of the old one
+
+    taken: list[Any] = []
+    holder = Box(value=bytearray(1000))
+    defaults = AttrSource(GlobalSource("helper"), "__defaults__")
+    helper.__defaults__ = (1, Drops())
+    program = Program(
+        Guard("TYPE", GlobalSource("helper"), types.FunctionType),
+        Guard("CONST", ItemSource(defaults, 0), 1),
+        Guard("TYPE", M, Box), Guard("TYPE", item("value"), bytearray),
+        collect=(item("value"),), m=holder)
+    program.globals["helper"] = helper
+    program.settle()
+    helper.__defaults__ = (1, 2)
+    assert holder.value is not None, "the short cut holds the old defaults"
+    lengths: list[int] = []
+    while holder.value is not None and len(lengths) < 50:
+        (value,) = program.program.run(program.values, program.globals, builtins.__dict__)[0]
+        lengths.append(len(value))
+        del value
+    assert holder.value is None and lengths == [1000] * len(lengths)

@@ -77,3 +77,11 @@ def test_ints_beyond_doubles() -> None:
             assert not held or eval(text, {"n": integer}), (integer, text)
     guard = Guard("SHAPE", None, ShapeFacts(f"n / 3 == {(2**62 + 3) / 3!r}", {"n": NAMES["n"]}))
     assert not build_program([guard]).run({"n": 2**62}, {}, {})[2] or 2**62 / 3 == (2**62 + 3) / 3
+
+
+def test_quotients_of_the_least_ints() -> None:
+    least = -(2**63)
+    for left, right in itertools.product((least, least + 1, -7, 7, 2**63 - 1), (2, 3, -3, 10)):
+        guard = Guard("SHAPE", None, ShapeFacts(
+            f"n // {right} == {left // right}", {"n": NAMES["n"]}))
+        assert build_program([guard]).run({"n": left}, {}, {})[2], (left, right)

@@ -421,3 +421,37 @@ def test_a_thread_that_was_in_a_region_leaves_no_memory() -> None:
         assert memory_after(300) - before < 300 * 32
     finally:
         tracemalloc.stop()
+
+
+def test_a_code_that_dies_is_given_to_nobody() -> None:
+    found: list[Any] = []
+
+    class Asks:
+        def __del__(self) -> None:
+            found.extend(region.codes() for region in regions)
+
+    def build() -> Any:
+        space: dict[str, Any] = {}
+        exec("def f(a, b=2):\n    return a", space)
+        return space.pop("f")
+
+    function = build()
+    regions = [region_for({}) for _ in range(3)]
+    for region in regions:
+        region.add(function.__code__, hook.Entry(replacement.__code__, program(), Asks()))
+    del function
+    assert found == [[]] * 9
+
+
+def test_moving_no_arguments_leaves_nothing_behind() -> None:
+    def nothing() -> tuple[Any, ...]:
+        return ()
+
+    entry = hook.Entry(replacement.__code__, program([is_int()], ("a",)))
+    call = hook.Compiled(region_for({original.__code__: entry}), original)
+    for function in (nothing, tuple):
+        assert hook.call_moving(function) == ()
+        assert call(1) == replacement(1)
+    with pytest.raises(TypeError):
+        hook.call_moving(original)
+    assert call(1) == replacement(1)
