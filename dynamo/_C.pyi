@@ -23,6 +23,7 @@ class Program:
     local_names: tuple[str, ...]
     cell_names: tuple[str, ...]
     runs_python: bool
+    python_steps: list[int]
     plan: tuple[Any, ...] | None
     alive: bool
     def __init__(

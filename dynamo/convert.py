@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +43,8 @@ from dynamo.codegen.live import live_frames, uses_weakrefs
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
-from dynamo.guards.listing import lines, verbose_lines
-from dynamo.guards.records import UserLine, released, source_text
+from dynamo.guards.listing import lines, python_lines, verbose_lines
+from dynamo.guards.records import Guard, UserLine, released, source_text
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
 from dynamo.libraries import is_whole, library_of
@@ -232,7 +232,8 @@ class Converter:
         )
         with timed("guards"):
             program = build_program(result.guards, collect, frame.code)
-        logs.log("guards").emit(lambda: "\n".join(lines(result.guards)), compile_id)
+        logs.log("guards").emit(
+            lambda: "\n".join(guard_lines(frame, result.guards, program)), compile_id)
         logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(result.guards)), compile_id)
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
@@ -535,6 +536,13 @@ def frame_event(
             "seconds_lost": context.seconds_lost,
         }
     return Event("frame", compile_id, data)
+
+
+def guard_lines(frame: hook.FrameState, guards: Iterable[Guard], program: Any) -> list[str]:
+    """What an entry assumes, then what of it runs Python code, which a first run tells."""
+    program.run(frame.locals, frame.globals, frame.builtins, frame.cells)
+    found = python_lines(guards, program)
+    return [*lines(guards), *(f"runs Python code: {line}" for line in found)]
 
 
 def place_of(line: UserLine) -> str:

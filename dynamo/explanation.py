@@ -17,8 +17,8 @@ from dynamo.base import counters, events
 from dynamo.base.breaks import summarize
 from dynamo.base.events import Event
 from dynamo.base.words import counted
-from dynamo.guards.listing import verbose_lines
-from dynamo.guards.records import name_of_user
+from dynamo.guards.listing import python_lines, verbose_lines
+from dynamo.guards.records import Guard, name_of_user
 from dynamo.testing import CompileCounter
 
 
@@ -47,13 +47,15 @@ class BreakCost:
 @dataclass(frozen=True)
 class Explanation:
     """graphs: captured graphs in order; breaks: reason -> how often; costs: each break in order;
-    seconds: by stage, this call only; guards: what each compiled function assumes, and why."""
+    seconds: by stage, this call only; guards: what each compiled function assumes, and why;
+    python_guards: what of it is checked by running Python code (all else is checked in C)."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: dict[str, int]
     costs: tuple[BreakCost, ...]
     seconds: dict[str, float]
     guards: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    python_guards: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def graph_count(self) -> int:
@@ -74,6 +76,9 @@ class Explanation:
                   for reason, count in self.breaks.items() if count > 1]
         lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
         lines += [f"  stage {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
+        for name, guards in self.python_guards.items():
+            lines += [f"  guards of {name} that run Python code (the others run in C):",
+                      *(f"    {line}" for line in guards)]
         for name, guards in self.guards.items():
             lines += [f"  guards of {name}:", *(f"    {line}" for line in guards)]
         return "\n".join(lines)
@@ -101,23 +106,29 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
             costs_of([event for event in events.events("frame") if event.time >= start]),
             {s: t - seconds.get(s, 0.0) for s, t in counters.compile_times().items()
              if t > seconds.get(s, 0.0)},
-            guards_of(compiled),
+            guards_of(compiled, lambda guards, _: verbose_lines(guards)),
+            guards_of(compiled, python_lines),
         )
 
     return call
 
 
-def guards_of(compiled: Any) -> dict[str, tuple[str, ...]]:
-    """The guards of all entries of a compiled function or module, by function."""
+def guards_of(
+    compiled: Any, show: Callable[[tuple[Guard, ...], Any], list[str]]
+) -> dict[str, tuple[str, ...]]:
+    """What to show of the guards of all entries of a compiled function or module, by function.
+
+    show: lines of text from guards and their program."""
     policy = getattr(type(compiled), "_policy", None)
     region = getattr(compiled, "region", None) if policy is None else policy.region
     if region is None:
         return {}
-    entries = [(code, entry.keepalive) for code in region.codes()
+    entries = [(code, entry.keepalive, entry.program) for code in region.codes()
                for entry in hook.entries(code, region)]
     entries.sort(key=lambda row: [int(part) for part in row[1].compile_id.split("/")])
-    return {f"{part_of_program(code)} [{record.compile_id}]": tuple(verbose_lines(record.guards))
-            for code, record in entries}
+    shown = {f"{part_of_program(code)} [{record.compile_id}]": tuple(show(record.guards, program))
+             for code, record, program in entries}
+    return {name: found for name, found in shown.items() if found}
 
 
 def part_of_program(code: CodeType) -> str:

@@ -39,10 +39,6 @@ int attributes_equal(PyObject *left, PyObject *right) {
     return 1;
 }
 
-bool is_python_class(PyTypeObject *type) {
-    return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
-}
-
 }  // namespace
 
 int constants_equal(PyObject *left, PyObject *right) {
@@ -90,7 +86,7 @@ int constants_equal(PyObject *left, PyObject *right) {
         }
         return count == PyList_GET_SIZE(right);
     }
-    if (is_python_class(type)) {
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
         return 0;  // instances of Python classes only equal themselves: no user code runs
     }
     return PyObject_RichCompareBool(left, right, Py_EQ);

@@ -206,6 +206,11 @@ static inline unsigned long long dict_version(PyObject *dict) {
     return tag != NULL ? *tag : 0;
 }
 
+/* Written in Python: classes of C modules may lie on the heap, too, and can't be changed. */
+static inline int is_python_class(PyTypeObject *type) {
+    return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);
+}
+
 /* The dict of a class; NULL where the interpreter keeps it elsewhere (3.12 on: built-in classes). */
 static inline PyObject *type_dict(PyTypeObject *type) {
     return type->tp_flags & Py_TPFLAGS_HEAPTYPE ? type->tp_dict : NULL;

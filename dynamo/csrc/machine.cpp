@@ -34,12 +34,15 @@ int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value
                                          Py_IS_TYPE(found, &PyMemberDescr_Type));
         return told ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr) : -1;
     }
-    if (!generic) {
-        return PyFunction_Check(object) || PyMethod_Check(object)
-                   ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr)
-                   : -1;
+    if (!generic) {  // a method also has the attributes of what it binds
+        bool plain = PyFunction_Check(object) ||
+                     (PyMethod_Check(object) && PyFunction_Check(PyMethod_GET_FUNCTION(object)));
+        return plain ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr) : -1;
     }
     PyObject *found = _PyType_Lookup(type, name);
+    if (found != nullptr && tensor_asks_class != nullptr && tensor_asks_class(object)) {
+        return -1;
+    }
     if (found != nullptr) {
         descrgetfunc get = Py_TYPE(found)->tp_descr_get;
         bool safe = get == nullptr || Py_IS_TYPE(found, &PyGetSetDescr_Type) ||
@@ -83,7 +86,7 @@ PyObject *item_of(Run &run, PyObject *container, const Instruction &in) {
     }
     bool is_list = PyList_Check(container);
     if ((!is_list && !PyTuple_Check(container)) || !PyLong_CheckExact(in.arg)) {
-        if (Py_TYPE(container)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+        if (is_python_class(Py_TYPE(container))) {
             return nullptr;
         }
         return run.own(PyObject_GetItem(container, in.arg));  // deque, range: C code
@@ -105,13 +108,17 @@ PyObject *weak_object(PyObject *reference) {  // borrowed
 }
 
 // 1 there, 0 not there, -1 Python would have to run.
-int has_attribute(Run &run, PyObject *object, PyObject *name) {
+int has_attribute(Run &run, const Instruction &in, PyObject *object) {
     PyObject *value = nullptr;
-    int found = plain_attribute(run, object, name, &value);
-    if (found >= 0 || !run.python) {
+    int found = plain_attribute(run, object, in.arg, &value);
+    if (found >= 0) {
         return found;
     }
-    value = PyObject_GetAttr(object, name);
+    in.python = true;
+    if (!run.python) {
+        return -1;
+    }
+    value = PyObject_GetAttr(object, in.arg);
     if (value == nullptr) {
         PyErr_Clear();
         return 0;
@@ -213,7 +220,7 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
         case OP_BUILTINS:
             return run.borrow(scope->builtins);
         case OP_OBJECT:
-            return in.target;
+            return run.borrow(in.target);
         case OP_MODULE: {
             PyObject *modules = PyImport_GetModuleDict();
             return run.borrow(PyDict_GetItemWithError(modules, in.arg));
@@ -228,6 +235,7 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
             if (known >= 0) {
                 return found;
             }
+            in.python = true;
             *needs_python = !run.python;
             return run.python ? run.own(PyObject_GetAttr(value, in.arg)) : nullptr;
         }
@@ -241,6 +249,7 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
         case OP_DEREF:
             return run.borrow(weak_object(value));
         case OP_STATE:
+            in.python = true;
             *needs_python = !run.python;
             return run.python ? run.own(PyObject_CallOneArg(in.arg, value)) : nullptr;
         case OP_CALL:
@@ -274,7 +283,7 @@ int check(Run &run, const Instruction &in, PyObject *value) {
             return found < 0 ? (found == -2 ? 0 : -1) : found == (in.opcode == OP_DICT_HAS);
         case OP_HAS_ATTR:
         case OP_LACKS_ATTR:
-            found = has_attribute(run, value, in.arg);
+            found = has_attribute(run, in, value);
             return found < 0 ? NEEDS_PYTHON : found == (in.opcode == OP_HAS_ATTR);
         case OP_SET_ITEMS:
             return set_items_equal(value, in.arg);
@@ -293,7 +302,8 @@ int check(Run &run, const Instruction &in, PyObject *value) {
         case OP_WEAK_ALIVE:
             return PyWeakref_Check(value) && (weak_object(value) != nullptr) == in.extra;
         case OP_TRUTH:
-            if (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && !run.python) {
+            in.python |= is_python_class(Py_TYPE(value));
+            if (in.python && !run.python) {
                 return NEEDS_PYTHON;
             }
             found = PyObject_IsTrue(value);
@@ -359,6 +369,9 @@ int execute(Program *program, Run &run) {
                 test->version = PyDict_Check(value) ? dict_version(value) : 0;
             }
         } else {
+            if (program->dead) {
+                return (int)(in - begin);  // a guard's code let go of an object that is looked at
+            }
             int held = step(run, *in);
             if (held != 1) {
                 return held == 0              ? (int)(in - begin)

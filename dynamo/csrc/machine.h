@@ -21,6 +21,7 @@ struct Instruction {
     void *spec;        // tensor facts, global state, shape words, register list
     PyObject *dict;    // TAG_TEST: the dict last sealed (borrowed, only compared)
     uint64_t version;  // TAG_TEST: its version then
+    mutable bool python;  // it has had to run Python code
 };
 
 struct FastPlan;

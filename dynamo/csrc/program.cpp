@@ -377,12 +377,26 @@ PyMethodDef program_methods[] = {
     {"dump", program_dump, METH_NOARGS, "The instructions as tuples."},
     {nullptr}};
 PyObject *program_plan(PyObject *object, void *) { return plan_summary((Program *)object); }
+PyObject *program_python_steps(PyObject *object, void *) {
+    Program *self = (Program *)object;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != nullptr && i < self->instructions->size(); i++) {
+        PyObject *number = (*self->instructions)[i].python ? PyLong_FromSize_t(i) : nullptr;
+        if (number != nullptr && PyList_Append(list, number) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(number);
+    }
+    return list;
+}
 PyObject *program_alive(PyObject *object, void *) {
     return PyBool_FromLong(!((Program *)object)->dead);
 }
 PyGetSetDef program_getset[] = {
     {"plan", program_plan, nullptr,
      "(anchors, stamps, numbers of instructions still run) of the short cut, or None.", nullptr},
+    {"python_steps", program_python_steps, nullptr,
+     "Numbers of the instructions that had to run Python code so far.", nullptr},
     {"alive", program_alive, nullptr, "False once an object died that it is about.", nullptr},
     {nullptr}};
 PyMemberDef program_members[] = {

@@ -11,7 +11,8 @@
 
 namespace {
 
-PyTypeObject *tensor_base = nullptr;
+PyTypeObject *tensor_base = nullptr, *tensor_class = nullptr;
+PyObject *function_name = nullptr;
 Py_ssize_t impl_offset = 0;  // where a Python tensor keeps its TensorImpl*
 
 // Finds both by looking at one tensor, whose `_cdata` is the address of its TensorImpl.
@@ -29,6 +30,8 @@ bool find_layout() {
         if (*(void **)((char *)probe + at) == impl) {
             impl_offset = at;
             tensor_base = (PyTypeObject *)Py_NewRef(base);
+            tensor_class = (PyTypeObject *)Py_NewRef(Py_TYPE(probe));
+            function_name = PyUnicode_InternFromString("__torch_function__");
             break;
         }
     }
@@ -230,6 +233,14 @@ int tensor_number(PyObject *value, int what, int dim, long long *out) {
         case 4: *out = impl->numel(); return 1;
         default: return 0;
     }
+}
+
+int tensor_asks_class(PyObject *value) {
+    if (impl_of(value) == nullptr || Py_TYPE(value) == tensor_class) {
+        return 0;
+    }
+    PyObject *own = _PyType_Lookup(Py_TYPE(value), function_name);
+    return own == nullptr || !PyCFunction_Check(own);  // torch's own, which says no, is one
 }
 
 int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last) {

@@ -19,6 +19,8 @@ WEAK_TORCH void global_state_free(void *spec);
 WEAK_TORCH int global_state_holds(void *spec);
 /* what: 0 size, 1 stride, 2 storage offset, 3 number of dimensions, 4 number of elements. */
 WEAK_TORCH int tensor_number(PyObject *value, int what, int dim, long long *out);
+/* Whether reading an attribute of torch's own runs the `__torch_function__` of the tensor's class. */
+WEAK_TORCH int tensor_asks_class(PyObject *value);
 /* The bytes that a tensor's elements lie in; 0 where there are none. */
 WEAK_TORCH int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last);
 WEAK_TORCH int global_state_add_names(PyObject *module);

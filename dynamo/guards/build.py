@@ -138,6 +138,23 @@ class ProgramBuilder:
             opcode, arg, extra = STEPS[type(source)]
             self.emit(opcode, node.register, base, extra(source), arg(source))
 
+    def place(self, guards: Iterable[Guard]) -> list[tuple[int, Guard]]:
+        """Gives each guard's sources their nodes; the guards that are about several values."""
+        late: list[tuple[int, Guard]] = []
+        for number, guard in enumerate(guards):
+            if guard.kind == "GLOBAL_STATE":
+                state = guard.payload if guard.payload is not None else _C.global_state()
+                self.emit("GLOBAL_STATE", -1, -1, 0, state, number)
+            elif guard.kind in PAIRS or guard.kind in GROUPS or guard.kind == "SHAPE":
+                late.append((number, guard))
+                wanted = other_sources(guard)
+                for source in ([] if guard.source is None else [guard.source]) + wanted:
+                    self.node(source)
+            else:
+                assert guard.source is not None, guard
+                self.node(guard.source).checks.append((number, guard))
+        return late
+
     def walk(self, node: Node) -> None:
         """Everything about a node that was fetched and whose identity checks are done."""
         dict_like = node.is_dict()
@@ -283,20 +300,7 @@ def build_program(
     """The program; on success it yields the values at `collect`, in order. (`code` is not needed:
     names are resolved when an `Entry` is made.)"""
     builder = ProgramBuilder()
-    ordered = list(guards)
-    late: list[tuple[int, Guard]] = []
-    for number, guard in enumerate(ordered):
-        if guard.kind == "GLOBAL_STATE":
-            state = guard.payload if guard.payload is not None else _C.global_state()
-            builder.emit("GLOBAL_STATE", -1, -1, 0, state, number)
-        elif guard.kind in PAIRS or guard.kind in GROUPS or guard.kind == "SHAPE":
-            late.append((number, guard))
-            wanted = other_sources(guard)
-            for source in ([] if guard.source is None else [guard.source]) + wanted:
-                builder.node(source)
-        else:
-            assert guard.source is not None, guard
-            builder.node(guard.source).checks.append((number, guard))
+    late = builder.place(guards)
     registers = tuple(builder.node(source).register for source in collect)
     for node in builder.nodes.values():
         said = [guard for _, guard in node.checks]
@@ -312,6 +316,22 @@ def build_program(
         tuple(builder.cell_names),
         registers,
     )
+
+
+def python_steps(guards: Iterable[Guard], program: Any) -> list[tuple[str, s.Source | Guard]]:
+    """(opcode, what it checks or fetches) of the instructions of the guards' program that have had
+    to run Python code so far."""
+    guards, builder = list(guards), ProgramBuilder()
+    steps = program.python_steps
+    if not steps:
+        return []
+    builder.place(guards)
+    sources = {node.register: source for source, node in builder.nodes.items()}
+    rows = program.dump()
+    found: list[tuple[str, s.Source | Guard]] = []
+    for opcode, fetched, _, _, _, number in [rows[step] for step in steps]:
+        found.append((opcode, guards[number] if number >= 0 else sources[fetched]))
+    return found
 
 
 def other_sources(guard: Guard) -> list[s.Source]:

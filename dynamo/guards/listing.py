@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+from dynamo.guards.build import python_steps
 from dynamo.guards.kinds import TensorFacts, short
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import ShapeFacts
@@ -49,6 +50,16 @@ ROWS: dict[str, tuple[str, str]] = {
 }
 
 
+# Instruction -> what of the program runs at it; all others are C.
+RUN_BY: dict[str, str] = {
+    "ATTR": "a property, or its class's or module's own way to find attributes",
+    "HAS_ATTR": "its class's or module's own way to find attributes",
+    "LACKS_ATTR": "its class's or module's own way to find attributes",
+    "STATE": "what an iterator will give, or a set's order, is found out in Python",
+    "TRUTH": "`__bool__` or `__len__` of its class",
+}
+
+
 def expression(guard: Guard) -> str:
     """What the guard checks, as Python would say it.
 
@@ -82,6 +93,12 @@ def payload_text(payload: Any) -> str:
 def lines(guards: Iterable[Guard]) -> list[str]:
     """One line for each guard: the expression, and why."""
     return [f"{expression(guard)}  # {ROWS[guard.kind][1]}" for guard in guards]
+
+
+def python_lines(guards: Iterable[Guard], program: Any) -> list[str]:
+    """One line for each check that runs Python code: slower, and seen by a debugger."""
+    return [f"{what.text() if isinstance(what, Source) else expression(what)}  # {RUN_BY[opcode]}"
+            for opcode, what in python_steps(guards, program)]
 
 
 def verbose_lines(guards: Iterable[Guard]) -> list[str]:
