@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -43,7 +44,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
-    s.UpcomingSource: ("STATE", lambda x: upcoming, lambda x: 0),
+    s.UpcomingSource: ("STATE", lambda x: partial(upcoming, index=x.index), lambda x: 0),
     s.ArraySource: ("ARRAY", lambda x: (x.kind, torch.from_numpy), lambda x: 0),
 }
 FROM_DICT = (s.ItemSource, s.DictValueSource, s.DictKeySource)

@@ -381,12 +381,16 @@ class StateSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class UpcomingSource(Source):
-    """`(next item,)` of a built-in iterator, which stays where it is; `()` at its end."""
+    """`(next item,)` of a built-in iterator, which stays where it is; `()` at its end.
+
+    index: how many items lie before it.
+    """
 
     base: Source
+    index: int
 
     def text(self) -> str:
-        return f"<next of {self.base.text()}>"
+        return f"<next{f' but {self.index}' if self.index else ''} of {self.base.text()}>"
 
     def fetch(self, scope: Scope) -> Any:
-        return upcoming(self.base.fetch(scope))
+        return upcoming(self.base.fetch(scope), self.index)

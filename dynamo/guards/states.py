@@ -16,6 +16,7 @@ from typing import Any
 DICT_PARTS: dict[type, str] = {
     type(iter({})): "keys", type(iter({}.values())): "values", type(iter({}.items())): "items",
 }
+BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
 NO_PARAMETERS = 0x04 | 0x08  # *args, **kwargs: their containers belong to the call
 
 
@@ -100,12 +101,14 @@ def state_of(value: Any) -> tuple[Any, ...]:
     return row(value)
 
 
-def upcoming(iterator: Any) -> tuple[Any, ...]:
+def upcoming(iterator: Any, index: int = 0) -> tuple[Any, ...]:
     """(next item,) of an iterator over a sequence or a dict, () at its end.
 
+    index: how many items lie before the one that is meant.
     Errors: RuntimeError where the dict has changed its size.
     """
-    _, (sequence, *_), *index = iterator.__reduce__()
-    at = index[0] if index and index[0] is not None else 0
+    _, (sequence, *_), *start = iterator.__reduce__()
+    at = start[0] if start and start[0] is not None else 0
+    at += -index if isinstance(iterator, BACKWARDS) else index
     kind = next((kind for kind in (list, tuple) if isinstance(sequence, kind)), type(sequence))
     return (kind.__getitem__(sequence, at),) if 0 <= at < kind.__len__(sequence) else ()

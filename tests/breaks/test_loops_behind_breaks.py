@@ -221,3 +221,141 @@ def test_an_iterator_that_has_ended_stays_at_its_end() -> None:
         found: list[Any] = []
         assert torch.equal(compiled(torch.ones(2), [1, 2], found), held(torch.ones(2), [1, 2], wanted))
         assert found == wanted == ["ended"]
+
+
+class Doubler(torch.nn.Module):
+    """Breaks the graph where it is told to."""
+
+    def __init__(self, breaks: bool, factor: float) -> None:
+        super().__init__()
+        self.breaks, self.factor = breaks, torch.nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.factor
+        if self.breaks:
+            dynamo.graph_break()
+        return x + 1
+
+
+def stack(*breaking: int) -> list[torch.nn.Module]:
+    return [Doubler(place in breaking, 1.0 + place) for place in range(6)]
+
+
+def every(x: torch.Tensor, modules: Any, seen: list[Any], iterated: Callable[[Any], Any] = iter) -> torch.Tensor:
+    for item in iterated(modules):
+        while isinstance(item, tuple):
+            seen.append(item[0])
+            item = item[1]
+        if isinstance(item, torch.nn.Module):
+            x = item(x)
+        seen.append(item)
+    else:
+        seen.append("end")
+    return x
+
+
+# What the modules stand in, and what is iterated of it.
+OF_MODULES: dict[str, tuple[Callable[[list[torch.nn.Module]], Any], Callable[[Any], Any]]] = {
+    "Sequential": (lambda modules: torch.nn.Sequential(*modules), iter),
+    "ModuleList": (torch.nn.ModuleList, iter),
+    "items": (lambda modules: torch.nn.ModuleDict({f"m{i}": m for i, m in enumerate(modules)}), lambda d: d.items()),
+    "list": (list, iter),
+    "tuple": (tuple, iter),
+    "reversed": (list, reversed),
+    "reversed values": (lambda modules: dict(enumerate(modules)), lambda table: reversed(table.values())),
+    "enumerate": (list, lambda modules: enumerate(modules, 7)),
+    "zip": (list, lambda modules: zip("abcdefg", modules)),
+    "enumerate of zip": (list, lambda modules: enumerate(zip(modules, modules))),
+    "one of many": (lambda modules: [*modules[:3], 2.5, *modules[3:]], iter),
+}
+
+
+@pytest.mark.parametrize("name", OF_MODULES)
+def test_modules_behind_a_break_are_one_graph(name: str) -> None:
+    kind, iterated = OF_MODULES[name]
+    modules, counter = kind(stack(1)), CompileCounter()
+    compiled = dynamo.compile(every, backend=counter)
+    for call in range(3):
+        results = []
+        for run in (every, compiled):
+            seen: list[Any] = []
+            results.append((run(torch.ones(2), modules, seen, iterated), seen))
+        assert torch.equal(results[0][0], results[1][0]), call
+        assert repr(results[0][1]) == repr(results[1][1])
+    # Up to the break, to the end of its module, the others.
+    assert counter.frame_count == (4 if name == "one of many" else 3)
+
+
+def test_other_modules_at_a_later_call() -> None:
+    """Another number of them, another order, one twice, one that breaks."""
+    a, b, c, d, e, f = stack(1)
+    breaks = Doubler(True, 3.0)
+    compiled = dynamo.compile(every, backend="eager")
+    for modules in ([a, b, c, d], [a, b, c, d], [a, b, c, d, e], [a, b, c], [a, b], [b], [a, b, d, c], [a, b, c, c, c],
+                    [a, b, c, breaks, d, e, f], [a, b, breaks, breaks, d], [a, b, c, 3, d], [], [a, b, c, d]):
+        results = []
+        for run in (every, compiled):
+            seen: list[Any] = []
+            results.append((run(torch.ones(2), modules, seen), seen))
+        assert torch.equal(results[0][0], results[1][0])
+        assert repr(results[0][1]) == repr(results[1][1])
+
+
+def test_a_loop_over_modules_that_is_left() -> None:
+    """The iterator goes on where the loop has left it."""
+    def function(x: torch.Tensor, modules: list[Any], stop: int) -> Any:
+        iterator = iter(modules)
+        count = 0
+        for module in iterator:
+            x = module(x)
+            count += 1
+            if count == stop:
+                break
+        return x, list(iterator), iterator.__length_hint__()
+
+    modules = stack(0)
+    compiled = dynamo.compile(function, backend="eager")
+    for stop in (1, 2, 4, 6, 9, 2):
+        expected, found = (run(torch.ones(2), modules, stop) for run in (function, compiled))
+        assert torch.equal(expected[0], found[0])
+        assert expected[1:] == found[1:]
+
+
+def test_a_list_of_modules_that_changes_meanwhile() -> None:
+    def function(x: torch.Tensor, modules: list[Any], more: Any) -> tuple[torch.Tensor, int]:
+        count = 0
+        for module in modules:
+            x = module(x)
+            count += 1
+            if count == 3:
+                modules.append(more)
+            if count == 5:
+                del modules[0]
+        return x, count
+
+    first, more = stack(0), Doubler(False, 9.0)
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        lists = [list(first), list(first)]
+        expected, found = (run(torch.ones(2), each, more) for run, each in zip((function, compiled), lists))
+        assert torch.equal(expected[0], found[0])
+        assert expected[1] == found[1]
+        assert lists[0] == lists[1]
+
+
+def test_a_module_that_is_stored_behind_the_loop() -> None:
+    def function(x: torch.Tensor, modules: Any, kept: dict[str, Any]) -> torch.Tensor:
+        for place, module in enumerate(modules):
+            x = module(x)
+            kept["last"] = module
+            kept[place] = module
+        return x + kept["last"].factor
+
+    modules = torch.nn.Sequential(*stack(2))
+    expected: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        assert torch.equal(function(torch.ones(2), modules, expected), compiled(torch.ones(2), modules, found))
+        assert expected.keys() == found.keys()
+        assert all(expected[key] is found[key] for key in expected)

@@ -1,14 +1,16 @@
 """Built-in iterators that existed before the frame: a loop goes on with one behind a graph break.
 
 Their next item is looked at, and guarded, without taking it; the new code takes it. One item of
-each iterator only: a trace that took more would hold for one number of items left.
+each iterator only: a trace that took more would hold for one number of items left. But modules: a
+trace holds for one module anyway.
 
-In: the real iterator. Out: its next item, and the effect that takes it.
+In: the real iterator. Out: its next items, and the effect that takes them.
 """
 
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,9 @@ from dynamo.guards.sources import ItemSource, Source, StateSource, UpcomingSourc
 from dynamo.guards.states import state_of, upcoming
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.modules import ModuleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -36,31 +40,49 @@ Taker = Callable[["LoopIteratorVar", "SymbolicFrame"], Var]
 
 
 class LoopIteratorVar(OpaqueVar):
-    """taken: True once the trace has asked for its item."""
+    """taken: how many items the trace has asked for. goes_on: True where it may ask for another.
+
+    taker: who takes them: this iterator itself, or a place in another one.
+    """
 
     def __init__(self, trace: Trace, value: Any, source: Source, reason: Break) -> None:
         super().__init__(trace, value, source, reason)
-        self.taken = False
+        self.taken, self.goes_on, self.ended = 0, True, False
+        self.taker: Any = None
 
     def next_item(self, tx: SymbolicFrame) -> Var:
-        if tx.trace.effects.quiet:  # what moves this one will move it once more
+        calls = type(self.value) in CALLING
+        if tx.trace.effects.quiet or not self.goes_on:  # what moves this one will move it once more
             raise replace(self.reason)
-        if type(self.value) not in CALLING:
-            tx.trace.effects.consume(self, 1)
-        return self._take(tx)
+        self._reserve(self)
+        if not calls:
+            tx.trace.effects.consume(self, self.taken + 1)
+        self.goes_on = False
+        item = self._take(tx)
+        self.goes_on = not calls and holds_module(item)
+        return item
 
-    def take_for(self, tx: SymbolicFrame) -> Var:
+    def take_for(self, tx: SymbolicFrame, outer: LoopIteratorVar, place: int) -> Var:
         """The next item, for an iterator that takes it from this one when it is advanced."""
         if type(self.value) in CALLING:
             raise replace(self.reason)
+        self._reserve((outer, place))
         return self._take(tx)
 
-    def _take(self, tx: SymbolicFrame) -> Var:
-        taker = TAKERS.get(self.python_type())
-        if self.taken or taker is None:
+    def _reserve(self, taker: Any) -> None:
+        """Errors: Break where somebody else has taken items, and where there is none to take."""
+        if self.ended or self.taker not in (None, taker) or self.python_type() not in TAKERS:
             raise replace(self.reason)
-        self.taken = True
-        return taker(self, tx)
+        self.taker = taker
+
+    def _take(self, tx: SymbolicFrame) -> Var:
+        try:
+            item = TAKERS[type(self.value)](self, tx)
+        except ObservedException:
+            self.ended = True
+            raise
+        self.taken += 1
+        return item
 
     def part(self, index: int) -> tuple[Any, Source]:
         """A part of its state."""
@@ -79,11 +101,18 @@ class LoopIteratorVar(OpaqueVar):
         return known
 
 
+def holds_module(item: Var) -> bool:
+    if isinstance(item, TupleVar):
+        return any(map(holds_module, item.items))
+    return isinstance(item, ModuleVar)
+
+
 def _first(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     """The next item of an iterator over constants."""
     assert var.source is not None
     try:
-        items, source = upcoming(var.value), UpcomingSource(var.source)
+        items = upcoming(var.value, var.taken)
+        source = UpcomingSource(var.source, var.taken)
     except RuntimeError:  # a dict has changed its size
         raise replace(var.reason) from None
     tx.trace.guard("LENGTH", source, len(items))
@@ -125,8 +154,11 @@ def _from_dict(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
 
 def _enumerated(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     count, source = var.part(1)
-    item = var.inner(0).take_for(tx)
-    return TupleVar([tx.trace.wrap(count, source), item])
+    item = var.inner(0).take_for(tx, var, 0)
+    number = tx.trace.wrap(count, source)
+    if var.taken:
+        number = tx.trace.call(tx, operator.add, number, ConstVar(var.taken))
+    return TupleVar([number, item])
 
 
 def _zipped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
@@ -134,7 +166,8 @@ def _zipped(var: LoopIteratorVar, tx: SymbolicFrame) -> Var:
     strict, source = var.part(-1)
     tx.trace.guard("CONST", source, strict)
     try:
-        return TupleVar([inner.take_for(tx) for inner in _inner(var, 0, -1)])
+        inner = _inner(var, 0, -1)
+        return TupleVar([part.take_for(tx, var, place) for place, part in enumerate(inner)])
     except ObservedException:
         if strict:
             raise replace(var.reason) from None
