@@ -6,6 +6,7 @@ import importlib.util
 
 from dynamo.symbolic.rules import (
     autograd_functions,
+    averaging,
     breaking,
     builtin_attributes,
     builtins,
@@ -85,14 +86,13 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
-    attributes, autograd_functions, breaking, builtin_attributes, builtins, cached, cells,
-    checkpointing, class_bodies, classes, conditional, constant, container_methods, containers,
-    contexts, dates, devices, dicts, dispatching, distributions, exception_rules, exceptions,
-    folding, foreach, foreign, functions, generator_rules, generators, handles, hooks, identity,
-    inference, iterators,
-    lists, loops, methods, modes, modules, number_tensors, objects, open_texts, operators,
-    optimizer_steps, optimizers, patterns, picking, python_modules, python_random,
-    python_sources, random_state, seeded_random, standard_library, standin_groups,
+    attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
+    cells, checkpointing, class_bodies, classes, conditional, constant, container_methods,
+    containers, contexts, dates, devices, dicts, dispatching, distributions, exception_rules,
+    exceptions, folding, foreach, foreign, functions, generator_rules, generators, handles, hooks,
+    identity, inference, iterators, lists, loops, methods, modes, modules, number_tensors, objects,
+    open_texts, operators, optimizer_steps, optimizers, patterns, picking, python_modules,
+    python_random, python_sources, random_state, seeded_random, standard_library, standin_groups,
     standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
     unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
