@@ -2,7 +2,7 @@
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
-A recurrent layer over open sizes is one, too.
+A recurrent layer over open sizes, or on a GPU, is one, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ METHODS = frozenset({"requires_grad_"})
 # Functions that ATen's own depend on: these take the default dtype when they run.
 FUNCTIONS = frozenset({watch_gradient, torch._C._set_default_dtype})  # type: ignore[attr-defined]
 # Over open sizes they are one operation: taken apart, they are a step for each place of a sequence.
+# So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.
+TAKEN_APART = {"cpu", "meta"}
 RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 
 
@@ -62,13 +64,16 @@ def is_cut(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in METHODS
     if node.target in RECURRENT:
-        return _is_open(node.args[0])
+        given = node.args[0]
+        return is_whole(given.meta.get("example_value") if isinstance(given, fx.Node) else given)
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
 
 
-def _is_open(given: Any) -> bool:
-    shown = given.meta.get("example_value") if isinstance(given, fx.Node) else given
-    return any(type(size) is not int for size in getattr(shown, "shape", ()))
+def is_whole(data: Any) -> bool:
+    """True where a recurrent layer over this sequence is one operation."""
+    if not isinstance(data, torch.Tensor):
+        return False
+    return data.device.type not in TAKEN_APART or any(type(size) is not int for size in data.shape)
 
 
 def has_cuts(gm: fx.GraphModule) -> bool:

@@ -44,6 +44,7 @@ from dynamo.shapes.fake_tensor import (
     Unprintable,
 )
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
+from dynamo.shapes.recurrent import STEPS
 
 __all__ = [
     "DataDependent", "Fake", "FakeWorld", "NoFakeKernel", "NotSymbolic", "StorageToken",
@@ -155,7 +156,7 @@ class FakeWorld:
         # not to be seen from inside of an operator
         self.autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         with self._mode:
-            return fn(*args, **kwargs)
+            return STEPS.get(fn, fn)(*args, **kwargs)
 
     # -- making fakes --------------------------------------------------------------------------
 

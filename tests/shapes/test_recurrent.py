@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import dynamo
+from dynamo.base import cuts
 from dynamo.testing import CompileCounter
 
 SIZES = [(3, 4), (5, 7), (2, 9), (7, 3), (4, 4)]
@@ -82,6 +83,60 @@ def test_on_the_default_backend(training: bool) -> None:
     assert counter.frame_count == 1
 
 
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Static sizes are one operation, too."""
+    monkeypatch.setattr(cuts, "TAKEN_APART", set())
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_one_graph_for_static_sizes(kind: str, backend: str, as_on_a_gpu: None) -> None:
+    model = Tagger(kind)
+    counter = CompileCounter(backend)
+    compiled = dynamo.compile(model, backend=counter, fullgraph=True, dynamic=False)
+    x = torch.randn(3, 4, 6, dtype=model.before.weight.dtype)
+    for training in (True, False):
+        model.train(training)
+        with torch.set_grad_enabled(training):
+            compare(model, compiled, [x])
+    assert counter.frame_count == 2
+    [layer] = [node for node in counter.graphs[0].graph.nodes if node.target in cuts.RECURRENT]
+    assert cuts.is_cut(layer)
+
+
+def test_static_sizes_that_do_not_fit(as_on_a_gpu: None) -> None:
+    layer = nn.GRU(6, 5)
+    direct = lambda x, h: torch.gru(x, h, layer._flat_weights, True, 1, 0.0, True, False, False)  # noqa: E731
+
+    @dynamo.compile(backend="eager", dynamic=False)
+    def guarded(x: Tensor, h: Tensor) -> Any:
+        try:
+            return direct(x * 2, h)
+        except RuntimeError as error:
+            return str(error)
+
+    for data, state in (((3, 4, 6), (1, 3, 5)), ((0, 4, 6), (1, 4, 5)), ((3, 4, 6), (1, 4, 3)), ((3, 4, 5), (1, 4, 5))):
+        x, h = torch.randn(data), torch.randn(state)
+        with pytest.raises(RuntimeError) as wanted:
+            direct(x * 2, h)
+        assert guarded(x, h).splitlines()[0] == str(wanted.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["lstm", "lstm, projected", "gru", "gru, all", "tanh"])
+def test_two_graphs_under_autocast(kind: str, dtype: torch.dtype) -> None:
+    model = Tagger(kind).float()
+    counter = CompileCounter("eager")
+    device = torch.get_default_device().type
+    compiled = dynamo.compile(model, backend=counter)
+    for n, m in SIZES:
+        x = torch.randn(n, m, 6)
+        with torch.autocast(device, dtype):
+            compare(model, compiled, [x])
+    assert counter.frame_count == 2
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_given_state_and_its_gradient(batched: bool) -> None:
     layer = nn.LSTM(6, 5, batch_first=True)
@@ -127,6 +182,6 @@ def test_packed_sequences_need_no_compile_after_the_second_length() -> None:
     counter = CompileCounter("eager")
     compiled, counts = dynamo.compile(model, backend=counter), []
     for n, m in SIZES:
-        compare(model, compiled, [torch.randn(n, m, 6), torch.randint(1, m + 1, (n,))])
+        compare(model, compiled, [torch.randn(n, m, 6), torch.randint(1, m + 1, (n,), device="cpu")])
         counts.append(counter.frame_count)
     assert counts[1] == counts[-1] <= 10

@@ -77,6 +77,7 @@ foldable(
         torch._C._get_privateuse1_backend_name,
         torch._C._are_functorch_transforms_active,
         torch.is_autocast_enabled,
+        torch._C._is_any_autocast_enabled,
         torch.get_autocast_dtype,
         torch.is_autocast_cache_enabled,
         torch.Size.numel,
