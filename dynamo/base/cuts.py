@@ -2,11 +2,12 @@
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
-A recurrent layer over open sizes, or on a GPU, is one, too.
+A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -64,16 +65,17 @@ def is_cut(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in METHODS
     if node.target in RECURRENT:
-        given = node.args[0]
-        return is_whole(given.meta.get("example_value") if isinstance(given, fx.Node) else given)
+        return is_whole(fx.map_arg(node.args, lambda given: given.meta.get("example_value")))
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
 
 
-def is_whole(data: Any) -> bool:
-    """True where a recurrent layer over this sequence is one operation."""
-    if not isinstance(data, torch.Tensor):
+def is_whole(args: Sequence[Any]) -> bool:
+    """True where a recurrent layer with these arguments is one operation."""
+    if len(args) < 4 or not isinstance(args[0], torch.Tensor):
         return False
-    return data.device.type not in TAKEN_APART or any(type(size) is not int for size in data.shape)
+    if args[0].device.type not in TAKEN_APART or any(type(n) is not int for n in args[0].shape):
+        return True
+    return isinstance(args[3], (list, tuple))  # packed: the lengths are data
 
 
 def has_cuts(gm: fx.GraphModule) -> bool:

@@ -1,4 +1,4 @@
-"""Recurrent layers over open sizes, or on a GPU, as one operation.
+"""Recurrent layers over open sizes, packed sequences, or on a GPU, as one operation.
 
 In: the arguments of `torch.lstm`, `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu` as fakes. Out:
 fakes of the results. torch's Python versions take a step for each place of the sequence, and so
@@ -93,7 +93,7 @@ def _in_one(function: Any, states: int) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         """The function; what is taken apart, and what it refuses, is left to it."""
         call = None if kwargs else _call_of(args)
-        if call is None or not is_whole(call.data):
+        if call is None or not is_whole(args):
             return function(*args, **kwargs)
         dtypes = _dtypes(function, call) if len(call.states) == states and _fits(call) else None
         if dtypes is None:

@@ -185,3 +185,5 @@ def test_packed_sequences_need_no_compile_after_the_second_length() -> None:
         compare(model, compiled, [torch.randn(n, m, 6), torch.randint(1, m + 1, (n,), device="cpu")])
         counts.append(counter.frame_count)
     assert counts[1] == counts[-1] <= 10
+    layers = [node for gm in counter.graphs[:4] for node in gm.graph.nodes if node.target in cuts.RECURRENT]
+    assert layers and all(map(cuts.is_cut, layers))
