@@ -18,7 +18,7 @@ from torch import fx
 
 from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of
 from dynamo.aot.records import Unsupported
-from dynamo.base.cuts import is_cut
+from dynamo.base.cuts import RANGES, is_cut
 from dynamo.shapes.fake import Fake
 from inductor.lift_numbers import takes
 from inductor.piece import CompilePiece, Piece
@@ -127,6 +127,8 @@ class _Cutter:
                 if not _runs_early(node):
                     self._close()
                 self.units.append(node)
+        elif node.target in RANGES and is_cut(node) and not inside:
+            self.units.append(node)  # before what is open: it reads numbers only
         elif makes_unknown or is_cut(node) or not _compiles(node):
             self._close()
             self.units.append(node)

@@ -2,12 +2,13 @@
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
-A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too.
+A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; and so is
+`torch.linspace` and its like of open numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,13 @@ FUNCTIONS = frozenset({watch_gradient, torch._C._set_default_dtype})  # type: ig
 # So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.
 TAKEN_APART = {"cpu", "meta"}
 RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
+# ATen takes no symbol as their length: place and name of the argument.
+RANGES: Mapping[Any, tuple[int, str]] = {
+    torch.linspace: (2, "steps"), torch.logspace: (2, "steps"),
+    torch.fft.fftfreq: (0, "n"), torch.hann_window: (0, "window_length"),
+    torch.hamming_window: (0, "window_length"), torch.bartlett_window: (0, "window_length"),
+    torch.blackman_window: (0, "window_length"), torch.kaiser_window: (0, "window_length"),
+}  # fmt: skip
 
 
 def runs_alone(function: Any) -> Any:
@@ -66,6 +74,9 @@ def is_cut(node: fx.Node) -> bool:
         return node.target in METHODS
     if node.target in RECURRENT:
         return is_whole(fx.map_arg(node.args, lambda given: given.meta.get("example_value")))
+    if node.target in RANGES:
+        given = [other.meta.get("example_value") for other in node.all_input_nodes]
+        return bool(given) and not any(isinstance(value, torch.Tensor) for value in given)
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
 
 
@@ -76,6 +87,12 @@ def is_whole(args: Sequence[Any]) -> bool:
     if args[0].device.type not in TAKEN_APART or any(type(n) is not int for n in args[0].shape):
         return True
     return isinstance(args[3], (list, tuple))  # packed: the lengths are data
+
+
+def length_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The length of one of `RANGES`; None without."""
+    place, name = RANGES[function]
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def has_cuts(gm: fx.GraphModule) -> bool:

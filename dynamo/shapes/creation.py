@@ -1,15 +1,18 @@
-"""`torch.tensor` of open numbers, in operators that take symbols.
+"""`torch.tensor` of open numbers, in operators that take symbols; fakes of ranges of open lengths.
 
 In: the arguments of `torch.tensor` and its like. Out: the result. torch's own functions read the
 numbers, which makes constants of them; here each is a tensor of its own, and they are stacked.
+`torch.linspace` and its like are made when the program runs: here is only what they look like.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
+
+from dynamo.base.cuts import RANGES, length_of
 
 OPEN = (torch.SymInt, torch.SymFloat)
 # Into these every int converts as in eager (what int32 can't hold is left to torch, which raises);
@@ -46,9 +49,29 @@ def new_tensor(
     return made.requires_grad_() if requires_grad else made
 
 
+def closed(value: Any) -> Any:
+    """A number instead of an open one."""
+    return 1 if type(value) is torch.SymInt else 1.0 if type(value) is torch.SymFloat else value
+
+
+def _range(function: Any) -> Callable[..., torch.Tensor]:
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        """A fake of the function's result; what has no open length is left to it."""
+        length = length_of(function, args, kwargs)
+        if type(length) is not torch.SymInt or "out" in kwargs or not length >= 1:
+            return cast("torch.Tensor", function(*args, **kwargs))
+        like = function(*map(closed, args), **{name: closed(arg) for name, arg in kwargs.items()})
+        made = torch.empty(length, dtype=like.dtype, device=like.device)
+        return made.requires_grad_() if like.requires_grad else made
+
+    return run
+
+
 CREATIONS: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.tensor: tensor, torch.as_tensor: as_tensor, torch.Tensor.new_tensor: new_tensor,
 }  # fmt: skip
+# In a trace only: when a graph is compiled, they have been made.
+MADE_BEFORE: Mapping[Any, Callable[..., torch.Tensor]] = {name: _range(name) for name in RANGES}
 
 
 def _opened(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor | None:

@@ -47,8 +47,12 @@ def interpolate(
     antialias: bool = False,
     *,
     operators: Mapping[tuple[str, int], Any] = OPERATORS,
+    only_sizes: bool = False,
 ) -> torch.Tensor:
-    """`F.interpolate`; what has no symbols, and what it refuses, is left to it."""
+    """`F.interpolate`; what has no symbols, and what it refuses, is left to it.
+
+    only_sizes: what the result looks like is wanted, not its values.
+    """
     rank = input.dim() - 2
     operator = (ANTIALIASED if antialias else operators).get((mode, rank))
     if input.requires_grad and operator in NO_OPEN_BACKWARD:
@@ -59,7 +63,8 @@ def interpolate(
     nearest = mode.startswith("nearest")
     refused = nearest and align_corners is not None or bool(recompute_scale_factor and size)
     plain = (size is None) != (factors is None) and len(sizes) == rank and not refused
-    if not is_open or operator is None or not plain:
+    by_sizes = mode == "area" or only_sizes  # factors change nothing else, then
+    if not is_open or not plain or operator is None and not (by_sizes and factors):
         return functional.interpolate(
             input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
     if any(type(extent) is int and extent == 0 for extent in input.shape[1:]):
@@ -67,6 +72,8 @@ def interpolate(
         raise RuntimeError(f"Non-empty {rank + 2}D data tensor expected but got sizes {found}")
     if factors is not None:
         sizes = [_scaled(n, f) for n, f in zip(input.shape[2:], factors, strict=True)]
+    if operator is None:
+        return functional.interpolate(input, sizes, None, mode, align_corners, None, antialias)
     scales = factors if factors and not recompute_scale_factor else [None] * rank
     corners = () if nearest else (bool(align_corners),)
     result: torch.Tensor = operator(input, sizes, *corners, *scales)

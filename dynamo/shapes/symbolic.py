@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ from torch.utils._sympy import functions as fn
 
 from dynamo.base.config import config
 from dynamo.base.errors import Signal
-from dynamo.shapes.creation import CREATIONS
+from dynamo.shapes.creation import CREATIONS, MADE_BEFORE
 from dynamo.shapes.fake import (
     DataDependent,
     NoFakeKernel,
@@ -292,10 +293,11 @@ def _call(name: str) -> Callable[..., str]:
     return lambda *words: f"{name}({', '.join(words)})"
 
 
+RESIZE = functools.partial(interpolate, only_sizes=True)
 # What runs in steps of our own, since torch's would fix the sizes.
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
-    functional.interpolate: interpolate, functional.upsample: interpolate,
-    functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, **CREATIONS, **STEPS,
+    functional.interpolate: RESIZE, functional.upsample: RESIZE,
+    functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, **CREATIONS, **MADE_BEFORE, **STEPS,
 }  # fmt: skip
 
 # SymPy's classes in the language of `dynamo.guards.shape_code`.

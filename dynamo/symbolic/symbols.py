@@ -70,7 +70,7 @@ FLOAT_FREE = frozenset(
     """full new_full dropout alpha_dropout feature_dropout layer_norm group_norm batch_norm
     instance_norm rms_norm scaled_dot_product_attention elu celu hardtanh softplus threshold
     hardshrink softshrink normal uniform bernoulli exponential nan_to_num rrelu smooth_l1_loss
-    huber_loss""".split()
+    huber_loss linspace logspace fft_fftfreq kaiser_window""".split()
 )
 
 
