@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART
+from dynamo.shapes.fake import Fake
 from inductor.ir.extent import Real
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
 from inductor.lowering import activations as activations
@@ -77,9 +78,9 @@ class _Run:
         self.inputs: list[InputBuffer | None] = []
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
-        self.symbols: Symbols | None = None
-        if has_symbols(module):
-            self.symbols = Symbols()
+        self.symbols = Symbols()
+        self.is_open = has_symbols(module)
+        if self.is_open:
             self.symbols.enter_inputs(module, hints)
 
     def lower(self) -> Lowered:
@@ -93,7 +94,8 @@ class _Run:
             self.builder.device,
         )
         verify(graph)
-        return Lowered(graph, tuple(self.fallbacks), self.symbols)
+        symbols = self.symbols if self.is_open else None
+        return Lowered(graph, tuple(self.fallbacks), symbols)
 
     def placeholder(self, node: torch.fx.Node) -> None:
         fake = self._described(node)
@@ -173,7 +175,11 @@ class _Run:
 
     def _described(self, node: torch.fx.Node) -> Any:
         value = node.meta.get("val")
-        return value if self.symbols is None else self.symbols.describe(value)
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
+        if type(first) is Fake and not self.is_open:
+            return value
+        # Without symbols, too: what a capture for all sizes has fixed may be a SymInt.
+        return self.symbols.describe(value)
 
     def _values_of(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):

@@ -164,3 +164,18 @@ def test_a_number_that_is_1_as_a_size(count: int) -> None:
     for n in (count, 1, 4):
         x = torch.rand(5)
         torch.testing.assert_close(compiled(x, n), program(x, n))
+
+
+def test_a_backward_whose_sizes_are_all_fixed() -> None:
+    """By the equality of two open sizes: its tangents have plain sizes, what it computes has not."""
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = x.shape[0]
+        return x[: rows - 6].sum(0), x[: rows - 4].mean(0)
+
+    compiled = dynamo.compile(program)
+    for rows in (6, 9, 7, 12, 8, 7):
+        x = torch.randn(rows, 3, requires_grad=True)
+        found, wanted = compiled(x), program(x)
+        torch.testing.assert_close(found, wanted)
+        grads = [torch.autograd.grad((a * b.sin()).sum(), x)[0] for a, b in (found, wanted)]
+        torch.testing.assert_close(*grads)
