@@ -58,6 +58,7 @@ RANK = {
 SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 
 
+@s.hashed_once
 @dataclass(frozen=True, slots=True)
 class BuiltinsSource(s.Source):
     """The frame's builtins dict."""

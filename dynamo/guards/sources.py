@@ -17,7 +17,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
 REGISTRIES = ("_modules", "_parameters", "_buffers")  # where a module keeps what are its attributes
+S = TypeVar("S", bound="Source")
 OPERAND = "__stack_"  # arguments of the part behind a break: what its first line had evaluated
 
 
@@ -39,10 +40,11 @@ class Scope:
     cells: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
     """Base: subclasses define `text` (how a user would write it) and `fetch` (plain-Python
     reading; raises what Python raises when the path is gone)."""
+
+    __slots__ = ("_hash",)  # see `hashed_once`
 
     def text(self) -> str:
         raise NotImplementedError
@@ -61,16 +63,35 @@ class Source:
             node = node.parent()
 
     def root(self) -> Source:
-        *_, last = self.chain()
-        return last
+        node = self
+        while (base := node.parent()) is not None:
+            node = base
+        return node
 
     def __str__(self) -> str:
         return self.text()
 
 
+def hashed_once(cls: type[S]) -> type[S]:
+    """A class of sources that keep their hash: paths are long, and keys all over a trace."""
+    find = cls.__hash__
+
+    def remembered(self: S) -> int:
+        try:
+            return self._hash  # type: ignore[attr-defined, no-any-return]
+        except AttributeError:
+            found = find(self)
+            object.__setattr__(self, "_hash", found)
+            return found
+
+    cls.__hash__ = remembered  # type: ignore[assignment, method-assign]
+    return cls
+
+
 # -- roots ---------------------------------------------------------------------------------
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class LocalSource(Source):
     """A fast local (an argument, for a frame at its start)."""
@@ -85,6 +106,7 @@ class LocalSource(Source):
         return scope.locals[self.name]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class CellSource(Source):
     """The cell object of a free or cell variable of the frame (not its contents: see
@@ -100,6 +122,7 @@ class CellSource(Source):
         return scope.cells[self.name]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class GlobalsSource(Source):
     """The frame's globals dict itself."""
@@ -111,6 +134,7 @@ class GlobalsSource(Source):
         return scope.globals
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class GlobalSource(Source):
     """A name in the frame's globals."""
@@ -124,6 +148,7 @@ class GlobalSource(Source):
         return scope.globals[self.name]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class BuiltinSource(Source):
     """A name in the frame's builtins."""
@@ -137,6 +162,7 @@ class BuiltinSource(Source):
         return scope.builtins[self.name]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class ModuleSource(Source):
     """An imported Python module, found in sys.modules."""
@@ -183,6 +209,7 @@ class ObjectSource(Source):
         return hash((ObjectSource, self.identity))
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class DrawSource(Source):
     """A random number that the new code has drawn by the time it calls the graph, as a tensor."""
@@ -200,6 +227,7 @@ class DrawSource(Source):
 # -- steps ---------------------------------------------------------------------------------
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class AttrSource(Source):
     """`base.name` by ordinary attribute access. Instance dict entries that need no descriptor
@@ -215,6 +243,7 @@ class AttrSource(Source):
         return getattr(self.base.fetch(scope), self.name)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class DictSource(Source):
     """`base.__dict__`, read without running descriptors (the instance dict)."""
@@ -228,6 +257,7 @@ class DictSource(Source):
         return self.base.fetch(scope).__dict__
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class ItemSource(Source):
     """`base[key]` of an exact list, tuple or dict (or a subclass that does not override
@@ -260,6 +290,7 @@ class ItemSource(Source):
         raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class DictKeySource(Source):
     """The index-th key of a dict, in insertion order (for keys that are not constants)."""
@@ -274,6 +305,7 @@ class DictKeySource(Source):
         return list(dict.keys(self.base.fetch(scope)))[self.index]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class DictValueSource(Source):
     """The value under the index-th key of a dict, in insertion order."""
@@ -288,6 +320,7 @@ class DictValueSource(Source):
         return list(dict.values(self.base.fetch(scope)))[self.index]
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class CellContentsSource(Source):
     """`cell.cell_contents`."""
@@ -303,6 +336,7 @@ class CellContentsSource(Source):
         return self.base.fetch(scope).cell_contents
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class TypeSource(Source):
     """`type(base)`."""
@@ -316,6 +350,7 @@ class TypeSource(Source):
         return type(self.base.fetch(scope))
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class WeakRefSource(Source):
     """`base()` of a weakref.ref."""
@@ -329,6 +364,7 @@ class WeakRefSource(Source):
         return self.base.fetch(scope)()
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class ArraySource(Source):
     """The tensor in the memory of `base`, a numpy array that is aligned and may be written to.
@@ -353,6 +389,7 @@ def as_tensor(array: Any, kind: Any) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class CallSource(Source):
     """`base()` of a built-in function that runs no code of the program."""
@@ -366,6 +403,7 @@ class CallSource(Source):
         return self.base.fetch(scope)()
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class StateSource(Source):
     """What an iterator or a set does not show as attributes: see `state_of`."""
@@ -379,6 +417,7 @@ class StateSource(Source):
         return state_of(self.base.fetch(scope))
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class UpcomingSource(Source):
     """`(next item,)` of a built-in iterator, which stays where it is; `()` at its end.

@@ -290,8 +290,8 @@ class MadeClasses:
 
     def is_inside(self, source: Source | None) -> MadeClassVar | None:
         """The class whose model the place is in."""
-        root = None if source is None else source.root()
-        if not self.vars or not isinstance(root, ObjectSource):
+        root = source.root() if self.vars and source is not None else None
+        if not isinstance(root, ObjectSource):
             return None
         found = self._inner.get(id(root.value))
         return None if found is None else found[1]
