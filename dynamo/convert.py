@@ -36,6 +36,7 @@ from dynamo.base.errors import (
     Unsupported,
 )
 from dynamo.base.events import Event
+from dynamo.base.loading import collection_paused
 from dynamo.cache import EntryRecord, function_modes
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
@@ -224,13 +225,13 @@ class Converter:
             open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
         )
-        with timed("codegen"):
+        with timed("codegen"), collection_paused():
             code, direct = generate(plan, self.codes, self.continuations)
         logs.log("bytecode").emit(
             lambda: f"new code of {frame.code.co_qualname}\n{self.codes.decode(code).listing()}",
             compile_id,
         )
-        with timed("guards"):
+        with timed("guards"), collection_paused():
             program = build_program(result.guards, collect, frame.code)
         logs.log("guards").emit(
             lambda: "\n".join(guard_lines(frame, result.guards, program)), compile_id)
@@ -254,6 +255,7 @@ class Converter:
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
             modes = contextlib.ExitStack()
+            modes.enter_context(collection_paused())  # for one attempt: what it leaves may be much
             modes.enter_context(outside_inference_mode())
             modes.enter_context(own_saved_tensor_hooks())
             modes.callback(keep_modes())

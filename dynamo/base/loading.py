@@ -1,7 +1,7 @@
-"""Keeps the garbage collector still while the package loads.
+"""Keeps the garbage collector still while the package loads and while frames are traced.
 
-In: a block of imports. Out: nothing. Exists because importing allocates enough to start a full
-collection, which walks every object of torch: 0.1 s, as much as all our modules take together.
+In: a block. Out: nothing. Exists because both allocate enough to start a full collection, which
+walks every object of torch: 0.1 s, as much as importing all our modules or tracing a model takes.
 """
 
 from __future__ import annotations

@@ -49,3 +49,26 @@ def test_tensors_die_as_in_eager(backend: str, dynamic: bool | None, training: b
     del model, compiled
     gc.collect()
     assert [reference() for reference in weights] == [None] * len(weights)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_waits_while_a_frame_is_traced(collects: bool) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    @dynamo.assume_constant_result
+    def factor() -> int:
+        seen.append(("trace", gc.isenabled()))
+        return 2
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        seen.append(("backend", gc.isenabled()))
+        return gm.forward
+
+    compiled = dynamo.compile(lambda x: x * factor(), backend=backend)
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+        assert seen == [("trace", False), ("backend", collects)]
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
