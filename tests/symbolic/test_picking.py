@@ -58,6 +58,47 @@ def test_inside_of_a_graph(make: Callable[[], tuple[Any, ...]], backend: str) ->
     assert not dynamo.counters["graph_break"]
 
 
+INDICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "int, number": lambda x, i: x[1, i],
+    "number, int": lambda x, i: x[i, -1],
+    "two numbers": lambda x, i: x[i, i],
+    "number, slice": lambda x, i: x[i, 1:],
+    "number, slice, int": lambda x, i: x[i, ::2, 1],
+    "three": lambda x, i: x[i, 0, i],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", INDICES)
+def test_several_indices(name: str, backend: str) -> None:
+    index = INDICES[name]
+
+    def read(x: Tensor, i: Tensor) -> Tensor:
+        return index(x, i) * 2
+
+    def give(x: Tensor, i: Tensor) -> Tensor:
+        return index(x, i)
+
+    def write(x: Tensor, i: Tensor) -> Tensor:
+        index(x, i).add_(1)
+        return x + 1
+
+    counter = both(read, lambda: (table(3, 4, 5), TWO), backend)
+    assert counter.frame_count == 1
+    assert not dynamo.counters["graph_break"]
+    for function in (give, write):
+        both(function, lambda: (table(3, 4, 5), TWO), backend)
+
+
+@pytest.mark.parametrize("index", [
+    lambda x, i: x[:, i], lambda x, i: x[..., i], lambda x, i: x[i, None], lambda x, i: x[True, i],
+    lambda x, i: x[i, torch.tensor([0, 1])], lambda x, i: x[i, i, i, i], lambda x, i: x[i, 7], lambda x, i: x[i, i > 1],
+    lambda x, i: x[0, i.int()],
+])
+def test_other_indices(index: Any) -> None:
+    both(lambda x, i: (index(x, i), index(x, i) * 2), lambda: (table(3, 4, 5), TWO))
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("number", [5, -6])
 def test_out_of_range(number: int, backend: str) -> None:

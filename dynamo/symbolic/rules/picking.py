@@ -20,7 +20,7 @@ from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lists import ListVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Pick:
 @rule(torch.Tensor.__getitem__, TensorVar, TensorVar)
 def pick(tx: SymbolicFrame, var: TensorVar, index: TensorVar) -> Var | None:
     trace, fake, number = tx.trace, var.fake, index.fake
-    if number.dim() or number.dtype is not torch.int64 or in_transform():
+    if not is_number(index) or in_transform():
         return None
     if trace.world.constant_of(number) is not None or number.device != fake.device:
         return None
@@ -57,6 +57,30 @@ def pick(tx: SymbolicFrame, var: TensorVar, index: TensorVar) -> Var | None:
     trace.picks.append(Pick(
         copy.node, storage_of(copy.fake), storage_of(fake), tx.step_at_start, repr(index)))
     return copy
+
+
+def is_number(index: Var) -> bool:
+    return isinstance(index, TensorVar) and (
+        not index.fake.dim() and index.fake.dtype is torch.int64)
+
+
+@rule(torch.Tensor.__getitem__, TensorVar, TupleVar)
+def pick_by_several(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Var | None:
+    """`x[0, i, 1:]` is `x[0][i][1:]`, where the numbers come first."""
+    items = index.items
+    tensors = [place for place, item in enumerate(items) if isinstance(item, TensorVar)]
+    if not tensors or len(items) > var.fake.dim() or in_transform():
+        return None
+    first, rest = items[:tensors[-1] + 1], items[tensors[-1] + 1:]
+    if not all(is_number(item) or item.python_type() is int for item in first):
+        return None
+    if not all(item.python_type() in (int, slice) for item in rest):
+        return None
+    for key in [*first, *([TupleVar(rest)] if rest else ())]:
+        made = tx.trace.call(tx, torch.Tensor.__getitem__, var, key)
+        assert isinstance(made, TensorVar)
+        var = made
+    return var
 
 
 @rule([torch.Tensor.storage_offset, torch.Tensor._is_view, torch.Tensor.is_inference,
