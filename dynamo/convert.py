@@ -55,7 +55,7 @@ from dynamo.shapes.marks import Mark
 from dynamo.symbolic.breaks import EndTrace
 from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
-from dynamo.symbolic.inline import is_left_to_python
+from dynamo.symbolic.inline import is_left_to_python, spreads_work
 from dynamo.symbolic.machine import SymbolicFrame
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
@@ -174,6 +174,10 @@ class Converter:
             return None
         if decisions.has("skipped", frame.code):
             return "the user skips it"
+        if frame.code is torch.nn.Module._call_impl.__code__:
+            forward = getattr(type(frame.locals["self"]).forward, "__code__", None)
+            if forward is not None and spreads_work(forward):
+                return "the module spreads the work of the one inside it, which is compiled"
         return library_of(frame.code, frame.globals)
 
     # -- the stages -------------------------------------------------------------------------

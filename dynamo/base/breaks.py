@@ -96,6 +96,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("dropped_value", "a generator or an object with __del__ is let go of", EAGER),
     ("long_list_changed", "a list with many items is changed",
      "Nothing is wrong: the change runs as plain Python. Make it outside to get one graph."),
+    ("spreading_module", "a module spreads the work of the one inside it over processes or devices",
+     "Nothing is wrong: the module inside it is compiled. What is around the call is not."),
 )
 
 REASONS = {

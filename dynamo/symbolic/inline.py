@@ -38,6 +38,12 @@ KNOWN_RESULTS = {"is_compiling": True}
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
 SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
+# Modules that spread the work of the one inside them: they talk to other processes around its call.
+SPREADING = frozenset(
+    os.path.join(TORCH, *name.split("/"))
+    for name in ("nn/parallel/distributed.py", "nn/parallel/data_parallel.py",
+                 "distributed/fsdp/fully_sharded_data_parallel.py")
+)
 DISABLED = "__dynamo_disabled__"
 # It reads a number out of a tensor every few lines.
 LEFT_TO_PYTHON = inspect.unwrap(torch.optim.LBFGS.step).__code__
@@ -94,6 +100,8 @@ def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(CHECKPOINT_FILE) and not code.co_qualname.startswith(SEQUENTIAL):
         raise Break("call_disabled", function.qualname)
+    if spreads_work(code):
+        raise Break("spreading_module", function.qualname)
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("async_code", function.qualname)
     if is_too_deep(tx, code):
@@ -104,6 +112,11 @@ def is_left_to_python(function: Any) -> bool:
     """True for the step of LBFGS and what wraps it: the closure that it calls is compiled."""
     named = getattr(function, "__name__", "") == LEFT_TO_PYTHON.co_name
     return named and getattr(inspect.unwrap(function), "__code__", None) is LEFT_TO_PYTHON
+
+
+def spreads_work(code: CodeType) -> bool:
+    """True for the `forward` of `DistributedDataParallel` and its relatives."""
+    return code.co_filename in SPREADING and code.co_name == "forward"
 
 
 def message(args: tuple[Var, ...]) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
@@ -57,6 +59,9 @@ class Field(NamedTuple):
     only: None
 
 
+INSTANCE_METHOD = type(vars(torch._C.Graph)["nodes"])  # what pybind11 makes of a method
+
+
 Binder = Callable[["SymbolicFrame", RawAttribute], Var]
 BINDERS: dict[type, Binder] = {}
 
@@ -75,6 +80,13 @@ def binds(*kinds: type) -> Callable[[Binder], Binder]:
 def bind_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method written in Python."""
     function = tx.trace.wrap(raw.value, raw.source())
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
+@binds(INSTANCE_METHOD)
+def bind_extension_method(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method of a class that a C++ extension defines."""
+    function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 

@@ -40,6 +40,8 @@ def full_name(value: Any) -> str:
     name = getattr(value, "__qualname__", None)
     if not isinstance(name, str):
         return repr(value)
+    if name.startswith("pybind11_"):  # of the object that holds the C++ function
+        name = value.__name__
     module = getattr(value, "__module__", None)
     if module in (None, "builtins", "__main__") or getattr(builtins, name, None) is value:
         return name
