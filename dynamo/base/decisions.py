@@ -11,6 +11,7 @@ evaluator and the cache policy. Functions are kept alive, so that an id names on
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,6 +67,15 @@ class Decisions:
 
 
 decisions = Decisions()
+
+
+def is_in_graph(function: Any) -> bool:
+    """True where the user says, to this compiler or to torch's, that a call becomes one node."""
+    if decisions.has("in_graph", function):
+        return True
+    rules = sys.modules.get("torch._dynamo.trace_rules")  # torch.compiler.allow_in_graph loads it
+    allowed = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
+    return id(function) in (allowed or ()) and not decisions.has("not_in_graph", function)
 
 
 def is_constant(function: Any) -> bool:

@@ -106,3 +106,29 @@ def test_marks_of_dimensions(mark: Any, graphs: int) -> None:
         mark(x, 0)
         assert torch.equal(compiled(x), x * 2)
     assert len(COUNTED) == graphs
+
+
+CALLS: list[int] = []
+
+
+@torch.compiler.allow_in_graph
+def allowed(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(1)  # done for fakes, too: the body is not looked at
+    return x * 2
+
+
+def test_what_torch_is_allowed_to_take_as_one_node() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return allowed(x + 1) - 1
+
+    compiled = dynamo.compile(f, backend=counting, fullgraph=True)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), f(x))
+    (module,) = COUNTED
+    assert [node.target for node in module.graph.nodes if node.op == "call_function"][1] is allowed
+
+    dynamo.disallow_in_graph(allowed)
+    dynamo.reset()
+    COUNTED.clear()
+    assert torch.equal(dynamo.compile(f, backend=counting)(x), f(x))
+    assert all(node.target is not allowed for module in COUNTED for node in module.graph.nodes)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 STATE = {"value": 1}
 CALLS: list[Any] = []
@@ -80,3 +81,28 @@ def test_a_function_marked_as_constant_is_called_once() -> None:
     for _ in range(3):
         assert compiled(torch.zeros(1))[1] == 2
     assert CALLS == ["marked", "marked"]
+
+
+@functools.lru_cache
+def mask_of(length: int) -> torch.Tensor:
+    CALLS.append(length)
+    return torch.ones(length, length).tril()
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_numbers_that_change_make_no_compile_each(fullgraph: bool) -> None:
+    mask_of.cache_clear()
+
+    def f(x: torch.Tensor) -> Any:
+        mask = mask_of(x.shape[0])
+        return x @ mask, mask
+
+    counter = CompileCounter()
+    compiled = dynamo.compile(f, backend=counter, fullgraph=fullgraph)
+    for length in range(3, 10):
+        x = torch.randn(length, length)
+        found, mask = compiled(x)
+        assert torch.equal(found, f(x)[0]) and mask is mask_of(length)
+    assert CALLS == [3, 4, 5, 6, 7, 8, 9]
+    # Broken: the first, the two parts that changing sizes make, and twice the cached function.
+    assert counter.frame_count == (7 if fullgraph else 5)

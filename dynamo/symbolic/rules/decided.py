@@ -1,19 +1,26 @@
-"""Calls of functions about which the user has decided (`allow_in_graph` and its relatives).
+"""Calls of functions about which the user has decided (`allow_in_graph` and its relatives), or of
+which it is known what they answer.
 
 In: a real callable and Vars. Out: the result, or None where nothing was decided.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
 
 from dynamo.base.decisions import decisions, is_constant
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource
+from dynamo.symbolic.known_libraries import answers_by_type
 from dynamo.symbolic.rules import table
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cached import real_value
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
+from dynamo.symbolic.variables.lookup import full_name
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
 def is_decided(function: Any) -> bool:
     """True where a call of the function is not what its code says."""
-    return is_constant(function) or any(
+    return is_constant(function) or answers_by_type(function) or any(
         decisions.has(kind, function) for kind in ("not_in_graph", "substitute"))
 
 
@@ -33,6 +40,8 @@ def call_decided(
         raise Break("call_disabled", getattr(function, "__qualname__", repr(function)))
     if is_constant(function):
         return call_once(tx, function, args, kwargs)
+    if answers_by_type(function):
+        return answer_for_type(tx, function, *args, *kwargs.values())
     substitute = decisions.get("substitute", function)
     if substitute is None:
         return None
@@ -50,7 +59,21 @@ def call_once(
     """The result of the real call now."""
     values = [real_value(tx.trace, arg) for arg in args]
     keywords = {name: real_value(tx.trace, arg) for name, arg in kwargs.items()}
-    result = tx.trace.run_real(lambda: function(*values, **keywords))
+    return _wrap_result(tx, function, lambda: function(*values, **keywords))
+
+
+def answer_for_type(tx: SymbolicFrame, function: Any, value: Var) -> Var:
+    """What the function answers to any value of this class."""
+    cls = value.python_type()
+    if cls is numpy.ndarray:
+        return _wrap_result(tx, function, lambda: function(numpy.empty(0)))
+    if cls not in (torch.Tensor, torch.nn.Parameter):
+        raise Break("call_of_unknown_function", f"{full_name(function)}({value!r})")
+    return _wrap_result(tx, function, lambda: function(cls(torch.empty(0))))
+
+
+def _wrap_result(tx: SymbolicFrame, function: Any, call: Callable[[], Any]) -> Var:
+    result = tx.trace.run_real(call)
     if type(result) in VALUE_TYPES:
         return ConstVar(result)
     return tx.trace.wrap(result, ObjectSource(result, f"{function.__name__}()"))

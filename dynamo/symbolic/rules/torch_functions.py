@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils._device import _device_constructors
 
-from dynamo.base.decisions import decisions
+from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.symbolic.rules.failing import break_where_caught, break_where_fakes_are_wrong
@@ -133,7 +133,7 @@ def is_graph_function(function: Any) -> bool:
     """
     if id(function) in GRAPH_FUNCTIONS or id(function) in TENSOR_PYTHON_FUNCTIONS:
         return True
-    if decisions.has("in_graph", function):
+    if is_in_graph(function):
         return True
     if isinstance(function, types.FunctionType):
         return (
@@ -199,7 +199,7 @@ def put_in_graph(
                 return made
         result = run_on_fakes(tx, function, fake_args, fake_kwargs)
     except ObservedException as error:
-        if decisions.has("in_graph", function):  # may be the fakes' fault
+        if is_in_graph(function):  # may be the fakes' fault
             raise Break("operation_without_fake_kernel", str(function)) from error
         for var in tensors:  # writing into a leaf is an error, into its copy not
             tx.trace.guard_history(var)
@@ -216,7 +216,7 @@ def put_in_graph(
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = may_raise
     node.meta["changed"] = tuple(var.fake for var in changed)
-    if not decisions.has("in_graph", function) and given is None:
+    if not is_in_graph(function) and given is None:
         node.meta["written"] = node.meta["changed"]
     tx.trace.symbols.unknowns.keep_checks(function)
     for var in changed:

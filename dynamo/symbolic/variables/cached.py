@@ -1,7 +1,8 @@
 """Functions behind `functools.lru_cache`: called while tracing, as the program would call them.
 
 The cache makes the result of one call the result of all later ones, whatever the function reads;
-so it is asked once, with the real arguments, and its answer is kept with the entry.
+so it is asked once, with the real arguments, and its answer is kept with the entry. Where these are
+numbers that change, what is known to read nothing else is traced; other functions end the graph.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import torch
 from dynamo.base.decisions import is_constant
 from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, ObjectSource, Source
+from dynamo.symbolic.known_libraries import is_pure
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar
-from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lists import SizeVar, TupleVar
+from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar, is_frozen_dataclass
 from dynamo.symbolic.variables.wrapping import wraps
 
@@ -51,9 +54,15 @@ class CachedFunctionVar(Var):
         trace.guard("ID", self.source, self.real)
         if trace.is_modelled(self.real):
             return trace.call_real(tx, self.real, args, kwargs)
+        pure = is_pure(self.real.__wrapped__)
+        if any(map(is_open, (*args, *kwargs.values()))):
+            if pure:
+                return self.function.call(tx, args, kwargs)
+            if not trace.context.settings.fullgraph:  # better than a compile per number
+                raise Break("call_of_unknown_function", f"{self!r}, with a number that changes")
         values = [real_value(trace, arg, keeps_hash) for arg in args]
         keywords = {name: real_value(trace, arg, keeps_hash) for name, arg in kwargs.items()}
-        is_known = is_constant(self.real.__wrapped__) or (
+        is_known = pure or is_constant(self.real.__wrapped__) or (
             not keywords and is_kept(self.real, values))
         if not is_known and trace.effects.has_outside():
             raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
@@ -74,6 +83,13 @@ class CachedFunctionVar(Var):
         return tx.trace.identity_key(self)
 
 
+def is_open(var: Var) -> bool:
+    """True for a number that is not fixed, and for tuples with one."""
+    if isinstance(var, TupleVar):
+        return any(map(is_open, var.items))
+    return isinstance(var, SymbolicNumber) and var.is_symbolic
+
+
 def is_kept(cached: Any, values: list[Any]) -> bool:
     """True where the cache has the answer to a call with these positional arguments."""
     if cached.cache_parameters()["typed"]:
@@ -90,6 +106,8 @@ def real_value(trace: Trace, var: Var, accepts: Callable[[type], bool] | None = 
     """
     if isinstance(var, ConstVar):
         return var.value
+    if type(var) is SizeVar and var.is_constant():
+        return var.as_constant()
     if type(var) is TupleVar:
         return tuple(real_value(trace, item, accepts) for item in var.items)
     if isinstance(var, ClassVar):

@@ -1,0 +1,36 @@
+"""What is known of functions of libraries that programs call in the middle of their models.
+
+In: a real function. Out: whether its caches can be told apart from calls of what they hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Functions behind `lru_cache` that read nothing but their arguments, and whose results are only
+# read: a call of the function behind the cache gives the same.
+PURE = {
+    "einops.einops": {
+        "_reconstruct_from_shape_uncached", "_prepare_transformation_recipe",
+        "_compactify_pattern_for_einsum",
+    },
+    "einops.packing": {"analyze_pattern"},
+}  # fmt: skip
+# Functions that keep what they have found for the type of their argument (and import it first).
+BY_TYPE = {"einops._backends": {"get_backend"}}
+
+
+def is_pure(function: Any) -> bool:
+    """True for the functions of `PURE`."""
+    return _is_in(PURE, function)
+
+
+def answers_by_type(function: Any) -> bool:
+    """True for the functions of `BY_TYPE`."""
+    return _is_in(BY_TYPE, function)
+
+
+def _is_in(names: dict[str, set[str]], function: Any) -> bool:
+    module = getattr(function, "__module__", None)
+    return isinstance(module, str) and getattr(function, "__qualname__", None) in names.get(
+        module, ())
