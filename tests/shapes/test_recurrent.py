@@ -106,7 +106,7 @@ def test_one_graph_for_static_sizes(kind: str, backend: str, as_on_a_gpu: None) 
 
 
 def test_static_sizes_that_do_not_fit(as_on_a_gpu: None) -> None:
-    layer = nn.GRU(6, 5)
+    layer = nn.GRU(6, 5, device="cpu")
     direct = lambda x, h: torch.gru(x, h, layer._flat_weights, True, 1, 0.0, True, False, False)  # noqa: E731
 
     @dynamo.compile(backend="eager", dynamic=False)
@@ -117,7 +117,7 @@ def test_static_sizes_that_do_not_fit(as_on_a_gpu: None) -> None:
             return str(error)
 
     for data, state in (((3, 4, 6), (1, 3, 5)), ((0, 4, 6), (1, 4, 5)), ((3, 4, 6), (1, 4, 3)), ((3, 4, 5), (1, 4, 5))):
-        x, h = torch.randn(data), torch.randn(state)
+        x, h = torch.randn(data, device="cpu"), torch.randn(state, device="cpu")
         with pytest.raises(RuntimeError) as wanted:
             direct(x * 2, h)
         assert guarded(x, h).splitlines()[0] == str(wanted.value).splitlines()[0]
