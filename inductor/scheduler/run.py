@@ -7,6 +7,7 @@ from inductor.scheduler.assemble import assemble
 from inductor.scheduler.fuse import Fused, fuse
 from inductor.scheduler.schedule import Schedule, Step
 from inductor.scheduler.split import split_kernel
+from inductor.scheduler.verify import verify_steps
 
 
 def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
@@ -24,6 +25,7 @@ def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
         else:
             assert not isinstance(nodes[0], ComputedBuffer)
             steps.append(nodes[0])
+    verify_steps(graph, steps)
     return Schedule(tuple(steps), fused.refusals)
 
 
