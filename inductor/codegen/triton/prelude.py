@@ -2,7 +2,8 @@
 
 Imported by generated files only: importing it imports triton. `libdevice` is CUDA's math library,
 which has the same bits as eager's kernels; under TRITON_INTERPRET=1, which cannot call it,
-functions over torch stand in. Operands of a function have one dtype; shapes broadcast.
+functions over torch stand in. Operands of a function have one dtype; shapes broadcast. A dtype is compared
+with `==`: what `libdevice` returns has an equal one, not the same object.
 """
 # Triton reads these functions, Python never runs them.
 # mypy: disable-error-code="no-untyped-def"
@@ -22,7 +23,7 @@ libdevice = Libdevice() if knobs.runtime.interpret else cuda_libdevice
 @triton.jit
 def k_truediv(a, b):
     """a / b, rounded correctly."""
-    if a.dtype is tl.float32:
+    if a.dtype == tl.float32:
         return tl.div_rn(a, b)
     else:
         return a / b
@@ -31,7 +32,7 @@ def k_truediv(a, b):
 @triton.jit
 def k_sqrt(a):
     """Square root, rounded correctly."""
-    if a.dtype is tl.float32:
+    if a.dtype == tl.float32:
         return tl.sqrt_rn(a)
     else:
         return libdevice.sqrt(a)
@@ -104,7 +105,7 @@ def k_maximum(a, b):
     """The greater one; NaN wins; bool: or."""
     if a.dtype.is_floating():
         return tl.where((a > b) | (a != a), a, b)
-    elif a.dtype is tl.int1:
+    elif a.dtype == tl.int1:
         return a | b
     else:
         return tl.where(a > b, a, b)
@@ -115,7 +116,7 @@ def k_minimum(a, b):
     """The lesser one; NaN wins; bool: and."""
     if a.dtype.is_floating():
         return tl.where((a < b) | (a != a), a, b)
-    elif a.dtype is tl.int1:
+    elif a.dtype == tl.int1:
         return a & b
     else:
         return tl.where(a < b, a, b)
@@ -187,7 +188,7 @@ def k_isinf(a):
 @triton.jit
 def k_signbit(a):
     """Whether the sign bit is set, of zeros and NaN too."""
-    if a.dtype is tl.float64:
+    if a.dtype == tl.float64:
         return a.to(tl.int64, bitcast=True) < 0
     else:
         return a.to(tl.int32, bitcast=True) < 0
@@ -197,7 +198,7 @@ def k_signbit(a):
 def k_sigmoid(a):
     """1 / (1 + exp(-a)), as eager computes it."""
     below = 1.0 + libdevice.exp(a * -1.0)
-    if a.dtype is tl.float32:
+    if a.dtype == tl.float32:
         return tl.div_rn(1.0, below)
     else:
         return 1.0 / below

@@ -87,6 +87,21 @@ def test_every_operation(dtype, tmp_path) -> None:
     assert compile_all(printed, buffers, tmp_path)
 
 
+@pytest.mark.parametrize(("program", "dtype", "instruction"), [
+    (lambda x: x.exp() / x.sin(), torch.float32, "div.rn.f32"),
+    (lambda x: (x.exp() + 1).sqrt(), torch.float32, "sqrt.rn.f32"),
+    (lambda x: x.exp().sigmoid(), torch.float32, "div.rn.f32"),
+    (lambda x: x.sin().signbit(), torch.float64, "setp.lt.s64"),
+])
+def test_what_the_math_library_returns_has_a_dtype_like_any_other(program, dtype, instruction, tmp_path) -> None:
+    lowered = lower_graph(capture(program, [torch.randn(8, dtype=dtype)]))
+    layouts = lowered.graph.layouts()
+    (kernel,) = schedule_graph(lowered.graph, 8).kernels()
+    for text in compile_all(print_kernel(kernel, layouts), layouts, tmp_path):
+        assert instruction in text
+        assert "div.full" not in text and "sqrt.approx" not in text
+
+
 def test_even_rows_move_sixteen_bytes_at_a_time(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(configs, "ROW_LENGTHS", (2048,))
     lowered = lower_graph(capture(lambda x: x.softmax(-1), [torch.randn(3000, 40)]))
