@@ -81,7 +81,7 @@ def check(f: Callable[[torch.Tensor], Any], graphs: int | None, outside: bool) -
             torch.manual_seed(call)
             with torch.inference_mode(outside):
                 x = torch.rand(2, 3)
-                results.append([*run(x), x])
+                results.append([*run(x), x, torch.is_grad_enabled()])
             assert not enabled() and torch.is_grad_enabled()
         for want, got in zip(*results, strict=True):
             if isinstance(want, torch.Tensor):

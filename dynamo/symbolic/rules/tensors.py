@@ -200,9 +200,14 @@ def is_grad_enabled(tx: SymbolicFrame) -> Var:
 
 @rule(torch._C._set_grad_enabled)
 def set_grad_enabled(tx: SymbolicFrame, mode: Var) -> Var:
-    """Both for the graph (a node) and for Python after it (an effect)."""
+    """Both for the graph (a node) and for Python after it (an effect).
+
+    Nothing for the mode that is on: inside of inference mode an effect would outlast it.
+    """
     value = mode.as_constant()
     trace = tx.trace
+    if value is torch.is_grad_enabled():
+        return ConstVar(None)
     if value and trace.inference_mode:
         raise Break("call_of_unknown_function", "gradients inside of inference mode")
     trace.graph.operation("call_function", torch._C._set_grad_enabled, (value,), {}, None)
