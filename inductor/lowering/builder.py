@@ -171,6 +171,8 @@ class Builder:
         order = _loop_order(layout, kept, len(source.size))
         ranges = tuple(source.size[a] for a in order)
         inner = sorted(axes, key=lambda a: (-hint_of(source.layout.stride[a]), a))
+        if kind in ("argmax", "argmin"):
+            inner = sorted(axes)  # of equal elements the first counts, wherever it lies in memory
         keepdim = len(layout.size) == len(source.size) and len(kept) != len(source.size)
         own = _own(layout)
         name = self.new_name()
