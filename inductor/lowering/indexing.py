@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import Unsupported
 from inductor.ir.body import IndexFault, Ops, Value
 from inductor.ir.extent import surely_less
+from inductor.ir.graph import ViewRef
 from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.builder import converting
 from inductor.lowering.pointwise import broadcast, load_as, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
@@ -209,6 +212,29 @@ def _places(
         else:
             places.append(next(others))
     return tuple(places)
+
+
+@lowering(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    call: Call, x: Tensor, source: Tensor, size: Any, stride: Any, offset: Any = None
+) -> Any:
+    """A copy of x, then part of it is overwritten. The offset counts from the begin of x's storage,
+    which ATen would look for at the begin of the arena."""
+    why = unsupported([x, source])
+    if why:
+        return call.refuse(why)
+    builder, layout = call.builder, call.layout
+    whole = builder.store(Tensor(layout, builder, compute=x.load, reads=x.reads))
+    start = 0 if offset is None else offset - x.layout.offset
+    part = ViewRef(whole.buffer, tuple(size), tuple(stride), start, layout.dtype)
+    if 0 not in part.size:
+        steps = zip(part.size, part.stride, strict=True)
+        end = start + sum((extent - 1) * step for extent, step in steps)
+        steps = zip(whole.size, whole.stride, strict=True)
+        if start < 0 or end > sum((extent - 1) * step for extent, step in steps):
+            raise Unsupported("as_strided_scatter reaches elements that its tensor has not")
+        builder.store_into(part, converting(source, layout.dtype))
+    return builder.stored(layout, whole.buffer)
 
 
 @lowering(aten.slice_scatter.default)
