@@ -26,9 +26,9 @@ BATCH = 50
 RANDOM = re.compile(r"rand|bernoulli|dropout|normal|uniform|exponential|multinomial|poisson|rrelu|cauchy|geometric")
 
 
-def generated(seed: int, nested: bool) -> Program:
+def generated(seed: int, rows: str) -> Program:
     with torch.device("cpu"):
-        return generate(seed, nested)
+        return generate(seed, rows)
 
 
 def fits(program: Program) -> bool:
@@ -70,9 +70,9 @@ def report(seed: int, program: Program, backend: str) -> None:
     print(f"=== seed {seed}: {text}\n{small}\n{check(small, backend)}\n", flush=True)
 
 
-def run_all(seeds: range, backend: str, nested: bool, writing: int) -> None:
+def run_all(seeds: range, backend: str, rows: str, writing: int) -> None:
     for seed in seeds:
-        program = generated(seed, nested)
+        program = generated(seed, rows)
         os.write(writing, b"?")
         wrong = fits(program) and bool(check(program, backend))
         os.write(writing, b"1" if wrong else b"0")
@@ -80,13 +80,13 @@ def run_all(seeds: range, backend: str, nested: bool, writing: int) -> None:
             report(seed, program, backend)
 
 
-def in_child(seeds: range, backend: str, nested: bool) -> Iterator[tuple[int, int]]:
+def in_child(seeds: range, backend: str, rows: str) -> Iterator[tuple[int, int]]:
     """(seed, 0 or 1 where it differs, or the signal that ended it), from a process of its own."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            run_all(seeds, backend, nested, writing)
+            run_all(seeds, backend, rows, writing)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -107,21 +107,28 @@ def main() -> int:
     parser = fuzz_parser(__doc__, "inductor")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--device", default="cpu", help="where all tensors are; others than the CPU draw no random numbers")
-    parser.add_argument("--nested", action="store_true", help="also transforms, gradients inside, `out=`, modules in training")
+    parser.add_argument(
+        "--nested", action="store_const", dest="rows", const="nested", default="plain",
+        help="also transforms, gradients inside, `out=`, modules in training",
+    )
+    parser.add_argument(
+        "--windows", action="store_const", dest="rows", const="windows",
+        help="parts of tensors of open sizes, each with several sizes",
+    )
     parser.add_argument("--one", action="store_true", help="run the seed's program in this process")
     options = parser.parse_args()
     torch.set_default_device(options.device)
     torch.backends.cudnn.allow_tf32 = False
     if options.one:
-        report(options.seed, generated(options.seed, options.nested), options.backend)
+        report(options.seed, generated(options.seed, options.rows), options.backend)
         return 0
     at, end, wrong, start = options.seed, options.seed + options.count, 0, time.perf_counter()
     while at < end and time.perf_counter() - start < options.seconds:
         print(f"seed {at}", file=sys.stderr, flush=True)
-        for seed, status in in_child(range(at, min(end, at + BATCH)), options.backend, options.nested):
+        for seed, status in in_child(range(at, min(end, at + BATCH)), options.backend, options.rows):
             wrong += status != 0
             if status not in (0, 1):
-                print(f"=== seed {seed}: the process ended with status {status}\n{generated(seed, options.nested)}\n", flush=True)
+                print(f"=== seed {seed}: the process ended with status {status}\n{generated(seed, options.rows)}\n", flush=True)
             at = seed + 1
     print(f"{at - options.seed} programs, {wrong} differ, {time.perf_counter() - start:.0f} s")
     return 1 if wrong else 0

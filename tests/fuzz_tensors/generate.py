@@ -1,6 +1,6 @@
 """Draws a program from a seed; each statement has run in eager, so that few programs raise.
 
-In: a seed, and whether the rows of `nested` are drawn, too. Out: a `Program`.
+In: a seed, and which rows are drawn. Out: a `Program`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.fuzz_tensors.inputs import make_inputs
 from tests.fuzz_tensors.nested import HELPERS, NESTED
 from tests.fuzz_tensors.operations import TABLE
 from tests.fuzz_tensors.program import PLAIN, Input, Program, Statement
+from tests.fuzz_tensors.windows import WINDOWS
 
 FLOATS = ("float32", "float32", "float32", "float32", "float64", "float16", "bfloat16")
 OTHERS = ("int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64")
@@ -33,22 +34,27 @@ AROUND = (PLAIN,) * 6 + (
 )  # fmt: skip
 WITHIN = ("torch.no_grad()", "torch.enable_grad()", "torch.autocast('cpu', torch.bfloat16)", "torch.inference_mode()")
 EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
+LONGER = (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 33)
 LIMIT = 3000
+TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS}
 HOLE = re.compile(r"{(\w+)}")
 SCOPE: dict[str, Any] = {"torch": torch, "F": F, "contextlib": contextlib, "math": math}
 SCOPE.update({helper.__name__: helper for helper in HELPERS})
 Pool = dict[str, torch.Tensor]
 
 
-def generate(seed: int, nested: bool = False) -> Program:
+def generate(seed: int, rows: str = "plain") -> Program:
+    """rows: a key of TABLES. With "windows", sizes are longer, and more of them open."""
     rng = random.Random(seed)
     inputs = _inputs(rng)
     around = rng.choice(AROUND)
-    dynamic = rng.choice((None, None, False, True))
-    sizes = tuple(_sizes(rng) for _ in range(1 if dynamic is False else rng.choice((1, 1, 2, 3))))
+    windows = rows == "windows"
+    dynamic = rng.choice((None, True) if windows else (None, None, False, True))
+    count = 1 if dynamic is False else rng.choice((2, 3) if windows else (1, 1, 2, 3))
+    sizes = tuple(_sizes(rng, LONGER if windows else EXTENTS) for _ in range(count))
     empty = Program(seed, inputs, (), (), around, (0, 0, ""), dynamic, sizes)
     pool: Pool = dict(zip((i.name for i in inputs), make_inputs(empty, 0).values, strict=True))
-    statements = _statements(rng, pool, around, TABLE + NESTED if nested else TABLE)
+    statements = _statements(rng, pool, around, TABLES[rows])
     made = [name for s in statements for name in s.targets]
     kept = sorted({*made[-1:], *rng.sample([*made, *(i.name for i in inputs)], rng.randint(1, 3))})
     within = (0, 0, "")
@@ -58,10 +64,10 @@ def generate(seed: int, nested: bool = False) -> Program:
     return Program(seed, inputs, tuple(statements), tuple(kept), around, within, dynamic, sizes)
 
 
-def _sizes(rng: random.Random) -> tuple[int, int, int]:
+def _sizes(rng: random.Random, extents: tuple[int, ...]) -> tuple[int, int, int]:
     if rng.random() < 0.05:
         return rng.choice(((0, 2, 3), (2, 0, 3), (1, 1, 1)))
-    return rng.choice(EXTENTS), rng.choice(EXTENTS), rng.choice(EXTENTS)
+    return rng.choice(extents), rng.choice(extents), rng.choice(extents)
 
 
 def _inputs(rng: random.Random) -> tuple[Input, ...]:

@@ -59,7 +59,13 @@ def test_program_equals_eager(seed: int) -> None:
 # Gradients of a transform around which there are none, draws for an unused result.
 @pytest.mark.parametrize("seed", [*range(98000000, 98000004), 98000088, 98200074])
 def test_program_of_nested_calls_equals_eager(seed: int) -> None:
-    assert check(generate(seed, nested=True), "eager") == ""
+    assert check(generate(seed, "nested"), "eager") == ""
+
+
+# Parts that make up a whole only as eager cut it, the first of equal elements, a strided write.
+@pytest.mark.parametrize("seed", [140010060, 140010093, 140012338, 140013082])
+def test_program_of_parts_equals_eager(seed: int) -> None:
+    assert check(generate(seed, "windows")) == ""
 
 
 def wrong_value(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
