@@ -7,7 +7,7 @@ handed on in registers, which stages were cut) has to agree in them:
 - a step reads inputs, constants and what earlier steps have written;
 - a later stage of a kernel reads of what an earlier one has stored only its own row, of a local
   only its own place; no stage reads what it stores itself;
-- a buffer that a kernel stores gets all of its elements, and every output is written by some step.
+- what is read, outputs too, has got all of its elements, which several kernels may have stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def verify_steps(graph: LoopGraph, steps: Sequence[Step]) -> None:
 
 @dataclass(slots=True)
 class _Written:
-    """whole: names of buffers that are written; parts: elements so far of those that kernels write."""
+    """whole: names of buffers that are written; parts: elements of those that kernels write."""
 
     layouts: Mapping[str, Layout]
     whole: set[str]
@@ -60,9 +60,9 @@ class _Written:
         for name in names:
             if name in self.whole:
                 continue
-            count = self.parts.get(name)
-            if count is None or not _are_equal(count, _elements(self.layouts[name])):
-                raise VerifyError(f"{reader} reads {name}, of which {count or 0} elements are written")
+            count = self.parts.get(name, 0)
+            if name not in self.parts or not _are_equal(count, _elements(self.layouts[name])):
+                raise VerifyError(f"{reader} reads {name}, of which {count} elements are written")
             self.whole.add(name)
 
 

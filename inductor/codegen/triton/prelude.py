@@ -2,8 +2,8 @@
 
 Imported by generated files only: importing it imports triton. `libdevice` is CUDA's math library,
 which has the same bits as eager's kernels; under TRITON_INTERPRET=1, which cannot call it,
-functions over torch stand in. Operands of a function have one dtype; shapes broadcast. A dtype is compared
-with `==`: what `libdevice` returns has an equal one, not the same object.
+functions over torch stand in. Operands of a function have one dtype; shapes broadcast. A dtype is
+compared with `==`: what `libdevice` returns has an equal one, not the same object.
 """
 # Triton reads these functions, Python never runs them.
 # mypy: disable-error-code="no-untyped-def"
