@@ -7,6 +7,8 @@ exception table, as CPython does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -248,9 +250,16 @@ class SymbolicFrame:
 
     def call(self, function: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A call whose result is used further inside of the current instruction."""
+        with self.using_results():
+            return function.call(self, args, kwargs)
+
+    @contextmanager
+    def using_results(self) -> Iterator[None]:
+        """Where what a function of the program returns need not be what the current instruction
+        gives: a break in such a function can't be resumed behind the instruction."""
         before, self.awaiting = self.awaiting, False
         try:
-            return function.call(self, args, kwargs)
+            yield
         finally:
             self.awaiting = before
 
@@ -260,11 +269,8 @@ class SymbolicFrame:
 
     def run_class_body(self, body: FunctionVar, namespace: Var) -> Var:
         """Runs the body of a class on its namespace; it gives the cell of `__class__` or None."""
-        before, self.awaiting = self.awaiting, False
-        try:
+        with self.using_results():
             return inline.run_class_body(self, body, namespace)
-        finally:
-            self.awaiting = before
 
     def resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
         """Continues a generator's frame to its next yield."""

@@ -97,13 +97,14 @@ def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
         shown = name_in_errors(frame, function)
         message = f"{shown} argument after ** must be a mapping, not {kind}"
         frame.trace.raise_exception(TypeError, message)
-    for key in frame.trace.call(frame, list, value).unpack(frame):
+    given = frame.trace.call(frame, dict, value)  # asks a mapping of the program once
+    for key in given.unpack(frame):
         if merged.contains(frame, key).truth(frame):
             name = key.as_constant()
             shown = name_in_errors(frame, function)
             message = f"{shown} got multiple values for keyword argument '{name}'"
             frame.trace.raise_exception(TypeError, message)
-    merged.call_method(frame, "update", [value], {})
+    merged.call_method(frame, "update", [given], {})
 
 
 def name_in_errors(frame: SymbolicFrame, function: Var) -> str:

@@ -72,7 +72,8 @@ class ItemGetterVar(Var):
         if len(args) != 1 or kwargs:
             message = f"{self.kind.__name__} expected 1 argument, got {len(args)}"
             tx.trace.raise_exception(TypeError, message)
-        return self.get(tx, args[0])
+        with tx.using_results():
+            return self.get(tx, args[0])
 
 
 def _one_or_tuple(tx: SymbolicFrame, found: list[Var]) -> Var:

@@ -281,6 +281,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
                 tx.trace.raise_exception(TypeError, f"can't concat {type_name(b)} to bytes")
             for sequence, other in ((a, b), (b, a)):
                 if name == "mul" and issubclass(sequence.python_type(), REPEATED):
+                    if find_in_mro(other.python_type(), "__index__") is not None:
+                        raise Break("operator_unknown", f"{a!r} * {b!r}")
                     message = f"can't multiply sequence by non-int of type '{type_name(other)}'"
                     tx.trace.raise_exception(TypeError, message)
             tx.trace.raise_exception(

@@ -113,7 +113,8 @@ def apply(
     for row in RULES.get(function, ()):
         if row.fits(args):
             try:
-                result = row.handler(tx, *args, **kwargs)
+                with tx.using_results():
+                    result = row.handler(tx, *args, **kwargs)
             except TypeError as error:
                 if not _is_binding_error(row.handler, args, kwargs):
                     raise
