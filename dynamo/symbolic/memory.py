@@ -17,6 +17,7 @@ from dynamo.base.errors import RestartTrace
 from dynamo.guards.explain import span_of
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source
+from dynamo.symbolic.variables.modules import ModuleVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -41,6 +42,21 @@ def keep_changed_apart(trace: Trace) -> None:
             met[type(value)].append(var)
     for variables in met.values():
         guard_different(trace, variables)
+    keep_dicts_apart(trace, own)
+
+
+def keep_dicts_apart(trace: Trace, changed: set[int]) -> None:
+    """The same of dicts and the instance dicts of objects."""
+    dicts = {var.source: value for value, var in trace.known()
+             if type(value) is dict and id(value) not in trace.owners
+             and var.source is not None and not is_part_of_module(var.source)}
+    if not dicts:
+        return
+    is_changed = any(id(value) in changed for value in dicts.values())
+    owners = [DictSource(var.source) for var in trace.owners.values() if var.source is not None
+              and (id(var.real) in changed or is_changed and not isinstance(var, ModuleVar))]
+    if owners:
+        trace.guards.add(Guard("DIFFERENT", None, (*dicts, *owners), None))
 
 
 OF_MODULES = frozenset(vars(torch.nn.Module()))

@@ -88,6 +88,7 @@ class Trace(ObjectProtocol):
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
+        self.owners: dict[int, ObjectVar] = {}  # by the ids of their instance dicts
         self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
         self._root_globals: dict[str, Any] | None = None
@@ -98,6 +99,7 @@ class Trace(ObjectProtocol):
     def release(self) -> None:
         """Lets go of the program's values: the trace is part of cycles, and dies late."""
         self._known.clear()
+        self.owners.clear()
         self._copies.clear()
         self.suspended.clear()
         self.noticed = None
@@ -180,6 +182,12 @@ class Trace(ObjectProtocol):
         """The Var of a real object that the trace has met."""
         known = self._known.get(id(value))
         return None if known is None else known[1]
+
+    def note_owner(self, own: dict[str, Any], var: ObjectVar) -> None:
+        """The instance dict of a real object is looked at, or written."""
+        if isinstance(self.known_var(own), DictVar):  # neither would see the other's changes
+            raise Break("attribute_unknown", f"a name in the dict of {var!r}, also met by itself")
+        self.owners[id(own)] = var
 
     def real_values(self) -> dict[Var, Any]:
         """The real objects that the trace has met, by their Vars."""

@@ -128,15 +128,13 @@ class Attributes:
     def unless_missing(self, tx: SymbolicFrame, read: Callable[[], Var | None]) -> Var | None:
         """The value of an attribute, None where reading it (a property, say) gives AttributeError:
         `__getattr__` is asked then."""
-        before, tx.awaiting = tx.awaiting, False  # the read may not be the last of the instruction
         try:
-            return read()
+            with tx.using_results():
+                return read()
         except ObservedException as error:
             if not issubclass(error.value.python_type(), AttributeError):
                 raise
             return None
-        finally:
-            tx.awaiting = before
 
     def missing(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
         """What happens when the plain lookup finds nothing."""
@@ -155,6 +153,7 @@ class Attributes:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
         if name == "__dict__" and has_instance_dict(cls):
+            var.real_dict(tx)
             return InstanceDictVar(var)
         self.guard_reader(cls)
         found = self.find(cls, name)

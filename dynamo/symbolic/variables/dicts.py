@@ -535,7 +535,10 @@ def single_key(var: Var) -> Any:
 
 @wraps(dict, collections.OrderedDict)
 def wrap_dict(trace: Trace, value: Any, source: Source | None) -> Var:
-    """An existing dict, unread."""
+    """An existing dict, unread; that of an object which the trace has looked at stays its own."""
+    owner = trace.owners.get(id(value))
+    if owner is not None:
+        return owner.dict_from(trace, source)
     return DictVar(type(value), source, real=value, trace=trace)
 
 

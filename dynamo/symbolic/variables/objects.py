@@ -95,10 +95,25 @@ class ObjectVar(Var):
 
     # -- storage of this instance -------------------------------------------------------------
 
+    def real_dict(self, tx: SymbolicFrame) -> dict[str, Any] | None:
+        """The dict of a real instance."""
+        found = None if self.real is None else instance_dict(self.real)
+        if found is not None:
+            tx.trace.note_owner(found, self)
+        return found
+
+    def dict_from(self, trace: Trace, source: Source | None) -> Var:
+        """The dict of a real instance, that the program has at `source`."""
+        assert self.source is not None
+        place = DictSource(self.source)
+        if source is not None:
+            trace.guard("SAME", source, place)
+        return InstanceDictVar(self, place)
+
     def own_names(self, tx: SymbolicFrame) -> list[str]:
         """Names in the instance dict, in order."""
         before: tuple[str, ...] = ()
-        real_dict = None if self.real is None else instance_dict(self.real)
+        real_dict = self.real_dict(tx)
         if real_dict is not None:
             assert self.source is not None
             before = tuple(real_dict)
@@ -111,9 +126,7 @@ class ObjectVar(Var):
         """An entry of the instance dict, None when absent (which is guarded)."""
         if name in self.written:
             return self.written[name]
-        if self.real is None:
-            return None
-        real_dict = instance_dict(self.real)
+        real_dict = self.real_dict(tx)
         if real_dict is None:
             return None
         self.python_type()
@@ -142,6 +155,7 @@ class ObjectVar(Var):
     def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
         self.python_type()
+        self.real_dict(tx)
         tx.trace.effects.store_attr(self, name, value)
         note_written(self.written, self.renewed, name, value)
 
@@ -159,7 +173,7 @@ class ObjectVar(Var):
     def has_attr(self, tx: SymbolicFrame, name: str) -> bool:
         one_for_all = not issubclass(self.cls, threading.local)  # else `get_attr` breaks
         if self.real is not None and name not in self.written and one_for_all:
-            real_dict = instance_dict(self.real)
+            real_dict = self.real_dict(tx)
             if real_dict is not None and name in real_dict:
                 assert self.source is not None
                 self.python_type()
@@ -375,8 +389,8 @@ class InstanceDictVar(Var):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.get_builtin_attr(tx, self, name)
 
-    def __init__(self, owner: ObjectVar | FunctionVar) -> None:
-        super().__init__()
+    def __init__(self, owner: ObjectVar | FunctionVar, source: Source | None = None) -> None:
+        super().__init__(source)
         self.owner = owner
 
     def python_type(self) -> type:
