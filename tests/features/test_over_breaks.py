@@ -415,6 +415,12 @@ c.__dict__['d'] = 'inst'
 c.dd = 'x'
 BREAK
 return x + 1, c.d, c.dd, vars(c), C.d
+# partial with attributes of its own
+p = functools.partial(max, 1)
+p.told = 5
+BREAK
+q = functools.partial(p, 2)
+return x + 1, q.args, q.func is p, q(3), functools.partial(q, 7).args
 # partial chain
 p = functools.partial(lambda *a, **k: (a, k), 1, z=2)
 q = functools.partial(p, 5, z=3)
@@ -513,8 +519,8 @@ def test_over_a_break(name: str, text: str) -> None:
     check(text.replace("BREAK", "dynamo.graph_break()"), SETUP, graphs=None)
 
 
-# A dict of the class leaves the graph with it.
-BROKEN = {"namedtuple"}
+# A dict of the class leaves the graph with it; partials get attributes outside of it.
+BROKEN = {"namedtuple", "partial with attributes of its own"}
 
 
 @pytest.mark.parametrize(("name", "text"), ROWS, ids=NAMES)

@@ -260,7 +260,7 @@ def callable_(tx: SymbolicFrame, var: Var) -> Var:
 def partial_(tx: SymbolicFrame, function: Var, /, *args: Var, **kwargs: Var) -> Var:
     if not tx.trace.call(tx, callable, function).truth(tx):
         tx.trace.raise_exception(TypeError, "the first argument must be callable")
-    if isinstance(function, PartialVar) and not function.written:  # one partial of all arguments
+    if isinstance(function, PartialVar) and not function.has_dict:  # one partial of all arguments
         keywords = {**function.keywords, **kwargs}
         return PartialVar(function.function, [*function.args, *args], keywords)
     return PartialVar(function, list(args), kwargs)

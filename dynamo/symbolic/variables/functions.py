@@ -409,7 +409,10 @@ class BuiltinVar(Var):
 
 
 class PartialVar(Var):
-    """`functools.partial`: function, args and keywords; exact type only."""
+    """`functools.partial`: function, args and keywords; exact type only.
+
+    has_dict: it has attributes of its own, so that a partial of it keeps it whole.
+    """
 
     def __init__(
         self,
@@ -417,10 +420,11 @@ class PartialVar(Var):
         args: list[Var],
         keywords: dict[str, Var],
         source: Source | None = None,
+        has_dict: bool = False,
     ) -> None:
         super().__init__(source)
         self.function, self.args, self.keywords = function, args, keywords
-        self.written: dict[str, Var | None] = {}
+        self.has_dict = has_dict
 
     def describe(self) -> str:
         return f"a partial of {self.function!r}"
@@ -531,4 +535,5 @@ def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
         [trace.wrap(v, ItemSource(arguments, i)) for i, v in enumerate(value.args)],
         {k: trace.wrap(v, ItemSource(keywords, k)) for k, v in value.keywords.items()},
         source,
+        has_dict=functools.partial(value).func is value,
     )
