@@ -34,7 +34,7 @@ from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.constant import ConstVar, is_nan
 from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dict_views import MappingProxyVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
@@ -124,7 +124,10 @@ class ObjectProtocol:
 
     def is_or_equals(self, tx: SymbolicFrame, a: Var, b: Var) -> bool:
         """`a is b or a == b`, as containers compare their items."""
-        return a is b or self.equals(tx, a, b)
+        if a is b or self.equals(tx, a, b):
+            return True
+        values = [var.as_constant() for var in (a, b) if var.is_constant()]
+        return len(values) == 2 and is_nan(values[0]) and values[0] is values[1]
 
     def is_among(self, tx: SymbolicFrame, iterator: Var, item: Var) -> bool:
         """`item in iterator`, which is advanced no further than to the item."""

@@ -65,8 +65,8 @@ class ConstVar(Var):
     @property
     def value(self) -> Any:
         if self._trace is not None and self.source is not None:
-            kind = "CONST" if type(self._value) in GUARDED_BY_VALUE else "ID"
-            self._trace.guard(kind, self.source, self._value)
+            by_value = type(self._value) in GUARDED_BY_VALUE and not is_nan(self._value)
+            self._trace.guard("CONST" if by_value else "ID", self.source, self._value)
             self._trace = None
         return self._value
 
@@ -129,6 +129,11 @@ class ConstVar(Var):
                 return True
             raise Break("identity_of_constant", repr(mine))
         return False
+
+
+def is_nan(value: Any) -> bool:
+    """True for numbers that equal nothing: containers find them by their identity alone."""
+    return type(value) in (float, complex) and value != value
 
 
 def may_be_address(value: Any) -> bool:

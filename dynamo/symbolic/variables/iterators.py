@@ -241,7 +241,7 @@ class CallIteratorVar(IteratorVar):
             if issubclass(error.value.python_type(), StopIteration):
                 self.function = None
             raise
-        if tx.trace.equals(tx, item, self.sentinel):
+        if tx.trace.is_or_equals(tx, item, self.sentinel):
             self.function = None
             return self.stop(tx)
         return item
