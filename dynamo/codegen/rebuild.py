@@ -541,8 +541,10 @@ def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
     rebuilder.call_const(weakref.ref, var.target)
 
 
-@rebuilds(object_vars.InstanceDictVar)
-def instance_dict(rebuilder: Rebuilder, var: object_vars.InstanceDictVar) -> None:
+@rebuilds(object_vars.InstanceDictVar, object_vars.InstanceEntriesVar)
+def instance_dict(
+    rebuilder: Rebuilder, var: object_vars.InstanceDictVar | object_vars.InstanceEntriesVar
+) -> None:
     rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
 
 

@@ -62,3 +62,51 @@ def test_changes_are_seen_by_both_names(program, order):
     compiled = dynamo.compile(program, backend="eager")
     for is_own in order:
         assert run(compiled, is_own) == run(program, is_own)
+
+
+NUMBER = 1
+
+
+def test_views_show_later_attributes():
+    def f(x):
+        box = Box()
+        box.a = 1
+        keys, items = box.__dict__.keys(), vars(box).items()
+        box.b = 2
+        found = [list(keys), len(items), "b" in keys]
+        try:
+            for name in box.__dict__:
+                setattr(box, name + "z", x)
+        except RuntimeError as error:
+            found.append(str(error))
+        return x + 1, found, list(keys), keys
+
+    want = f(torch.ones(1))
+    got = dynamo.compile(f, backend="eager")(torch.ones(1))
+    assert got[1:3] == want[1:3] and list(got[3]) == list(want[3])
+
+
+def test_names_of_a_module_by_its_dict():
+    def f(x):
+        names = globals()
+        names["NUMBER"] = NUMBER + 1
+        return x * NUMBER, names["NUMBER"], names is globals()
+
+    try:
+        tensor, *others = dynamo.compile(f, backend="eager")(torch.ones(1))
+        assert tensor.item() == 2 and others == [2, True] and NUMBER == 2
+    finally:
+        globals()["NUMBER"] = 1
+
+
+def test_a_slot_that_is_empty():
+    class Slotted:
+        __slots__ = ("a",)
+
+    def f(x):
+        try:
+            del Slotted().a
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    assert dynamo.compile(f, backend="eager")(torch.ones(1))[1] == f(torch.ones(1))[1]

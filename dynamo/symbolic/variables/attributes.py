@@ -379,7 +379,8 @@ class Attributes:
         else:
             present = var.read_own(tx, name)
         if present is None:
-            message = f"'{cls.__name__}' object has no attribute '{name}'"
+            slot = isinstance(raw, types.MemberDescriptorType)  # CPython says no more than its name
+            message = name if slot else f"'{cls.__name__}' object has no attribute '{name}'"
             self.trace.raise_exception(AttributeError, message)
         var.write_own(tx, name, None)
 

@@ -10,7 +10,7 @@ import collections
 import enum
 import types
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dynamo.base.errors import Break
 from dynamo.base.words import counted
@@ -24,6 +24,7 @@ from dynamo.guards.sources import (
     Source,
     StateSource,
 )
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import (
@@ -533,12 +534,18 @@ def single_key(var: Var) -> Any:
     return NO_KEY
 
 
+NAMES_OF_MODULES = ("__builtins__", "__spec__")
+
+
 @wraps(dict, collections.OrderedDict)
 def wrap_dict(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing dict, unread; that of an object which the trace has looked at stays its own."""
     owner = trace.owners.get(id(value))
     if owner is not None:
         return owner.dict_from(trace, source)
+    if any(name in value for name in NAMES_OF_MODULES):  # code reads and stores these by name, too
+        reason = Break("value_unknown", "dict of a module's names")
+        return OpaqueVar(trace, value, cast(Source, source), reason)
     return DictVar(type(value), source, real=value, trace=trace)
 
 

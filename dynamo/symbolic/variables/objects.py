@@ -441,7 +441,7 @@ class InstanceDictVar(Var):
         self.owner.write_own(tx, key.as_constant(), None)
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        return tx.trace.iterator([ConstVar(name) for name in self.owner.own_names(tx)])
+        return InstanceEntriesVar(self.owner, tx).iterate(tx)
 
     def call_method(
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
@@ -468,9 +468,26 @@ class InstanceDictVar(Var):
             for own in self.owner.own_names(tx):
                 self.owner.write_own(tx, own, None)
             return ConstVar(None)
-        if name in ("keys", "values", "items", "copy", "__iter__", "__len__", "__contains__"):
+        if name in ("keys", "values", "items", "__iter__", "__reversed__"):
+            return InstanceEntriesVar(self.owner, tx).call_method(tx, name, args, kwargs)
+        if name in ("copy", "__len__", "__contains__"):
             return self.snapshot(tx).call_method(tx, name, args, kwargs)
         return super().call_method(tx, name, args, kwargs)
+
+
+class InstanceEntriesVar(DictVar):
+    """The entries of `owner.__dict__` as they are at each moment: what its views show."""
+
+    def __init__(self, owner: ObjectVar | FunctionVar, tx: SymbolicFrame) -> None:
+        super().__init__()
+        self.owner, self._tx = owner, tx
+
+    def children(self) -> Iterable[Var]:
+        return (self.owner,)
+
+    @property
+    def entries(self) -> dict[Hashable, tuple[Var, Var]]:
+        return InstanceDictVar(self.owner).snapshot(self._tx).entries
 
 
 class SuperVar(Var):
