@@ -77,7 +77,9 @@ def zip_(tx: SymbolicFrame, *items: Var, strict: Var = ConstVar(False)) -> Var: 
 
 
 @rule([map])
-def map_(tx: SymbolicFrame, function: Var, *items: Var) -> Var:
+def map_(tx: SymbolicFrame, function: Var, *items: Var) -> Var | None:
+    if not items:
+        return None
     return MapVar(function, [item.iterate(tx) for item in items])
 
 

@@ -250,6 +250,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
             if found is not None:
                 return found
+        if formats and isinstance(b, TensorVar):
+            raise Break("item", f"{a!r} % {b!r}")
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             function = real if isinstance(a, TensorVar) else plain
             return torch_functions.call_in_graph(tx, function, [a, b], {})
