@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
         torch.randint(5, (3 * n,)), torch.randn(5, 4), torch.arange(n) * 2]),
     "pairs": Case(pairs, rows, MOST),
     "nonzero": Case(positions, lambda n: [
-        torch.rand(n) > 0.5, torch.randn(n, 2)], 3, NUMBERS),  # none, one, more
+        torch.rand(n) > 0.5, torch.randn(n, 2)], 4, NUMBERS),  # of the first size; then none, one, more
     "item": Case(sliced, lambda n: [torch.randn(70, 2), torch.tensor(n)], 3, NUMBERS),
     "batch of images": Case(lambda x: F.interpolate(F.avg_pool2d(x, 2), size=x.shape[-2:], mode="bilinear"),
                             lambda n: [torch.randn(2, 1, n, n + 1)], 4),  # (1, 1), (1, 2), more
