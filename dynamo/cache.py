@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -30,6 +30,7 @@ from dynamo.guards.records import Guard, name_of_user
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 SHOWN = 3  # reasons in the warning about a limit
 
@@ -211,12 +212,18 @@ def function_modes() -> tuple[Any, ...]:
     return tuple(torch._C._get_function_stack_at(number) for number in range(count))
 
 
+def forward_code(cls: type) -> CodeType | None:
+    """The code of a module class's `forward`, None where that is no plain function."""
+    forward = find_in_mro(cls, "forward")
+    return forward.__code__ if isinstance(forward, FunctionType) else None
+
+
 def place_of(frame: hook.FrameState) -> str:
     """The function of the user that a frame runs: of a module that was compiled, its forward."""
     code = frame.code
     if code is torch.nn.Module._call_impl.__code__:
         module = type(frame.locals["self"])
-        code = getattr(module.forward, "__code__", code)
+        code = forward_code(module) or code
         return f"{code.co_filename}:{code.co_firstlineno} {module.__qualname__}.forward"
     name = name_of_user(code.co_name)
     behind = "" if name == code.co_name else ", the part behind a graph break"
@@ -227,7 +234,7 @@ def in_words_of_user(found: Difference, frame: hook.FrameState) -> Difference:
     """What is said of the call of a compiled module names the parameters of its forward."""
     if frame.code is not torch.nn.Module._call_impl.__code__:
         return found
-    code = getattr(type(frame.locals["self"]).forward, "__code__", None)
+    code = forward_code(type(frame.locals["self"]))
     names = () if code is None else code.co_varnames[1:code.co_argcount]
     text = found.text
     for number, name in enumerate(names):

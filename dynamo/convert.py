@@ -37,7 +37,7 @@ from dynamo.base.errors import (
 )
 from dynamo.base.events import Event
 from dynamo.base.loading import collection_paused
-from dynamo.cache import EntryRecord, function_modes
+from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
 from dynamo.codegen.live import live_frames, uses_weakrefs
@@ -119,10 +119,10 @@ class Converter:
 
         changed: numbers and sizes that had several values in earlier calls, with the first.
         """
-        if is_whole(frame.code):
-            return hook.SKIP_RECURSIVE
         if is_left_to_python(frame.function):
             return None  # its code is that of all optimizers' steps
+        if is_whole(frame.code):
+            return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame)
         if reason is not None:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
@@ -175,7 +175,7 @@ class Converter:
         if decisions.has("skipped", frame.code):
             return "the user skips it"
         if frame.code is torch.nn.Module._call_impl.__code__:
-            forward = getattr(type(frame.locals["self"]).forward, "__code__", None)
+            forward = forward_code(type(frame.locals["self"]))
             if forward is not None and spreads_work(forward):
                 return "the module spreads the work of the one inside it, which is compiled"
         return library_of(frame.code, frame.globals)

