@@ -126,8 +126,11 @@ class ObjectProtocol:
         """`a is b or a == b`, as containers compare their items."""
         if a is b or self.equals(tx, a, b):
             return True
-        values = [var.as_constant() for var in (a, b) if var.is_constant()]
-        return len(values) == 2 and is_nan(values[0]) and values[0] is values[1]
+        if any(type(var) is not ConstVar or var.python_type() not in (float, complex)
+               for var in (a, b)):
+            return False  # numbers that are not fixed stay so
+        first, second = a.as_constant(), b.as_constant()
+        return is_nan(first) and first is second
 
     def is_among(self, tx: SymbolicFrame, iterator: Var, item: Var) -> bool:
         """`item in iterator`, which is advanced no further than to the item."""

@@ -88,6 +88,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "where": (lambda x, n: torch.where(x > 0, x, n).masked_fill(x > 1, n), lambda i: 1.5 * i),
     "two": (lambda x, n: x * n[0] if n[0] < n[1] else x + n[1], lambda i: (i, i + 5)),
     "root": (lambda x, n: (x / n**0.5, x * math.sqrt(n), n**-0.5, math.sqrt(n + 1)), lambda i: i + 1),
+    "not among": (lambda x, n: x * n if -1 not in (n, n + 1) and [n, 2 * n].count(1) == 0 else x, lambda i: i + 3),
+    "floats not among": (lambda x, n: x * n if 0.0 not in (n, n + 1) else x, lambda i: i + 0.5),
     "fresh number": (lambda x, n: x.add(n).mul_(n).div(n + 1), lambda i: i + 1),
 }
 
