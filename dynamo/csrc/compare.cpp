@@ -134,28 +134,27 @@ PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value) {
         return nullptr;
     }
     PyObject *key = nullptr, *value = nullptr;
-    if (PyODict_Check(dict)) {
-        PyObject *iterator = PyODict_Type.tp_iter(dict);
-        for (Py_ssize_t i = 0; iterator != nullptr && i <= index; i++) {
-            Py_XDECREF(key);
-            key = PyIter_Next(iterator);
-        }
-        Py_XDECREF(iterator);
-        if (key == nullptr) {
-            PyErr_Clear();
-            return nullptr;
-        }
-        value = PyDict_GetItemWithError(dict, key);
-        Py_DECREF(key);  // the dict still holds it
-    } else {
+    if (!PyODict_Check(dict)) {
         Py_ssize_t position = 0;
         for (Py_ssize_t i = 0; i <= index; i++) {
             if (!PyDict_Next(dict, &position, &key, &value)) {
                 return nullptr;
             }
         }
+        return Py_NewRef(want_value ? value : key);
     }
-    return want_value ? value : key;
+    PyObject *iterator = PyODict_Type.tp_iter(dict);
+    for (Py_ssize_t i = 0; iterator != nullptr && i <= index; i++) {
+        Py_XDECREF(key);
+        key = PyIter_Next(iterator);
+    }
+    Py_XDECREF(iterator);
+    if (!want_value || key == nullptr) {
+        return key;
+    }
+    value = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+    Py_DECREF(key);
+    return value;
 }
 
 Py_ssize_t container_length(PyObject *value) {
@@ -179,7 +178,7 @@ Py_ssize_t container_length(PyObject *value) {
     }
     PySequenceMethods *sequence = Py_TYPE(value)->tp_as_sequence;
     if (!is_python_class(Py_TYPE(value)) && sequence && sequence->sq_length) {
-        return sequence->sq_length(value);  // deque, range, mappingproxy, ...
+        return sequence->sq_length(value);  // deque, range, ...
     }
     return -1;
 }

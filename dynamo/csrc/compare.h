@@ -9,7 +9,7 @@ int constants_equal(PyObject *left, PyObject *right);
 int dict_keys_equal(PyObject *dict, PyObject *keys);
 /* The set (or frozenset) has exactly the items of the frozenset. */
 int set_items_equal(PyObject *set, PyObject *items);
-/* index-th key or value (borrowed; kept by the dict), or NULL. */
+/* index-th key or value (a new reference), or NULL. */
 PyObject *dict_at(PyObject *dict, Py_ssize_t index, int want_value);
 Py_ssize_t container_length(PyObject *value); /* -1: not a built-in container */
 #endif

@@ -206,6 +206,16 @@ static inline unsigned long long dict_version(PyObject *dict) {
     return tag != NULL ? *tag : 0;
 }
 
+/* All keys of the dict are plain strings. The head of its table is the same in all versions. */
+static inline int dict_has_only_names(PyObject *dict) {
+    struct {
+        Py_ssize_t references;
+        uint8_t size, index_size, kind;
+    } head;
+    memcpy(&head, ((PyDictObject *)dict)->ma_keys, sizeof head);
+    return head.kind != 0;
+}
+
 /* Written in Python: classes of C modules may lie on the heap, too, and can't be changed. */
 static inline int is_python_class(PyTypeObject *type) {
     return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && !(type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE);

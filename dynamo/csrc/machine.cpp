@@ -10,9 +10,16 @@
 #include <utility>
 
 #include "compare.h"
+#include "lookup.h"
 #include "tensor_guards.h"
 
 namespace {
+
+// True where the instruction must wait for a run that owns its values.
+bool wants_python(const Run &run, const Instruction &in) {
+    in.python = true;
+    return !run.python;
+}
 
 // Attribute reads that run no Python code: modules, functions, C descriptors found on the type; of
 // classes what `type` itself tells (`__mro__`, `__name__`).
@@ -20,7 +27,8 @@ namespace {
 int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value) {
     PyTypeObject *type = Py_TYPE(object);
     if (PyModule_CheckExact(object)) {
-        PyObject *found = PyDict_GetItemWithError(PyModule_GetDict(object), name);
+        PyObject *names = PyModule_GetDict(object);
+        PyObject *found = finds_name(names, name) ? PyDict_GetItemWithError(names, name) : nullptr;
         if (found != nullptr) {
             *value = run.borrow(found);
             return 1;
@@ -38,6 +46,10 @@ int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value
         bool plain = PyFunction_Check(object) ||
                      (PyMethod_Check(object) && PyFunction_Check(PyMethod_GET_FUNCTION(object)));
         return plain ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr) : -1;
+    }
+    PyObject **own = _PyObject_GetDictPtr(object);
+    if (own != nullptr && *own != nullptr && !finds_name(*own, name)) {
+        return -1;
     }
     PyObject *found = _PyType_Lookup(type, name);
     if (found != nullptr && tensor_asks_class != nullptr && tensor_asks_class(object)) {
@@ -73,7 +85,10 @@ PyObject *instance_dict(Run &run, PyObject *object) {
     return run.own(PyObject_GenericGetDict(object, nullptr));
 }
 
-PyObject *item_of(Run &run, PyObject *container, const Instruction &in) {
+PyObject *item_of(Run &run, PyObject *container, const Instruction &in, bool *needs_python) {
+    if (!finds_key(run, container, in.arg) && (*needs_python = wants_python(run, in))) {
+        return nullptr;
+    }
     if (PyDict_Check(container)) {
         PyObject *found = PyDict_GetItemWithError(container, in.arg);
         if (found == nullptr) {
@@ -114,8 +129,7 @@ int has_attribute(Run &run, const Instruction &in, PyObject *object) {
     if (found >= 0) {
         return found;
     }
-    in.python = true;
-    if (!run.python) {
+    if (wants_python(run, in)) {
         return -1;
     }
     value = PyObject_GetAttr(object, in.arg);
@@ -172,10 +186,17 @@ bool all_distinct(PyObject **values, const std::vector<int> &registers) {
     return true;
 }
 
-int in_range(PyObject *value, PyObject *bounds) {
+int in_range(const Run &run, const Instruction &in, PyObject *value) {
     if (!PyLong_Check(value) && !PyFloat_Check(value)) {
         return 0;
     }
+    richcmpfunc compare = Py_TYPE(value)->tp_richcompare;
+    bool plain = compare == PyLong_Type.tp_richcompare || compare == PyFloat_Type.tp_richcompare ||
+                 !is_python_class(Py_TYPE(value));
+    if (!plain && wants_python(run, in)) {
+        return NEEDS_PYTHON;
+    }
+    PyObject *bounds = in.arg;
     PyObject *low = PyTuple_GET_ITEM(bounds, 0), *high = PyTuple_GET_ITEM(bounds, 1);
     int held = low == Py_None ? 1 : PyObject_RichCompareBool(value, low, Py_GE);
     if (held == 1 && high != Py_None) {
@@ -223,10 +244,11 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
             return run.borrow(in.target);
         case OP_MODULE: {
             PyObject *modules = PyImport_GetModuleDict();
-            return run.borrow(PyDict_GetItemWithError(modules, in.arg));
+            *needs_python = !finds_name(modules, in.arg) && wants_python(run, in);
+            return *needs_python ? nullptr : run.borrow(PyDict_GetItemWithError(modules, in.arg));
         }
         case OP_ITEM:
-            return item_of(run, value, in);
+            return item_of(run, value, in, needs_python);
         case OP_DICT:
             return instance_dict(run, value);
         case OP_ATTR: {
@@ -235,13 +257,16 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
             if (known >= 0) {
                 return found;
             }
-            in.python = true;
-            *needs_python = !run.python;
+            *needs_python = wants_python(run, in);
             return run.python ? run.own(PyObject_GetAttr(value, in.arg)) : nullptr;
         }
         case OP_KEY_AT:
         case OP_VALUE_AT:
-            return run.borrow(dict_at(value, in.extra, in.opcode == OP_VALUE_AT));
+            if (PyDict_Check(value) && !lists_keys(run, value) &&
+                (*needs_python = wants_python(run, in))) {
+                return nullptr;
+            }
+            return run.own(dict_at(value, in.extra, in.opcode == OP_VALUE_AT));
         case OP_CONTENTS:
             return PyCell_Check(value) ? run.borrow(PyCell_GET(value)) : nullptr;
         case OP_TYPE_OF:
@@ -249,8 +274,7 @@ PyObject *access(Run &run, const Instruction &in, PyObject *value, bool *needs_p
         case OP_DEREF:
             return run.borrow(weak_object(value));
         case OP_STATE:
-            in.python = true;
-            *needs_python = !run.python;
+            *needs_python = wants_python(run, in);
             return run.python ? run.own(PyObject_CallOneArg(in.arg, value)) : nullptr;
         case OP_CALL:
             return run.own(PyObject_CallNoArgs(value));
@@ -270,9 +294,15 @@ int check(Run &run, const Instruction &in, PyObject *value) {
         case OP_LENGTH:
             return container_length(value) == in.extra;
         case OP_DICT_KEYS:
+            if (PyDict_Check(value) && !lists_keys(run, value) && wants_python(run, in)) {
+                return NEEDS_PYTHON;
+            }
             return dict_keys_equal(value, in.arg);
         case OP_DICT_HAS:
         case OP_DICT_LACKS:
+            if (!finds_key(run, value, in.arg) && wants_python(run, in)) {
+                return NEEDS_PYTHON;
+            }
             if (Py_IS_TYPE(value, &PyDictProxy_Type)) {
                 found = PyObject_IsTrue(value) < 0 ? -1 : PySequence_Contains(value, in.arg);
             } else if (PyAnySet_Check(value)) {
@@ -302,14 +332,14 @@ int check(Run &run, const Instruction &in, PyObject *value) {
         case OP_WEAK_ALIVE:
             return PyWeakref_Check(value) && (weak_object(value) != nullptr) == in.extra;
         case OP_TRUTH:
-            in.python |= is_python_class(Py_TYPE(value));
-            if (in.python && !run.python) {
+            if ((is_python_class(Py_TYPE(value)) || is_python_proxy(value)) &&
+                wants_python(run, in)) {
                 return NEEDS_PYTHON;
             }
             found = PyObject_IsTrue(value);
             return found < 0 ? (PyErr_Clear(), 0) : found == in.extra;
         case OP_IN_RANGE:
-            return in_range(value, in.arg);
+            return in_range(run, in, value);
         case OP_SUBCLASS:
             return PyType_IsSubtype(Py_TYPE(value), (PyTypeObject *)in.arg);
         case OP_SHAPE:

@@ -46,6 +46,8 @@ struct Run {
     PyObject **values;
     std::vector<PyObject *> *owned;
     bool python;  // Python code may run: own all values, ignore tags
+    // Containers found to compare (and hash) their keys without Python code.
+    PyObject *plain = nullptr, *plain_hashes = nullptr;
 
     PyObject *own(PyObject *value) {  // of a new reference
         if (value != nullptr) {

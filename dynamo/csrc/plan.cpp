@@ -239,6 +239,9 @@ struct Maker {
         PyTypeObject *type = Py_TYPE(from);
         bool heap = type->tp_flags & Py_TPFLAGS_HEAPTYPE;
         PyObject *own = heap ? type_dict(type) : nullptr;
+        if (heap && !dict_has_only_names(own)) {
+            return false;
+        }
         PyObject *found = heap ? PyDict_GetItemWithError(own, in.arg) : _PyType_Lookup(type, in.arg);
         if (found == nullptr || !Py_IS_TYPE(found, &PyMemberDescr_Type) ||
             type->tp_getattro != PyObject_GenericGetAttr) {
