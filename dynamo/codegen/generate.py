@@ -266,8 +266,11 @@ class Generator:
         net = _net_effect(level.decoded, instruction)
 
         def action() -> None:
-            for var in used_stack:
-                self.rebuilder.load(var)
+            for place, var in enumerate(used_stack):
+                if place < used - popped and isinstance(var, NullVar):
+                    self.emitter.load_const(None)  # NULL can't be taken from the stack again
+                else:
+                    self.rebuilder.load(var)
             first = len(self.raw.instructions)
             self._copy(level.decoded, instruction, without_null=bool(null))
             self.leaves.append(self.raw.instructions[first])

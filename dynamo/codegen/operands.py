@@ -27,7 +27,7 @@ OPERANDS: dict[str, Callable[[Any], tuple[int, int]]] = {
     "LIST_EXTEND": lambda arg: (arg + 1, 1),
     "SET_UPDATE": lambda arg: (arg + 1, 1),
     "DICT_UPDATE": lambda arg: (arg + 1, 1),
-    "DICT_MERGE": lambda arg: (arg + 3, 1),
+    "DICT_MERGE": lambda arg: (arg + (3 if VERSION.null_first else 4), 1),  # as far as the callable
     "RAISE_VARARGS": lambda arg: (arg, arg),
     "RERAISE": lambda arg: (arg + 1, 1),
     "MATCH_CLASS": lambda arg: (3, 3),

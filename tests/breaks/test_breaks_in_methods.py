@@ -69,6 +69,7 @@ CASES = [
     lambda: operator.attrgetter("value.real", "value")(Answers()),
     lambda: dict(Mapping()),
     lambda: names(**Mapping()),
+    lambda: names(**{"k": 1}, **Mapping()),
     lambda: type("Made", (), {"a": Named(), "b": Named()}).__name__,
     lambda: type("Made", (Told,), {}).told,
 ]
