@@ -71,7 +71,7 @@ from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
     changes_modes,
     leaves_on_error,
-    settle_attention_order,
+    settle_choices,
 )
 from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
@@ -252,7 +252,7 @@ class Converter:
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
         """Attempts to trace the frame until one ends without a new lesson."""
         start = time.perf_counter()
-        settle_attention_order()
+        settle_choices()
         raises = False
         for _ in range(RESTARTS):
             context.forget_raised()

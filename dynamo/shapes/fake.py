@@ -32,7 +32,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
-from dynamo.shapes import by_device
+from dynamo.shapes import by_device, meta_kernels
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
 from dynamo.shapes.fake_tensor import (
     DataDependent,
@@ -52,6 +52,7 @@ __all__ = [
 ]
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
+meta_kernels.register()
 
 
 class _NonLeaf(torch.autograd.Function):

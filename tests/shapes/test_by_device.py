@@ -47,3 +47,15 @@ def test_targets_of_a_ctc_loss_may_be_on_the_cpu() -> None:
     assert common_device(aten._use_cudnn_ctc_loss.Tensor, [scores, targets]) == GPU
     with pytest.raises(RuntimeError, match="on the same device"):
         common_device(aten.mse_loss.default, [scores, targets])
+
+
+def test_what_torch_has_no_meta_kernel_for() -> None:
+    image, grid, result = (2, 3, 4, 5), (2, 6, 7, 2), (2, 3, 6, 7)
+    assert facts(aten.cudnn_grid_sampler.default, (image,), (grid,)) == [(result, (126, 42, 7, 1), GPU)]
+    found = facts(aten.cudnn_grid_sampler_backward.default, (image,), (grid,), (result,))
+    assert [size for size, _, _ in found] == [image, grid]
+
+    found = facts(aten._thnn_fused_gru_cell.default, ((2, 12),), ((2, 12),), ((2, 4),), ((12,),), ((12,),))
+    assert [size for size, _, _ in found] == [(2, 4), (2, 20)]
+    found = facts(aten._thnn_fused_gru_cell_backward.default, ((2, 4),), ((2, 20),), True)
+    assert [size for size, _, _ in found] == [(2, 12), (2, 12), (2, 4), (12,), (12,)]

@@ -37,13 +37,14 @@ def make_attention_kernel(names: tuple[str, ...], set_priority: bool) -> Any:
     return torch.nn.attention.sdpa_kernel(backends, set_priority)
 
 
-def settle_attention_order() -> None:
-    """Makes torch's first choice of an attention kernel on a GPU, before guards look at the order.
+def settle_choices() -> None:
+    """Makes the choices that torch makes once in a process, at the first such call on a GPU, before
+    guards look at them: the library of products, and on some GPUs the order of attention kernels.
 
-    On some GPUs that choice changes the order in which the kernels are tried, once in a process.
-    An order that the program has set is left alone.
+    What the program has set is left alone.
     """
     if torch.cuda.is_initialized():
+        torch._C._get_blas_preferred_backend()  # asked, torch puts what is used for the default
         _choose_attention_kernel()
 
 
