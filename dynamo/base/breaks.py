@@ -83,8 +83,9 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Say what holds of it by torch._check, or use torch.where or torch.cond."),
     ("unknown_number_unchecked", "an operation is right only where a number that only the running "
      "program knows fulfils a condition", "Say so before: torch._check(condition)."),
-    ("caught_error", "an operation may fail by the values in a tensor, and the program catches it",
-     "Use a variant that tells instead (torch.linalg.cholesky_ex)."),
+    ("caught_error", "an operation fails, or may fail by the values in a tensor, and the program "
+     "catches the error",
+     "Test before what makes it fail, or use a variant that tells (torch.linalg.cholesky_ex)."),
     ("backward", "gradients are computed in the middle of the compiled function",
      "Nothing is wrong. Compile the loss alone and call backward() outside to get one graph."),
     ("random_state", "the state of a random number generator is set or read",

@@ -8,6 +8,8 @@ The rule of torch 2.11 for attention on the CPU takes its sums for float32 where
 Its rules for pooling divide by a function that asks for a remainder before it floors, which floors
 already: they are given the division itself.
 Results are not written into tensors of other sizes, which would resize these.
+Its rules for pointwise operations and softmax leave out what the kernels check of dtypes and axes:
+these run once on small real tensors, for their errors.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from torch import _meta_registrations as kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.shapes.fake_tensor import NoFakeKernel
+from dynamo.shapes.iteration import probe
 from dynamo.shapes.operations import RESIZED
 from dynamo.shapes.rules.factories import DRAWS
+from dynamo.shapes.rules.table import is_fake
 
 aten = torch.ops.aten
 # Where the operators have their tensors with a batch dimension, and the flag `transposed`.
@@ -33,6 +37,8 @@ ANY_BATCH = 32
 SCATTERS = frozenset((
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
 ))  # fmt: skip
+SOFTMAX = frozenset((aten._softmax.default, aten._log_softmax.default))
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 kernels.div_rtn = operator.floordiv
 ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -45,6 +51,8 @@ class SymbolicMode(FakeTensorMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         self._refuse_resizing(func, types, args, kwargs or {})
+        if is_checked(func) and not any(map(is_symbolic, (*args, *(kwargs or {}).values()))):
+            probe(func, args, kwargs or {}, 1, is_fake)
         if func is ATTENTION and args[0].dtype is torch.float64:
             found: Any = super().dispatch(func, types, args, kwargs)
             with self:
@@ -98,6 +106,20 @@ class SymbolicMode(FakeTensorMode):
                 (batch, *tensor.shape[1:]), tensor.stride(), dtype=tensor.dtype,
                 device=tensor.device,
             )
+
+
+def is_checked(func: Any) -> bool:
+    """True for operations of which one run on small tensors tells the error of any run."""
+    if torch.Tag.pointwise not in func.tags:
+        return func in SOFTMAX
+    return torch.Tag.nondeterministic_seeded not in func.tags and func.namespace == "aten"
+
+
+def is_symbolic(value: Any) -> bool:
+    """True for a number that is not known, alone or in a list."""
+    if isinstance(value, list | tuple):
+        return any(map(is_symbolic, value))
+    return isinstance(value, SYMBOLIC)
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:

@@ -62,8 +62,8 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "iterator": (lambda x: x + next(FOUND),
                  "a value of a kind that the compiler does not know is used: set_iterator."),
     "locals": (lambda x: (x + 1, sorted(locals())), "the local variables are looked at as a whole."),
-    "caught": (failing, "an operation may fail by the values in a tensor, and the program catches it: "
-                        "linalg_cholesky."),
+    "caught": (failing, "an operation fails, or may fail by the values in a tensor, and the program "
+                        "catches the error: linalg_cholesky."),
     "class": (lambda x: (x + 1, setattr(Box, "__init__", Box.__init__)),
               "an attribute of a class is written: Box.__init__."),
     "generator": (suspended, "a suspended generator leaves the compiled part: a generator of "

@@ -1,16 +1,20 @@
 """Operations that break the graph for what they do at run time.
 
 Those that may fail by the values in a tensor, where the program would catch the error: a graph runs
-as a whole, behind the program's own handlers. Those that torch's fakes get wrong.
+as a whole, behind the program's own handlers. Those that fail, where the program would see the
+error: its text is eager's. Those that torch's fakes get wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.variables.base import Var
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -35,6 +39,16 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
         raise Break("caught_error", function.__name__)
 
 
+def break_where_seen(tx: SymbolicFrame, function: Any, error: Var) -> None:
+    """Breaks the graph for a call that has failed on fakes, whose error may tell other sizes (or
+    be of another kind) than eager's, where code of the program sees it. What torch says of types
+    and names it says of fakes, too."""
+    told = issubclass(error.python_type(), TypeError | AttributeError)
+    if not told and any(map(handles, tx.trace.frames)):
+        name = getattr(function, "__name__", str(function))
+        raise Break("caught_error", f"{name}: {error.python_type().__name__}")
+
+
 def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
     for a Huber loss of two dtypes, whose result has the first, and for a conjugate or a negative
@@ -56,12 +70,21 @@ def is_lazy(value: Any) -> bool:
 
 def catches(frame: SymbolicFrame) -> bool:
     """True where the frame is inside of a `try`, or of a `with` that it has not entered itself."""
+    resumed = frame.code.co_name.startswith("__resume_")
+    return any(resumed or second.op != WITH_BLOCK for second in handlers(frame))
+
+
+def handles(frame: SymbolicFrame) -> bool:
+    """True where the frame is inside of a `try` or a `with`."""
+    return next(handlers(frame), None) is not None
+
+
+def handlers(frame: SymbolicFrame) -> Iterator[Instruction]:
+    """The second instructions of the handlers around the current one, innermost first."""
     decoded = frame.decoded
     handler = decoded.handlers[frame.current.index]
-    resumed = frame.code.co_name.startswith("__resume_")
     while handler is not None:
         first, second = decoded.instructions[handler.target : handler.target + 2]
-        if first.op not in TIDYING and (resumed or second.op != WITH_BLOCK):
-            return True
+        if first.op not in TIDYING:
+            yield second
         handler = decoded.handlers[handler.target]
-    return False

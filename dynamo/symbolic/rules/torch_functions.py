@@ -18,7 +18,11 @@ from torch.utils._device import _device_constructors
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
-from dynamo.symbolic.rules.failing import break_where_caught, break_where_fakes_are_wrong
+from dynamo.symbolic.rules.failing import (
+    break_where_caught,
+    break_where_fakes_are_wrong,
+    break_where_seen,
+)
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
@@ -201,6 +205,7 @@ def put_in_graph(
     except ObservedException as error:
         if is_in_graph(function):  # may be the fakes' fault
             raise Break("operation_without_fake_kernel", str(function)) from error
+        break_where_seen(tx, function, error.value)
         for var in tensors:  # writing into a leaf is an error, into its copy not
             tx.trace.guard_history(var)
         raise

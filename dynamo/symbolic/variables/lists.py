@@ -134,7 +134,8 @@ class SequenceVar(Var):
                 f"not {key.python_type().__name__}",
             )
         if not -size <= position < size:
-            tx.trace.raise_exception(IndexError, f"{self.kind.__name__} {what}index out of range")
+            name = tuple if issubclass(self.kind, tuple) else self.kind
+            tx.trace.raise_exception(IndexError, f"{name.__name__} {what}index out of range")
         return position
 
     def read_alone(self, key: Var) -> Var | None:
