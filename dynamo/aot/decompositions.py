@@ -27,15 +27,15 @@ FROM_TORCH: tuple[str, ...] = (
     # losses
     "mse_loss.default", "mse_loss_backward.default", "nll_loss_forward.default",
     "nll_loss_backward.default", "nll_loss2d_forward.default", "nll_loss2d_backward.default",
-    "smooth_l1_loss.default", "smooth_l1_loss_backward.default", "huber_loss_backward.default",
+    "smooth_l1_loss.default", "huber_loss_backward.default",
     "soft_margin_loss.default", "soft_margin_loss_backward.default",
-    "binary_cross_entropy.default", "binary_cross_entropy_backward.default",
-    "binary_cross_entropy_with_logits.default", "multi_margin_loss.default",
+    "binary_cross_entropy.default", "binary_cross_entropy_with_logits.default",
+    "multi_margin_loss.default",
     # backward of activations
     "elu_backward.default", "gelu_backward.default", "glu_backward.default",
     "hardswish_backward.default", "hardtanh_backward.default",
-    "leaky_relu_backward.default", "log_sigmoid_backward.default", "logit_backward.default",
-    "mish_backward.default", "sigmoid_backward.default", "silu_backward.default",
+    "leaky_relu_backward.default", "log_sigmoid_backward.default", "mish_backward.default",
+     "sigmoid_backward.default", "silu_backward.default",
     "softplus_backward.default", "tanh_backward.default", "threshold_backward.default",
     "_prelu_kernel_backward.default", "rrelu_with_noise_backward.default",
     # normalisation
@@ -120,6 +120,32 @@ def hardsigmoid_backward(gradient: Tensor, x: Tensor) -> Tensor:
     return torch.where((x > -3.0) & (x < 3.0), gradient * 0.1666666716337204, 0.0)
 
 
+def logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    low, outside = (0.0, float("nan")) if eps is None else (eps, 0.0)
+    slope = gradient / (x * (1.0 - x))
+    return torch.where((x < low) | (x > 1.0 - low), outside, slope)  # NaN is not outside
+
+
+def smooth_l1_loss_backward(
+    gradient: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+) -> Tensor:
+    gradient = gradient * (1.0 / x.numel()) if reduction == 1 else gradient
+    away = x - target
+    inside = away * gradient / beta  # NaN, too
+    return torch.where(away <= -beta, -gradient, torch.where(away >= beta, gradient, inside))
+
+
+def binary_cross_entropy_backward(
+    gradient: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """With ATen's least divisor, which is a float32 for all dtypes."""
+    least = 9.999999960041972e-13
+    slope = gradient * (x - target) / torch.clamp((1.0 - x) * x, min=least)
+    if weight is not None:
+        slope = slope * weight
+    return slope / x.numel() if reduction == 1 else slope
+
+
 def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     if x.numel() == 0 or not x.dtype.is_floating_point:
         return NotImplemented
@@ -199,6 +225,9 @@ OWN: dict[str, Callable[..., Any]] = {
     "glu.default": glu,
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
+    "logit_backward.default": logit_backward,
+    "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
+    "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
     "logsumexp.default": logsumexp,
     "pixel_shuffle.default": pixel_shuffle,
     "pixel_unshuffle.default": pixel_unshuffle,
