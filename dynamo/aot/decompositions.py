@@ -214,7 +214,7 @@ def count_nonzero(x: Tensor, dim: list[int]) -> Tensor:
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    if x.dim() == 0:
+    if x.dim() == 0 or x.numel() == 0:  # ATen looks at no index of an empty tensor
         return NotImplemented
     at = [None] * (dim % x.dim()) + [index]
     fill = torch.full((), value, dtype=x.dtype, device=x.device)

@@ -19,6 +19,8 @@ PROGRAMS: dict[str, Program] = {
     "index_put": lambda x, i: x.index_put((i,), torch.ones(i.shape[0], x.shape[1]), accumulate=True),
     "index_add": lambda x, i: x.index_add(0, i, torch.ones(i.shape[0], x.shape[1])),
     "scatter_add": lambda x, i: x.scatter_add(0, i[:, None].expand(-1, x.shape[1]), torch.ones(i.shape[0], x.shape[1])),
+    "index_fill": lambda x, i: x.index_fill(0, i, 2),
+    "index_fill of no columns": lambda x, i: x[:, 4:].index_fill(0, i + 5, 2),
     "interpolate": lambda x, i: F.interpolate(x[None], scale_factor=i.shape[0]),
 }
 
