@@ -52,6 +52,7 @@ s = a.sum(); s += 1; b = s
 # What is not captured, for some dtype at least: numpy itself runs.
 LEFT_TO_NUMPY = """
 a // 2, a % 3, 2 ** abs(a), a[::-1], a[a > 0], a.round(1), np.median(a), np.argsort(a), a.item(0), a.tolist()
+a % np.int64(3), a // np.int32(2), a % np.int16(5), abs(a) ** np.int64(3), a % np.uint8(7), a % np.int64(0)
 np.broadcast_to(a, (2, 2, 3)), a.diagonal(), np.einsum("ij->i", a), divmod(a, 2), max(a[0]), a + 300, a.clip(-1, 3)
 np.random.default_rng(0).random(2) + a[0, 0], np.split(a, 2), a.view(), np.float64(a.sum()), str(a.shape), f"{a.sum():.2f}"
 """.strip().splitlines()
