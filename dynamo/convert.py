@@ -228,6 +228,7 @@ class Converter:
             has_inputs=bool(collect), runs_again=runs_again, tests=tests,
             open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
+            raised=frozenset(context.raised_at),
         )
         with timed("codegen"), collection_paused():
             code, direct = generate(plan, self.codes, self.continuations)

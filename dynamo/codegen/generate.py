@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -72,6 +72,7 @@ class Plan:
     tests: True where the graph tests what the trace has expected.
     open_axes: see `TraceResult`.
     draws: which of the random numbers are the graph's last inputs.
+    raised: exceptions that the trace has raised.
     """
 
     code: CodeType
@@ -86,6 +87,7 @@ class Plan:
     tests: bool = False
     open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
+    raised: Collection[Var] = ()
 
 
 def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
@@ -432,9 +434,12 @@ class _Level:
                 rebuilder.places[var] = rebuilder.emitter.store_fresh("kept")
 
     def _keep_handled(self, var: Var) -> None:
-        """A handled exception has a traceback: `with` relies on it."""
+        """A handled exception has a traceback: `with` relies on it. One that was raised before has
+        what the program has left it."""
         rebuilder = self.generator.rebuilder
-        if var in rebuilder.handled:
+        if var in rebuilder.handled or (
+            is_fetched(var) and var not in self.generator.plan.raised
+        ):
             return
         rebuilder.handled.add(var)
         rebuilder.call_const(as_raised, var)

@@ -8,10 +8,10 @@ from dynamo.base.errors import SkipFrame
 from dynamo.bytecode.decode import Instruction
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
-from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import read_attribute
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -192,16 +192,6 @@ def LOAD_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
 @opcode
 def LOAD_METHOD(frame: SymbolicFrame, arg: tuple[str, str], instruction: Instruction) -> None:
     push_with_null(frame, read_attribute(frame, frame.pop(), arg[0]), arg[1])
-
-
-def read_attribute(frame: SymbolicFrame, value: Var, name: str) -> Var:
-    """`value.name`; the error of a failed lookup tells of what was looked for."""
-    try:
-        return value.get_attr(frame, name)
-    except ObservedException as error:
-        if isinstance(error.value, ExceptionVar) and error.value.base() is AttributeError:
-            error.value.name_once(name=ConstVar(name), obj=value)
-        raise
 
 
 @opcode

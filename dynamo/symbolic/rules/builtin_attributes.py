@@ -18,7 +18,7 @@ from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar, read_attribute
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
 from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
@@ -151,7 +151,7 @@ def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
             message = f"attribute name must be string, not {kind.__name__!r}"
             tx.trace.raise_exception(TypeError, message)
     if not default:
-        return var.get_attr(tx, name.as_constant())
+        return read_attribute(tx, var, name.as_constant())
     try:
         return var.get_attr(tx, name.as_constant())
     except ObservedException as error:
@@ -201,9 +201,10 @@ def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
         return var.get_attr(tx, name.as_constant())
     found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
     if found is None:
-        tx.trace.raise_exception(
-            AttributeError,
-            f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'")
+        text = f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'"
+        missing = ExceptionVar(AttributeError, [ConstVar(text)])
+        missing.name_once(name=name, obj=var)
+        raise ObservedException(missing)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import TupleVar
 
@@ -62,10 +62,12 @@ class ExceptionVar(Var):
             return TupleVar(self.args)
         return self.args[0] if self.args else ConstVar(None)
 
-    def name_once(self, **parts: Var) -> None:
+    def name_once(self, **parts: Var) -> bool:
         """Sets what the interpreter tells of a failed lookup, unless it is known already."""
-        if self.base() in NAMED and not self.named:
-            self.named.update(parts)
+        if self.base() not in NAMED or self.named:
+            return False
+        self.named.update(parts)
+        return True
 
     def describe(self) -> str:
         return f"the exception {self.cls.__name__}({', '.join(map(repr, self.args))})"
@@ -155,6 +157,22 @@ class GroupVar(ExceptionVar):
         if name in ("message", "exceptions"):
             tx.trace.raise_exception(AttributeError, "readonly attribute")
         super().set_attr(tx, name, value)
+
+
+def read_attribute(tx: SymbolicFrame, value: Var, name: str) -> Var:
+    """`value.name`; the error of a failed lookup tells of what was looked for.
+
+    Where the error leaves the trace, the lookup runs in Python: it tells that of an error that a
+    function of the program (a property) has raised.
+    """
+    try:
+        return value.get_attr(tx, name)
+    except ObservedException as error:
+        found = error.value
+        if isinstance(found, ExceptionVar) and found.base() is AttributeError:
+            if found.name_once(name=ConstVar(name), obj=value) and error.step is not None:
+                error.step = tx.step_at_start - tx.current.part
+        raise
 
 
 def make_group(tx: SymbolicFrame, cls: type[BaseException], args: list[Var]) -> GroupVar:
