@@ -99,6 +99,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Nothing is wrong: the change runs as plain Python. Make it outside to get one graph."),
     ("spreading_module", "a module spreads the work of the one inside it over processes or devices",
      "Nothing is wrong: the module inside it is compiled. What is around the call is not."),
+    ("call_too_long", "one call or operator takes more instructions than a trace may have",
+     "Compile what it calls by itself, or raise config.max_steps."),
 )
 
 REASONS = {

@@ -47,6 +47,8 @@ def end_trace(frame: SymbolicFrame, reason: Break) -> NoReturn:
     last = innermost_resumable(trace.frames)
     target = trace.frames[last]
     instruction = target.current
+    if reason.code == "trace_too_long" and 2 * target.step_at_start <= trace.context.max_steps:
+        reason = Break("call_too_long", reason.detail)  # a continuation would get no further
     if instruction.part or trace.effects.clock != target.clock_at_start:
         raise RestartTrace(target.step_at_start - instruction.part, reason)
     trace.graph.rollback(target.mark_at_start)
