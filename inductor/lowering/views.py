@@ -16,6 +16,7 @@ from inductor.ir.extent import divides, hint_of
 from inductor.ir.graph import Layout
 from inductor.ir.index import constant, flatten, floordiv, mod
 from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
 
@@ -47,6 +48,8 @@ def view(call: Call, x: Tensor, size: Sequence[int], *strides: Any) -> Any:
     layout = call.layout
     if x.view is None or _is_view(x.layout, layout):
         return x.as_view(layout, reshape_index(x.size, layout.size))
+    if is_odd(x.dtype):
+        return call.refuse("a dtype without kernels, in a view that open sizes do not tell")
     return _copied(call, x, reshape_index(x.size, layout.size))
 
 
