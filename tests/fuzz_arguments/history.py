@@ -111,7 +111,7 @@ def perform(world: World, call: Call, function: Callable[..., Any]) -> tuple[lis
     world.former = tensors or world.former
     why = ""
     if call.learns:
-        back, why = backward(tensors, [t for t, version in leaves if is_leaf(t) or t._version == version])
+        back, why = backward(tensors, [t for t, version in leaves if is_leaf(t) or version_of(t) == version])
         seen.append(back)
     seen += describe({"x": x, "y": y, **named_state(world, nest)}, results)
     return seen, why
@@ -127,8 +127,13 @@ def named_state(world: World, nest: Any) -> dict[str, Any]:
 
 def before_call(x: torch.Tensor, y: torch.Tensor, world: World) -> list[tuple[torch.Tensor, int]]:
     """What gradients are asked of, and its version: where it is written, its new history is the graph's."""
-    found = {id(t): (t, t._version) for t in (x, y, *world.net.parameters()) if learns(t)}
+    found = {id(t): (t, version_of(t)) for t in (x, y, *world.net.parameters()) if learns(t)}
     return list(found.values())
+
+
+def version_of(x: torch.Tensor) -> int:
+    """-1 for a tensor of inference mode, which counts no writes."""
+    return -1 if x.is_inference() else x._version
 
 
 def is_leaf(x: torch.Tensor) -> bool:

@@ -30,6 +30,7 @@ FOUND: dict[str, tuple[tuple[str, ...], tuple[Call, ...], bool]] = {
     "an inference view written past autograd": (("detached write", "parameters"), (replace(PLAIN, first="inference view"),), False),
     "a view without history learns": (("requires_grad_",), (PLAIN, replace(PLAIN, first="view of no grad")), False),
     "a view that no grad mode made is written": (("relu_",), (replace(PLAIN, first="view of no grad", state="inference mode"),), False),
+    "a result of inference mode learns": (("learned",), (replace(PLAIN, state="inference mode"), replace(PLAIN, first="another former result")), False),
     "a gradient of another dtype": (("parameters",), (replace(PLAIN, changes=("to double",)), replace(PLAIN, changes=("weight.data = new",))), False),
 }  # fmt: skip
 
