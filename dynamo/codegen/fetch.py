@@ -13,16 +13,6 @@ from dynamo.guards.sources import Source
 from dynamo.guards.states import state_of, upcoming
 
 
-def nth_key(mapping: dict[Any, Any], index: int) -> Any:
-    """The index-th key of a dict."""
-    return list(dict.keys(mapping))[index]
-
-
-def nth_value(mapping: dict[Any, Any], index: int) -> Any:
-    """The index-th value of a dict."""
-    return list(dict.values(mapping))[index]
-
-
 class Fetcher:
     """Emits the fetching of sources in one frame.
 
@@ -136,8 +126,8 @@ ROWS: dict[type[Source], Callable[[Fetcher, Any], None]] = {
     s.AttrSource: _attr(""),
     s.DictSource: _dict,
     s.ItemSource: _item,
-    s.DictKeySource: _call(nth_key),
-    s.DictValueSource: _call(nth_value),
+    s.DictKeySource: _call(s.nth_key),
+    s.DictValueSource: _call(s.nth_value),
     s.CellContentsSource: _attr("cell_contents"),
     s.TypeSource: _call(type),
     s.WeakRefSource: _weakref,

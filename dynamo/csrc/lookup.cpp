@@ -20,7 +20,7 @@ bool is_plain(PyObject *key, bool hashed) {
         return plain;
     }
     for (PyTypeObject *known : {&PyBaseObject_Type, &PyUnicode_Type, &PyLong_Type, &PyFloat_Type,
-                                &PyComplex_Type, &PyBytes_Type}) {
+                                &PyComplex_Type, &PyBytes_Type, Py_TYPE(Py_None)}) {
         if (type->tp_richcompare == known->tp_richcompare) {
             return !hashed || type->tp_hash == known->tp_hash || !is_python_class(type);
         }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -290,10 +291,25 @@ class ItemSource(Source):
         raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
 
 
+def order_of(mapping: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """The type whose methods tell a dict's order: that of an OrderedDict is its own."""
+    return OrderedDict if isinstance(mapping, OrderedDict) else dict
+
+
+def nth_key(mapping: dict[Any, Any], index: int) -> Any:
+    """The index-th key of a dict, in its order."""
+    return list(order_of(mapping).keys(mapping))[index]
+
+
+def nth_value(mapping: dict[Any, Any], index: int) -> Any:
+    """The index-th value of a dict, in its order."""
+    return list(order_of(mapping).values(mapping))[index]
+
+
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class DictKeySource(Source):
-    """The index-th key of a dict, in insertion order (for keys that are not constants)."""
+    """The index-th key of a dict, in its order (for keys that are not constants)."""
 
     base: Source
     index: int
@@ -302,13 +318,13 @@ class DictKeySource(Source):
         return f"list({self.base.text()})[{self.index}]"
 
     def fetch(self, scope: Scope) -> Any:
-        return list(dict.keys(self.base.fetch(scope)))[self.index]
+        return nth_key(self.base.fetch(scope), self.index)
 
 
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class DictValueSource(Source):
-    """The value under the index-th key of a dict, in insertion order."""
+    """The value under the index-th key of a dict, in its order."""
 
     base: Source
     index: int
@@ -317,7 +333,7 @@ class DictValueSource(Source):
         return f"list({self.base.text()}.values())[{self.index}]"
 
     def fetch(self, scope: Scope) -> Any:
-        return list(dict.values(self.base.fetch(scope)))[self.index]
+        return nth_value(self.base.fetch(scope), self.index)
 
 
 @hashed_once

@@ -312,6 +312,9 @@ class Trace(ObjectProtocol):
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner):
                 args = [content, *args[1:]]
+        if owner is dict and function.__name__ in vars(collections.OrderedDict):
+            if args and args[0].python_type() is collections.OrderedDict:  # it has two orders
+                raise Break("call_of_unknown_function", f"{full_name(function)}({args[0]!r})")
         try:
             result = table.apply(tx, function, args, kwargs)
         except TypeError as error:

@@ -23,6 +23,7 @@ from dynamo.guards.sources import (
     ObjectSource,
     Source,
     StateSource,
+    order_of,
 )
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
@@ -115,8 +116,8 @@ class DictVar(Var):
         else:
             trace.guard("DICT_KEYS", source, tuple(self.kind.keys(self._real)))  # type: ignore[attr-defined]
         self._trace = None
-        # `move_to_end` of an OrderedDict moves nothing in the dict below it.
-        places = {id(key): index for index, key in enumerate(dict.keys(self._real))}
+        order = order_of(self._real).keys(self._real)
+        places = {id(key): index for index, key in enumerate(order)}
         for key, value in list(self.kind.items(self._real)):  # type: ignore[attr-defined]
             if self.is_numbered:
                 key_var: Var = NumberedKeyVar()
