@@ -396,7 +396,8 @@ def _divide(sizes: Sizes, value: int, divisor: int) -> tuple[int, int]:
     if not divisor > 0:
         raise ValueError(f"{value} divided by {divisor}, which is not positive")
     quotient, rest = _divide_out(sizes, value, divisor)
-    if surely_less(-1, rest) and surely_less(rest, divisor):
+    is_even = type(rest) is int and rest == 0
+    if is_even or surely_less(-1, rest) and surely_less(rest, divisor):
         return quotient, rest
     if surely_less(rest, 0) and surely_less(-1, rest + divisor):
         return quotient - 1, rest + divisor

@@ -113,6 +113,14 @@ def test_a_number_without_bounds_proves_nothing() -> None:
         sizes.symbol(hint=4, low=2) // (step - 3)
 
 
+def test_what_a_divisor_of_unproved_sign_divides_leaves_zero() -> None:
+    _, (n, m, _) = symbols()
+    rows = (1 - n) * (m // 2 - m)
+    for times in (0, 1, m):
+        assert type((rows * times) % rows) is int and (rows * times) % rows == 0
+        assert str((rows * times) // rows) == str(times)
+
+
 def test_a_quotient_times_its_divisor_is_not_above_the_number() -> None:
     sizes = Sizes()
     n = sizes.symbol(hint=17, low=2)
