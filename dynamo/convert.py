@@ -513,11 +513,13 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
 
 def holds_tensor(value: Any) -> bool:
     """True for tensors, modules, and plain containers of these."""
-    if isinstance(value, list | tuple):
-        return any(isinstance(item, torch.Tensor | torch.nn.Module) for item in value)
-    if isinstance(value, dict):
-        return any(isinstance(item, torch.Tensor | torch.nn.Module) for item in value.values())
-    return isinstance(value, torch.Tensor | torch.nn.Module)
+    kind = type(value)  # isinstance() may ask the value itself
+    items: Iterable[Any] = (value,)
+    if issubclass(kind, list | tuple):
+        items = (list if issubclass(kind, list) else tuple).__iter__(value)
+    elif issubclass(kind, dict):
+        items = dict.values(value)
+    return any(issubclass(type(item), torch.Tensor | torch.nn.Module) for item in items)
 
 
 def _is_bound(cell: Any) -> bool:

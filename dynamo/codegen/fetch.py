@@ -46,7 +46,7 @@ class Fetcher:
 def read_item(container: Any, key: Any) -> Any:
     """The item of a list, tuple or dict, whatever `__getitem__` a subclass has."""
     for kind in (dict, list, tuple):
-        if isinstance(container, kind):
+        if issubclass(type(container), kind):  # isinstance() may ask the container itself
             return kind.__getitem__(container, key)  # type: ignore[index]
     return container[key]
 

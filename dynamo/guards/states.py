@@ -110,5 +110,6 @@ def upcoming(iterator: Any, index: int = 0) -> tuple[Any, ...]:
     _, (sequence, *_), *start = iterator.__reduce__()
     at = start[0] if start and start[0] is not None else 0
     at += -index if isinstance(iterator, BACKWARDS) else index
-    kind = next((kind for kind in (list, tuple) if isinstance(sequence, kind)), type(sequence))
+    own = type(sequence)
+    kind = next((kind for kind in (list, tuple) if issubclass(own, kind)), own)
     return (kind.__getitem__(sequence, at),) if 0 <= at < kind.__len__(sequence) else ()

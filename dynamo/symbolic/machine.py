@@ -25,6 +25,7 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
 from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.loop_iterators import LoopIteratorVar
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class SymbolicFrame:
             return var
         assert var.source is not None
         value = var.value
-        if iterator_is_opaque and hasattr(type(value), "__next__"):
+        if iterator_is_opaque and find_in_mro(type(value), "__next__"):
             kind = OpaqueVar if var.source == self.trace.passed_iterator else LoopIteratorVar
             opaque = kind(self.trace, value, var.source, Break("opaque_iterator", ""))
             self.trace.remember(value, opaque)

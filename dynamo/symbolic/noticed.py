@@ -58,7 +58,7 @@ def _holds_noticed(value: Any) -> bool:
     work = [value]
     while work and len(seen) < MOST_LOOKED_AT:
         part = work.pop()
-        if id(part) in seen or isinstance(part, NOT_LOOKED_INTO):
+        if id(part) in seen or issubclass(type(part), NOT_LOOKED_INTO):
             continue
         if _tells(type(part)) or _is_watched(part):
             return True
@@ -74,7 +74,7 @@ def _tells(kind: type) -> bool:
 
 def _is_watched(value: Any) -> bool:
     """True for an instance of a class of the program to which a weak reference exists."""
-    if isinstance(value, NOT_WATCHED) or find_in_mro(type(value), "__weakref__") is None:
+    if issubclass(type(value), NOT_WATCHED) or find_in_mro(type(value), "__weakref__") is None:
         return False
     return weakref.getweakrefcount(value) > 0
 

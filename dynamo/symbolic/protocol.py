@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import inspect
 import operator
 import sys
 import types
@@ -351,8 +352,7 @@ class ObjectProtocol:
         if base is object:
             if not is_made_by_object(cls):
                 raise Break("call_of_unknown_function", full_name(cls))
-            abstract = getattr(cls, "__abstractmethods__", None)
-            if abstract:
+            if cls.__flags__ & inspect.TPFLAGS_IS_ABSTRACT:
                 self.run_real(lambda: object.__new__(cls))
             return ModuleVar(cls) if issubclass(cls, torch.nn.Module) else ObjectVar(cls)
         if base not in CONTENT_TYPES:
@@ -558,10 +558,11 @@ EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (
 
 
 @wraps_if(90, lambda value: bool(type(value).__flags__ & (1 << 9))
-          and isinstance(value, dict | list) and not hasattr(type(value), "default_factory"))
+          and issubclass(type(value), dict | list)
+          and find_in_mro(type(value), "default_factory") is None)
 def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
     """An instance of a subclass of dict or list written in Python."""
-    make = next(make for base, make in EXISTING if isinstance(value, base))
+    make = next(make for base, make in EXISTING if issubclass(type(value), base))
     content = make(source=source, real=value, trace=trace)
     return ObjectVar(type(value), source, real=value, trace=trace, content=content)
 

@@ -149,7 +149,7 @@ class ClassVar(Var):
         return self is other or (isinstance(other, ClassVar) and other.cls is self.cls)
 
 
-@wraps_if(0, lambda value: isinstance(value, type))
+@wraps_if(0, lambda value: issubclass(type(value), type))
 def wrap_class(trace: Trace, value: Any, source: Source | None) -> Var:
     """A class."""
     return ClassVar(value, source, trace)

@@ -516,7 +516,10 @@ def wrap_descriptor(trace: Trace, value: Any, source: Source | None) -> Var:
     return BuiltinVar(value, source, trace)
 
 
-@wraps_if(20, lambda value: isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket))
+OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@wraps_if(20, lambda value: issubclass(type(value), OPERATORS))
 def wrap_operator(trace: Trace, value: Any, source: Source | None) -> Var:
     """`torch.ops.namespace.name`."""
     return BuiltinVar(value, source, trace)

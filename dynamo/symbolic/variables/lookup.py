@@ -76,7 +76,10 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         descriptor = type.__dict__["__dict__"].__get__(owner).get("__dict__")
         if isinstance(descriptor, types.GetSetDescriptorType):
             return descriptor.__get__(value)  # type: ignore[no-any-return]
-    found = getattr(value, "__dict__", None)
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
     return found if type(found) is dict else None
 
 

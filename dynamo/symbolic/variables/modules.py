@@ -231,11 +231,11 @@ def is_unfinished(module: torch.nn.Module | torch.nn.modules.lazy.LazyModuleMixi
     return "_modules" not in own or any(map(torch.nn.parameter.is_lazy, tensors))
 
 
-@wraps_if(5, lambda value: isinstance(value, MODULE))
+@wraps_if(5, lambda value: issubclass(type(value), MODULE))
 def wrap_nn_module(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing module."""
-    if isinstance(value, torch.jit.ScriptModule):
+    if issubclass(type(value), torch.jit.ScriptModule):
         raise Break("script_module", type(value).__qualname__)
-    if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin) and is_unfinished(value):
+    if issubclass(type(value), torch.nn.modules.lazy.LazyModuleMixin) and is_unfinished(value):
         raise Break("lazy_module", type(value).__qualname__)
     return ModuleVar(type(value), source, real=value, trace=trace)

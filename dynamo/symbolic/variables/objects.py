@@ -523,7 +523,7 @@ TORCH_PARTS = (torch.nn.Module, torch.Tensor, torch.Generator, torch.Stream, tor
 CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseException, type)
 
 
-@wraps_if(4, lambda value: isinstance(value, enum.Enum))
+@wraps_if(4, lambda value: issubclass(type(value), enum.Enum))
 def wrap_enum(trace: Trace, value: Any, source: Source | None) -> Var:
     """A member of an enumeration."""
     return EnumVar(type(value), source, real=value, trace=trace)
@@ -546,9 +546,8 @@ def answers_for_itself(value: Any) -> bool:
 
 
 @wraps_if(-1, answers_for_itself)
-@wraps_if(
-    99, lambda value: bool(type(value).__flags__ & HEAP_TYPE) and not isinstance(value, CONTENT)
-)
+@wraps_if(99, lambda value: bool(type(value).__flags__ & HEAP_TYPE)
+          and not issubclass(type(value), CONTENT))
 def wrap_object(trace: Trace, value: Any, source: Source | None) -> Var:
     """An instance of a class written in Python."""
     return ObjectVar(type(value), source, real=value, trace=trace)

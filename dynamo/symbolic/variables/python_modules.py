@@ -90,7 +90,7 @@ class PythonModuleVar(Var):
         return tx.trace.identity_key(self)
 
 
-@wraps_if(1, lambda value: isinstance(value, types.ModuleType))
+@wraps_if(1, lambda value: issubclass(type(value), types.ModuleType))
 def wrap_module(trace: Trace, value: Any, source: Source | None) -> Var:
     """An imported module."""
     return PythonModuleVar(value, source, trace)

@@ -171,13 +171,16 @@ def wrap_tensor(trace: Trace, value: Any, source: Source | None) -> Var:
     return TensorVar(None, None, source, real=value, trace=trace, cls=cls)
 
 
-@wraps_if(10, lambda value: isinstance(value, torch.Tensor))
+@wraps_if(10, lambda value: issubclass(type(value), torch.Tensor))
 def wrap_tensor_subclass(trace: Trace, value: Any, source: Source | None) -> Var:
     """Subclasses of Tensor are not modelled."""
     raise Break("tensor_subclass", type(value).__qualname__)
 
 
-@wraps_if(11, lambda value: isinstance(value, torch.Generator | torch.Stream | torch.Event))
+DEVICE_OBJECTS = (torch.Generator, torch.Stream, torch.Event)
+
+
+@wraps_if(11, lambda value: issubclass(type(value), DEVICE_OBJECTS))
 def wrap_device_object(trace: Trace, value: Any, source: Source | None) -> Var:
     """Generators, streams and events are only passed on."""
     return OpaqueVar(value, source, trace)

@@ -1,0 +1,99 @@
+"""The compiler's own questions about an object run none of its code: classes note what is looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+
+SEEN: list[str] = []
+
+
+class Answers(type):
+    def __getattr__(cls, name: str) -> Any:
+        SEEN.append(name)
+        raise AttributeError(name)
+
+
+class Plain(metaclass=Answers):
+    v = 1
+
+    def go(self, x: Any) -> Any:
+        return x + self.v
+
+
+class Notes:
+    v = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        SEEN.append(name)
+        return object.__getattribute__(self, name)
+
+    def go(self, x: Any) -> Any:
+        return x + self.v
+
+
+class Slotted(Notes):
+    __slots__ = ("w",)
+
+
+class Bare:
+    __slots__ = ("w",)
+    v = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        SEEN.append(name)
+        return object.__getattribute__(self, name)
+
+    def go(self, x: Any) -> Any:
+        return x + self.v
+
+
+class Failure(Exception):
+    v = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        SEEN.append(name)
+        return super().__getattribute__(name)
+
+    def go(self, x: Any) -> Any:
+        return x + self.v
+
+
+def calls(value: Any, x: Any) -> Any:
+    return value.go(x)
+
+
+def breaks(value: Any, x: Any) -> Any:
+    y = value.go(x)
+    dynamo.graph_break()
+    return y, value.go(y), type(value) is int
+
+
+def makes(value: Any, x: Any) -> Any:
+    return type(value)(), x + 1
+
+
+def enters(value: Any, x: Any) -> Any:
+    try:
+        with value:
+            return x
+    except TypeError:
+        return x + 1
+
+
+@pytest.mark.parametrize("kind", (Plain, Notes, Slotted, Bare, Failure))
+@pytest.mark.parametrize("f", (calls, breaks, makes, enters))
+def test_nothing_else_is_looked_up(f: Any, kind: type) -> None:
+    compiled = dynamo.compile(f, backend="eager")
+    value, x = kind(), torch.ones(2)
+    for _ in range(2):
+        SEEN.clear()
+        f(value, x)
+        expected = SEEN[:]
+        SEEN.clear()
+        compiled(value, x)
+        assert expected == SEEN
