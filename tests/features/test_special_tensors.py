@@ -282,7 +282,7 @@ v = y[0]; y.mul_(2); return v * x
 # data: in place on leaf raises | 1
 try: x.add_(1)
 except RuntimeError as e: return x * 2, str(e)[:40]
-# data: in place on view of leaf raises | 1
+# data: in place on view of leaf raises | 2
 try: x[0].add_(1)
 except RuntimeError as e: return x * 2, str(e)[:40]
 # data: in place of saved raises later | 1
