@@ -16,6 +16,7 @@ from dynamo import hook
 from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
+from dynamo.base.decisions import decisions
 from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
 from dynamo.decide import skip
@@ -100,6 +101,9 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
     if isinstance(model, torch.nn.Module):
         return _module_twin(model, policy)
     function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
+    code = getattr(getattr(function, "func", function), "__code__", None)  # of a partial, too
+    if code is not None:
+        decisions.keep("asked", code)  # also where it is torch's own, which runs as it is elsewhere
     compiled = hook.Compiled(policy.region, function)
     compiled.__dict__["_policy"] = policy
     return compiled

@@ -48,7 +48,7 @@ from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, UserLine, released, source_text
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
-from dynamo.libraries import is_whole, library_of
+from dynamo.libraries import OWN, is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
 from dynamo.shapes.marks import Mark
@@ -178,7 +178,8 @@ class Converter:
             forward = forward_code(type(frame.locals["self"]))
             if forward is not None and spreads_work(forward):
                 return "the module spreads the work of the one inside it, which is compiled"
-        return library_of(frame.code, frame.globals)
+        reason = library_of(frame.code, frame.globals)
+        return None if reason != OWN and decisions.has("asked", frame.code) else reason
 
     # -- the stages -------------------------------------------------------------------------
 

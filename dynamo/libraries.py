@@ -16,6 +16,7 @@ import torch
 
 from dynamo.symbolic.inline import OWN_FOLDER
 
+OWN = "the compiler's own code"
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
@@ -67,7 +68,7 @@ def library_of(code: CodeType, scope: Mapping[str, Any]) -> str | None:
     """Why a frame runs as it is; None where it is the program's. scope: its globals."""
     name = code.co_filename
     if name.startswith(OWN_FOLDER):
-        return "the compiler's own code"
+        return OWN
     if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH) and not (
         code.co_qualname == OPTIMIZER_STEP
     ):

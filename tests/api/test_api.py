@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import pickle
 import sys
+from typing import Any
 
 import pytest
 import torch
 
 import dynamo
 from dynamo.convert import recursion_room
+from dynamo.testing import CompileCounter
 
 
 def f(x: torch.Tensor, k: int = 2) -> torch.Tensor:
@@ -200,3 +203,17 @@ def test_recursion_limit_is_put_back_whatever_the_order() -> None:
         assert sys.getrecursionlimit() > before
     second.__exit__(None, None, None)
     assert sys.getrecursionlimit() == before
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (torch.nn.functional.smooth_l1_loss, (torch.ones(3), torch.zeros(3))),
+    (functools.partial(torch.nn.functional.mse_loss, reduction="sum"), (torch.ones(3), torch.zeros(3))),
+    (torch.einsum, ("ij,kj->ik", torch.ones(2, 3), torch.ones(4, 3))),
+    (torch.func.vmap(torch.sin), (torch.ones(3, 2),)),
+], ids=["loss", "partial", "einsum", "vmap"])
+def test_torchs_own_functions(function: Any, arguments: tuple[Any, ...]) -> None:
+    counter = CompileCounter()
+    compiled = dynamo.compile(function, backend=counter)
+    for _ in range(2):
+        assert torch.equal(compiled(*arguments), function(*arguments))
+    assert counter.frame_count == 1

@@ -114,7 +114,13 @@ def test_what_a_graph_cannot_hold() -> None:
     with pytest.raises(dynamo.exc.Unsupported, match="return"):
         dynamo.export(lambda x: (x + 1, SEEN.append), torch.rand(3))
     with pytest.raises(dynamo.exc.Unsupported, match="as it is"):
-        dynamo.export(torch.nn.functional.relu, torch.rand(3))
+        dynamo.export(dynamo.list_backends)
+
+
+def test_a_function_of_torchs_own() -> None:
+    module, _ = dynamo.export(torch.nn.functional.relu, torch.rand(3))
+    x = torch.randn(3)
+    assert torch.equal(module(x), x.relu())
 
 
 def test_functions_without_operations() -> None:

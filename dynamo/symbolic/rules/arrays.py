@@ -88,12 +88,12 @@ def loop_of(ufunc: Any, values: tuple[Any, ...]) -> list[torch.dtype]:
 def check_values(ufunc: Any, loop: list[torch.dtype], args: tuple[Any, ...]) -> None:
     """Where the values decide: divisions of ints by what may be 0, powers of ints."""
     second = args[1] if len(args) > 1 else None
-    known = type(second) is int or isinstance(second, numpy.integer)
+    known = int(second) if type(second) is int or isinstance(second, numpy.integer) else -1
     whole = not loop[-1].is_floating_point
-    if whole and ufunc in NEED_POSITIVE and not (known and second > 0):
+    if whole and ufunc in NEED_POSITIVE and known <= 0:
         raise Break("call_of_unknown_function", f"numpy's {ufunc.__name__} by {second!r}")
     if whole and ufunc is numpy.power:
-        if not (known and second >= 0):
+        if known < 0:
             raise Break("call_of_unknown_function", f"numpy's power by {second!r}")
 
 
