@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,6 @@ from dynamo import hook
 from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
-from dynamo.base.decisions import decisions
 from dynamo.cache import FramePolicy
 from dynamo.convert import Converter
 from dynamo.decide import skip
@@ -33,8 +33,8 @@ class Regions:
         self.lock = threading.Lock()
         self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
 
-    def make(self, options: CompileOptions) -> FramePolicy:
-        policy = FramePolicy(options, Converter())
+    def make(self, options: CompileOptions, asked: CodeType | None = None) -> FramePolicy:
+        policy = FramePolicy(options, Converter(asked))
         with self.lock:
             self.policies.add(policy)
         return policy
@@ -97,13 +97,12 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
         return model
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(run(model)))
-    policy = _regions.make(settings)
     if isinstance(model, torch.nn.Module):
-        return _module_twin(model, policy)
+        return _module_twin(model, _regions.make(settings))
     function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
-    code = getattr(getattr(function, "func", function), "__code__", None)  # of a partial, too
-    if code is not None:
-        decisions.keep("asked", code)  # also where it is torch's own, which runs as it is elsewhere
+    plain = function.func if isinstance(function, functools.partial) else function
+    asked = isinstance(plain, FunctionType) and not hasattr(plain, "__wrapped__")
+    policy = _regions.make(settings, plain.__code__ if asked else None)
     compiled = hook.Compiled(policy.region, function)
     compiled.__dict__["_policy"] = policy
     return compiled

@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -102,11 +103,13 @@ LEAST_STEPS = 100
 class Converter:
     """Turns the frames of one region into entries; keeps what they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: CodeType | None = None) -> None:
+        """asked: what the user compiles, which is traced also where it is torch's own."""
         self.codes = CodeCache()
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
         self.warned: set[int] = set()
+        self.asked = asked
 
     def __call__(
         self,
@@ -179,7 +182,7 @@ class Converter:
             if forward is not None and spreads_work(forward):
                 return "the module spreads the work of the one inside it, which is compiled"
         reason = library_of(frame.code, frame.globals)
-        return None if reason != OWN and decisions.has("asked", frame.code) else reason
+        return None if reason != OWN and frame.code is self.asked else reason
 
     # -- the stages -------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Stance:
 
 
 class Decisions:
-    """Kinds: in_graph, not_in_graph, constant, skipped and asked (code objects), substitute."""
+    """Kinds: in_graph, not_in_graph, constant, skipped (code objects), substitute."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[int, tuple[Any, Any]]] = {}

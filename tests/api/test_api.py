@@ -209,8 +209,7 @@ def test_recursion_limit_is_put_back_whatever_the_order() -> None:
     (torch.nn.functional.smooth_l1_loss, (torch.ones(3), torch.zeros(3))),
     (functools.partial(torch.nn.functional.mse_loss, reduction="sum"), (torch.ones(3), torch.zeros(3))),
     (torch.einsum, ("ij,kj->ik", torch.ones(2, 3), torch.ones(4, 3))),
-    (torch.func.vmap(torch.sin), (torch.ones(3, 2),)),
-], ids=["loss", "partial", "einsum", "vmap"])
+], ids=["loss", "partial", "einsum"])
 def test_torchs_own_functions(function: Any, arguments: tuple[Any, ...]) -> None:
     counter = CompileCounter()
     compiled = dynamo.compile(function, backend=counter)

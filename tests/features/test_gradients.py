@@ -206,7 +206,7 @@ t = y * 2; t.requires_grad_(); return t * x, t
 t = torch.ones(3); t.requires_grad = True; return t * x
 # hook: detach_ | 1
 t = x * 2; t.detach_(); return t * x
-# hook: detach_ of view | 1
+# hook: detach_ of view | 2
 t = (x * 2)[0]
 try: t.detach_()
 except RuntimeError as e: return x * 2, str(e)[:30]

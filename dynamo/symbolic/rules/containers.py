@@ -349,8 +349,16 @@ def default_dict(tx: SymbolicFrame, factory: Var = NONE, /, *args: Var, **kwargs
 
 
 def as_entries(tx: SymbolicFrame, others: tuple[Var, ...]) -> list[dict[object, Var]]:
-    return [{item.hash_key(tx): item for item in other.unpack(tx)} if not isinstance(other, SetVar)
-            else dict(other.entries) for other in others]
+    """Of equal items the first, as sets keep it."""
+    result: list[dict[object, Var]] = []
+    for other in others:
+        entries: dict[object, Var] = {}
+        items = other.entries.items() if isinstance(other, SetVar) else (
+            (item.hash_key(tx), item) for item in other.unpack(tx))
+        for key, item in items:
+            entries.setdefault(key, item)
+        result.append(entries)
+    return result
 
 
 def combine(
@@ -358,11 +366,13 @@ def combine(
 ) -> dict[object, Var]:
     """The entries of a union, intersection, difference or symmetric difference."""
     result: dict[object, Var] = dict(var.entries)
-    for other in as_entries(tx, others):
+    for given, other in zip(others, as_entries(tx, others), strict=True):
         if name == "union":
             result = {**other, **result}
-        elif name == "intersection":
-            result = {k: v for k, v in result.items() if k in other}
+        elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
+            own = isinstance(given, SetVar) and len(other) > len(result)
+            kept, asked = (result, other) if own else (other, result)
+            result = {k: v for k, v in kept.items() if k in asked}
         elif name == "difference":
             result = {k: v for k, v in result.items() if k not in other}
         else:

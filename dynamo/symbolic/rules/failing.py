@@ -32,6 +32,8 @@ WITH_BLOCK = "WITH_EXCEPT_START"
 # Handlers that only tidy up, and raise again.
 TIDYING = frozenset({"COPY", "STOPITERATION_ERROR"})
 
+LOSSES = frozenset({"huber_loss", "binary_cross_entropy_with_logits"})
+
 
 def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
     """Breaks the graph for a call whose error a `try` of the traced frames sees."""
@@ -51,17 +53,17 @@ def break_where_seen(tx: SymbolicFrame, function: Any, error: Var) -> None:
 
 def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
-    for a Huber loss of two dtypes, whose result has the first, and for a conjugate or a negative
-    under inference mode, where operators such as `x.to(x.dtype)` give a copy."""
+    for losses of two dtypes, of which torch 2.11 takes another for the result, and for a conjugate
+    or a negative under inference mode, where operators such as `x.to(x.dtype)` give a copy."""
     if tx.trace.inference_mode and any(map(is_lazy, inputs)):
         raise Break("operation_without_fake_kernel", "a lazy conjugate under inference mode")
     if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
         if inputs and 0 in inputs[0].shape:
             raise Break("operation_without_fake_kernel", "native_dropout of an empty tensor")
-    if getattr(function, "__name__", "") == "huber_loss":
+    if getattr(function, "__name__", "") in LOSSES:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         if len({tensor.dtype for tensor in tensors}) > 1:
-            raise Break("operation_without_fake_kernel", "huber_loss of two dtypes")
+            raise Break("operation_without_fake_kernel", f"{function.__name__} of two dtypes")
 
 
 def is_lazy(value: Any) -> bool:
