@@ -13,11 +13,18 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """No automatic collection inside; a collector that was off stays off."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    """No automatic collection inside.
+
+    By the threshold, not by `gc.disable()`: the switch stays the program's, whose other threads may
+    turn it meanwhile. A threshold that is no longer ours at the end stays as well.
+    """
+    before, *others = gc.get_threshold()
+    if before == 0:
+        yield  # off, or paused by a thread that ends the pause itself
+        return
+    gc.set_threshold(0, *others)
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        if gc.get_threshold() == (0, *others):
+            gc.set_threshold(before, *others)

@@ -74,15 +74,25 @@ def test_missing_extension_is_one_sentence() -> None:
 
 
 def test_collector_is_as_it_was_after_loading() -> None:
-    assert gc.isenabled()
+    before = gc.get_threshold()
     with pytest.raises(KeyError), collection_paused():
-        assert not gc.isenabled()
-        raise KeyError
-    assert gc.isenabled()
-    gc.disable()
-    try:
+        assert gc.get_threshold()[0] == 0
         with collection_paused():
             pass
+        assert gc.get_threshold()[0] == 0  # the outer one goes on
+        raise KeyError
+    assert gc.get_threshold() == before
+
+
+def test_what_a_program_sets_while_collection_is_paused_stays() -> None:
+    before = gc.get_threshold()
+    try:
+        with collection_paused():
+            gc.disable()
+            gc.set_threshold(900, 5, 5)
         assert not gc.isenabled()
+        assert gc.get_threshold()[:2] == (900, 5)
     finally:
         gc.enable()
+        gc.set_threshold(*before)
+
