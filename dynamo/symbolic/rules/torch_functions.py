@@ -25,6 +25,7 @@ from dynamo.symbolic.rules.failing import (
 )
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.classes import DTYPES, ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.held import HeldNumber, gives_number, held_numbers, with_dtypes
@@ -216,8 +217,8 @@ def put_in_graph(
     changed = [*changed, *(var for var in given or () if var not in changed)]
     if given is None and not changed and is_plain_result(result):
         return tx.trace.constant(result)
-    proxies = tuple(arg.as_proxy() for arg in args)
-    keywords = {name: arg.as_proxy() for name, arg in kwargs.items()}
+    proxies = tuple(as_argument(function, arg) for arg in args)
+    keywords = {name: as_argument(function, arg) for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = may_raise
     node.meta["changed"] = tuple(var.fake for var in changed)
@@ -229,6 +230,14 @@ def put_in_graph(
     if tx.trace.watched:
         tx.trace.check_watched()
     return wrap_result(tx, node, result, tensors)
+
+
+def as_argument(function: Any, arg: Var) -> Any:
+    """The argument of a node: fx can't print the classes that torch takes for dtypes."""
+    if isinstance(arg, ClassVar) and arg.cls in DTYPES and not is_in_graph(function):
+        if is_graph_function(function):
+            return DTYPES[arg.cls]
+    return arg.as_proxy()
 
 
 def schemas_of(function: Any, result: Any) -> list[Any]:

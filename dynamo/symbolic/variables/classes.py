@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
 
+# What torch's functions take these classes for: `x.to(int)`.
+DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
+}
+
 
 class ClassVar(Var):
     """An existing class."""
@@ -58,13 +63,8 @@ class ClassVar(Var):
                 return found.truth(tx)
         return bool(self.cls)
 
-    def as_proxy(self) -> Any:
-        if self.cls in (bool, int, float, complex):
-            return self.cls
-        return super().as_proxy()
-
     def as_fake(self) -> Any:
-        return self.as_proxy()
+        return self.cls if self.cls in DTYPES else super().as_fake()
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.attributes.get_from_class(tx, self, name)
