@@ -111,7 +111,8 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
 def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Module:
     """An instance of the module's class that shares its `__dict__`: one state, called two ways."""
     cls = type(module)
-    call = hook.Compiled(policy.region, torch.nn.Module._call_impl)
+    own = cls.__call__ is not torch.nn.Module.__call__ and isinstance(cls.__call__, FunctionType)
+    call = hook.Compiled(policy.region, cls.__call__ if own else torch.nn.Module._call_impl)
 
     def reduce(self: torch.nn.Module, protocol: int) -> Any:
         """Copied and pickled as what it is without the compiler, in the way of its own class."""

@@ -336,8 +336,8 @@ class FakeWorld:
             meta_kwargs["device"] = torch.device("meta")
             if meta_kwargs.get("pin_memory"):
                 meta_kwargs["pin_memory"] = False
-        if op.takes_generator:
-            meta_kwargs.pop("generator", None)
+        if "generator" in meta_kwargs:
+            meta_kwargs["generator"] = None  # there is none for the meta device
         run: Callable[..., Any] = op.func
         if device.type != "cpu" and op.func in by_device.OPERATORS:
             run = lambda *args, **kwargs: by_device.results(op.func, args, kwargs, device)  # noqa: E731
@@ -386,7 +386,10 @@ class FakeWorld:
         real_kwargs = _map_tensors(kwargs, _zeros_like, [])
         if "device" in real_kwargs:
             real_kwargs["device"] = torch.device("cpu")
-        op.func(*real_args, **real_kwargs)
+        if "generator" in real_kwargs:
+            real_kwargs["generator"] = None
+        with torch.random.fork_rng(devices=()):  # the program's own numbers come after
+            op.func(*real_args, **real_kwargs)
 
     def _outcome_of(
         self, func: Any, result: Any, metas: list[torch.Tensor], device: torch.device

@@ -26,7 +26,7 @@ class OpFacts:
 
     __slots__ = (
         "changes_facts", "data_dependent", "draws", "func", "pointwise", "rule", "special",
-        "takes_device", "takes_generator",
+        "takes_device",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -34,7 +34,6 @@ class OpFacts:
         tags = func.tags
         self.func = func
         self.takes_device = "device" in names
-        self.takes_generator = "generator" in names
         self.changes_facts = torch.Tag.inplace_view in tags
         self.draws = torch.Tag.nondeterministic_seeded in tags
         self.data_dependent = (
