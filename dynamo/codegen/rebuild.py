@@ -431,6 +431,12 @@ def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
 @rebuilds(functions.PartialVar)
 def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
     rebuilder.call_keywords(var.python_type(), [var.function, *var.args], var.keywords)
+    if var.attributes:
+        rebuilder.keep(var)
+    for name, value in var.attributes.items():
+        rebuilder.load(value)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr(name)
 
 
 @rebuilds(classes.ClassVar)

@@ -1,4 +1,5 @@
-"""What an iterator will give, read without taking anything from it, and the order of a set.
+"""What an iterator will give, read without taking anything from it, the order of a set, the parts
+of other objects that do not show them.
 
 In: the object. Out: a tuple whose parts are real objects of the program, or numbers. An iterator
 that does not show its state, or has begun in a way that its parts can't tell, is a TypeError.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 import re
 import types
 from collections.abc import Callable
@@ -74,6 +76,14 @@ def count_state(iterator: Any) -> tuple[Any, ...]:
     return (int(found[1]), int(found[2] or 1))
 
 
+def getter_parts(getter: Any) -> tuple[Any, ...]:
+    """What `itemgetter`, `attrgetter` or `methodcaller` was made of; keywords are not told."""
+    make, parts = getter.__reduce__()
+    if make is not type(getter):
+        raise TypeError("it has keywords")
+    return parts  # type: ignore[no-any-return]
+
+
 STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     types.GeneratorType: generator_state,
     type(iter([])): sequence_state,
@@ -90,6 +100,9 @@ STATES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     itertools.count: count_state,
     set: lambda value: (list(value),),
     frozenset: lambda value: (list(value),),
+    types.MappingProxyType: lambda value: tuple(gc.get_referents(value)),
+    **dict.fromkeys((operator.itemgetter, operator.attrgetter, operator.methodcaller),
+                    getter_parts),
 }
 
 

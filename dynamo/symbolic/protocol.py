@@ -28,7 +28,9 @@ from dynamo.guards.sources import (
     ModuleSource,
     ObjectSource,
     Source,
+    StateSource,
 )
+from dynamo.guards.states import state_of
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.rules.library_classes import enum_member
 from dynamo.symbolic.variables.attributes import Attributes
@@ -89,6 +91,7 @@ class ObjectProtocol:
         self.real_keys: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
         self.picks: list[Pick] = []  # copies that stand for views
+        self.deep_copied: dict[Var, list[TensorVar]] = {}  # by the memo of `copy.deepcopy`
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
         self.refers_weakly = False  # from then on the program can tell when an object dies
@@ -580,10 +583,17 @@ def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
 
 @wraps(types.MappingProxyType)
 def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
-    """A read-only view; only of objects that the entry keeps. Those of classes are guarded."""
+    """A read-only view. Those of classes are guarded."""
     root = None if source is None else source.root()
-    if source is None or not isinstance(root, ObjectSource):
+    if source is None:
         raise Break("value_unknown", "mappingproxy")
+    if not isinstance(root, ObjectSource):
+        (mapping,) = state_of(value)
+        if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
+            # The names of a class, which the trace may change.
+            raise Break("value_unknown", "mappingproxy")
+        trace.guard("TYPE", source, types.MappingProxyType)
+        return MappingProxyVar(trace.wrap(mapping, ItemSource(StateSource(source), 0)), source)
     owner = root.value
     if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
         trace.guard("DICT_KEYS", source, tuple(value))

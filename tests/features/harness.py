@@ -99,6 +99,13 @@ def check(text: str, setup: str = "", graphs: int | None = 1, backward: bool = F
             assert same(want_grads, got_grads), (want_grads, got_grads)
 
 
+def codes_of(text: str, setup: str = "") -> set[str]:
+    """The codes of the breaks in the first call."""
+    dynamo.reset()
+    outcome(dynamo.compile(build(text, setup)["f"], backend="eager"), 0)
+    return {reason.partition(":")[0] for reason in dynamo.counters["graph_break"]}
+
+
 def gradients(scope: dict[str, Any]) -> dict[str, torch.Tensor | None]:
     """The gradients of the tensors and modules of a scope."""
     found = {key: value.grad for key, value in scope.items() if isinstance(value, torch.Tensor)}

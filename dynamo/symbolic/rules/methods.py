@@ -8,15 +8,20 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import Break
 from dynamo.base.words import noun
+from dynamo.guards.sources import ItemSource, Source, StateSource
+from dynamo.guards.states import state_of
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
 
 
 @rule(types.MethodType)
@@ -44,8 +49,14 @@ def make_namespace(tx: SymbolicFrame, **attributes: Var) -> Var | None:
     return result
 
 
+@wraps(types.SimpleNamespace)
+def wrap_namespace(trace: Trace, value: Any, source: Source | None) -> Var:
+    """A namespace from outside."""
+    return ObjectVar(types.SimpleNamespace, source, real=value, trace=trace)
+
+
 class ItemGetterVar(Var):
-    """`itemgetter`, `attrgetter` or `methodcaller` of constants, made in the trace.
+    """`itemgetter`, `attrgetter` or `methodcaller`.
 
     get: what it does with one argument.
     """
@@ -120,3 +131,27 @@ def make_methodcaller(
         [name, *args, *kwargs.values()],
         lambda tx, value: value.call_method(tx, name.as_constant(), list(args), dict(kwargs)),
     )
+
+
+MAKERS: dict[type, Callable[..., Var | None]] = {
+    operator.itemgetter: make_itemgetter, operator.attrgetter: make_attrgetter,
+    operator.methodcaller: make_methodcaller,
+}
+
+
+@wraps(*MAKERS)
+def wrap_getter(trace: Trace, value: Any, source: Source | None) -> Var:
+    """One from outside: its parts are read (and guarded) from it."""
+    assert source is not None
+    try:
+        parts = state_of(value)
+    except TypeError as error:
+        raise Break("value_unknown", f"{type(value).__name__}: {error}") from error
+    trace.guard("TYPE", source, type(value))
+    place = StateSource(source)
+    trace.guard("LENGTH", place, len(parts))
+    known = [trace.wrap(part, ItemSource(place, at)) for at, part in enumerate(parts)]
+    made = MAKERS[type(value)](None, *known)
+    assert made is not None
+    made.source = source
+    return made

@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import inline_stand_in
-from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    TupleVar,
+    is_structseq,
+)
 from dynamo.symbolic.variables.lookup import base_of
 from dynamo.symbolic.variables.objects import ObjectVar
 
@@ -85,7 +90,7 @@ def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
         mapping[item] = mapping.get(item, 0) + 1
 
 
-def reduce_object(value: Any) -> Any:
+def reduce_object(value: Any, slots: tuple[str, ...]) -> Any:
     """`object.__reduce_ex__(value, 4)` of an instance of a class written in Python."""
     cls = type(value)
     if cls.__reduce__ is not object.__reduce__:
@@ -95,18 +100,20 @@ def reduce_object(value: Any) -> Any:
     if hasattr(cls, "__getnewargs_ex__"):
         arguments, keywords = value.__getnewargs_ex__()
         if keywords:
-            return copyreg.__newobj_ex__, (cls, arguments, keywords), *rest_of(value, cls)  # type: ignore[attr-defined]
+            return copyreg.__newobj_ex__, (cls, arguments, keywords), *rest_of(value, cls, slots)  # type: ignore[attr-defined]
     elif hasattr(cls, "__getnewargs__"):
         arguments = value.__getnewargs__()
-    return make, (cls, *arguments), *rest_of(value, cls)
+    return make, (cls, *arguments), *rest_of(value, cls, slots)
 
 
-def rest_of(value: Any, cls: type) -> tuple[Any, Any, Any]:
+def rest_of(value: Any, cls: type, slots: tuple[str, ...]) -> tuple[Any, Any, Any]:
     """State, list items and dict items."""
     if cls.__getstate__ is not object.__getstate__:  # type: ignore[attr-defined]
         state = value.__getstate__()
     else:
-        state = dict(value.__dict__) if value.__dict__ else None
+        state = (dict(value.__dict__) or None) if hasattr(value, "__dict__") else None
+        own = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        state = (state, own) if own else state
     items = iter(value) if isinstance(value, list) else None
     return state, items, iter(value.items()) if isinstance(value, dict) else None
 
@@ -115,34 +122,43 @@ def reduce_ordered(tx: SymbolicFrame, value: DictVar) -> Var | None:
     """`OrderedDict.__reduce__` of one without attributes of its own."""
     if value.has_attrs(tx):
         return None
-    nothing = ConstVar(None)
-    items = tx.trace.call(tx, iter, value.call_method(tx, "items", [], {}))
-    cls = tx.trace.wrap(collections.OrderedDict, None)
-    return TupleVar([cls, TupleVar([]), nothing, nothing, items])
+    return reduced(tx, collections.OrderedDict, [], 1, value.call_method(tx, "items", [], {}))
+
+
+def reduced(tx: SymbolicFrame, cls: type, args: list[Var], empty: int, items: Var) -> Var:
+    """How `copy` makes an object that is filled by its items, behind what is empty."""
+    parts: list[Var] = [tx.trace.wrap(cls, None), TupleVar(args), *[ConstVar(None)] * (1 + empty)]
+    return TupleVar([*parts, tx.trace.call(tx, iter, items)])
 
 
 @rule(object.__reduce_ex__)
 def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
-    """What `copy` asks objects for; classes with slots are not modelled."""
-    if type(value) is SetVar and value.python_type() is set:
+    """What `copy` asks objects for."""
+    kind = value.python_type()
+    if type(value) is SetVar and kind is set:
         items = TupleVar([ListVar(value.entries.values())])
         return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
-    if type(value) is DictVar and value.python_type() is collections.OrderedDict:
+    if type(value) is DictVar and kind is collections.OrderedDict:
         return reduce_ordered(tx, value)
+    if type(value) is DictVar and kind is collections.defaultdict:
+        given = [] if value.factory is None else [value.factory]
+        return reduced(tx, kind, given, 1, value.call_method(tx, "items", [], {}))
+    if type(value) is DequeVar and value.limit is None:
+        return reduced(tx, kind, [], 0, value)
+    if type(value) is NamedTupleVar and not (kind.__dictoffset__ or is_structseq(kind)):
+        make = tx.trace.wrap(copyreg.__newobj__, None)  # type: ignore[attr-defined]
+        return TupleVar([make, TupleVar([tx.trace.wrap(kind, None), *value.items]),
+                         *[ConstVar(None)] * 3])
     if not isinstance(value, ObjectVar) or protocol.as_constant() < 2:
         return None
-    if value.is_constant() or not has_plain_state(value.python_type()):
+    if value.is_constant() or base_of(kind) not in PLAIN_BASES:
         return None
-    var = tx.trace.wrap(reduce_object, ObjectSource(reduce_object, "reduce_object"))
-    return var.call(tx, [value], {})
+    slots = tx.trace.constant(tuple(copyreg._slotnames(kind)))  # type: ignore[attr-defined]
+    return inline_stand_in(tx, reduce_object, [value, slots], {})
 
 
-def has_plain_state(cls: type) -> bool:
-    """True where all of an instance's own state lies in its dict and its built-in part."""
-    slots = any(isinstance(part, types.MemberDescriptorType)
-                for base in cls.__mro__ for part in vars(base).values())
-    basis = base_of(cls)
-    return not slots and bool(cls.__dictoffset__) and basis in (object, list, dict)
+# Built-in classes that keep nothing but a dict and items.
+PLAIN_BASES = (object, list, dict, types.SimpleNamespace)
 
 
 @stands_in(operator.iconcat, a=is_sequence, b=is_sequence)
@@ -182,3 +198,25 @@ if hasattr(operator, "call"):
         return obj(*args, **kwargs)
 
 
+@stands_in(types.SimpleNamespace.__reduce__)
+def reduce_namespace(value: Any, /) -> Any:
+    return type(value), (), dict(value.__dict__)
+
+
+def is_namespace(var: Var) -> bool:
+    return isinstance(var, ObjectVar) and issubclass(var.python_type(), types.SimpleNamespace)
+
+
+@stands_in(types.SimpleNamespace.__eq__, left=is_namespace)
+def equal_namespaces(left: Any, right: Any, /) -> Any:
+    if not isinstance(right, types.SimpleNamespace):
+        return NotImplemented
+    return dict(left.__dict__) == dict(right.__dict__)
+
+
+def copy_once(value: Any, memo: dict[int, Any], copied: Callable[[Any, Any], Any]) -> Any:
+    """`value.__deepcopy__(memo)`. copied: what copies a value that the memo lacks."""
+    if id(value) in memo:
+        return memo[id(value)]
+    made = memo[id(value)] = copied(value, memo)
+    return made

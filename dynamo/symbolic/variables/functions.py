@@ -411,7 +411,8 @@ class BuiltinVar(Var):
 class PartialVar(Var):
     """`functools.partial`: function, args and keywords; exact type only.
 
-    has_dict: it has attributes of its own, so that a partial of it keeps it whole.
+    has_dict: it has attributes of its own, so that a partial of it keeps it whole; attributes:
+    those that the trace has given to one that it made.
     """
 
     def __init__(
@@ -425,6 +426,7 @@ class PartialVar(Var):
         super().__init__(source)
         self.function, self.args, self.keywords = function, args, keywords
         self.has_dict = has_dict
+        self.attributes: dict[str, Var] = {}
 
     def describe(self) -> str:
         return f"a partial of {self.function!r}"
@@ -436,6 +438,7 @@ class PartialVar(Var):
         yield self.function
         yield from self.args
         yield from self.keywords.values()
+        yield from self.attributes.values()
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return True
@@ -444,6 +447,8 @@ class PartialVar(Var):
         return self.function.call(tx, [*self.args, *args], {**self.keywords, **kwargs})
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name in self.attributes:
+            return self.attributes[name]
         if name == "func":
             return self.function
         if name == "args":
@@ -455,6 +460,13 @@ class PartialVar(Var):
                 AttributeError, f"'functools.partial' object has no attribute '{name}'"
             )
         return super().get_attr(tx, name)
+
+    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if self.source is not None or hasattr(functools.partial, name):
+            super().set_attr(tx, name, value)
+        tx.trace.effects.tick()
+        self.attributes[name] = value
+        self.has_dict = True
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
