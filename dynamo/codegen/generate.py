@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Decoded, Instruction
 from dynamo.bytecode.emit import Emitter
@@ -43,6 +45,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.numbers import is_open
+from dynamo.symbolic.variables.tensor import TensorVar
 
 if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("dynamo.codegen.rebuild_arrays")
@@ -185,6 +188,11 @@ class Generator:
         emitter.emit("UNPACK_SEQUENCE", len(outputs))
         for var in outputs:
             self.rebuilder.places[var] = emitter.store_fresh("graph_out")
+        for var in outputs:
+            if isinstance(var, TensorVar) and var.cls is torch.nn.Parameter:
+                emitter.load_const(var.cls)
+                self.rebuilder.load(var)
+                emitter.store_attr("__class__")
 
     # -- breaks -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dynamo.symbolic.rules import (
     container_methods,
     containers,
     contexts,
+    copying,
     dates,
     devices,
     dispatching,
@@ -34,6 +35,7 @@ from dynamo.symbolic.rules import (
     operators,
     optimizer_steps,
     optimizers,
+    parameters,
     patterns,
     picking,
     python_random,
@@ -88,13 +90,13 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
     cells, checkpointing, class_bodies, classes, conditional, constant, container_methods,
-    containers, contexts, dates, devices, dicts, dispatching, distributions, exception_rules,
-    exceptions, folding, foreach, foreign, functions, generator_rules, generators, handles, hooks,
-    identity, inference, iterators, lists, loops, methods, modes, modules, number_tensors, objects,
-    open_texts, operators, optimizer_steps, optimizers, patterns, picking, python_modules,
-    python_random, python_sources, random_state, seeded_random, standard_library, standin_groups,
-    standin_iterators, standins, table, tensor, tensors, texts, torch_functions, transforms,
-    unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    containers, contexts, copying, dates, devices, dicts, dispatching, distributions,
+    exception_rules, exceptions, folding, foreach, foreign, functions, generator_rules, generators,
+    handles, hooks, identity, inference, iterators, lists, loops, methods, modes, modules,
+    number_tensors, objects, open_texts, operators, optimizer_steps, optimizers, parameters,
+    patterns, picking, python_modules, python_random, python_sources, random_state, seeded_random,
+    standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors, texts,
+    torch_functions, transforms, unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -108,6 +108,7 @@ class Trace(ObjectProtocol):
         self.arrays.clear()
         self.mutated.clear()
         self.watched.clear()
+        self.deep_copied.clear()
         self.identified.clear()
         self.keyed.clear()
         self.real_keys.clear()

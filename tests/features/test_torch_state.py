@@ -137,7 +137,7 @@ with P.cached(): a = parametrized(x) + parametrized(y)
 return a
 # util: parametrize weight read | 1
 return parametrized.weight * x[0], parametrized.parametrizations.weight.original.shape
-# util: parametrize registered inside | 3
+# util: parametrize registered inside | 4
 m = nn.Linear(3, 3); P.register_parametrization(m, "weight", Sym()); return m.weight.shape, x * 2
 # util: weight norm new | 1
 return weighted(x)

@@ -77,6 +77,8 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         node = trace.graph.operation("call_function", getattr, (var.as_proxy(), name), {}, fake)
         return torch_functions.wrap_result(tx, node, fake, [var])
     if name == "grad":
+        if var.source is None and var.fake.is_leaf:  # no backward pass has met it
+            return ConstVar(None)
         if var.source is None or var.real is None:
             raise Break("attribute_unknown", f"grad of {var!r}")
         if var.grad is not None:
@@ -91,7 +93,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
             return trace.wrap(var.real.__dict__[name], AttrSource(var.source, name))
         if var.real is not None:
             trace.guard("LACKS_ATTR", var.source, name)
-        elif name.startswith("_"):
+        elif name.startswith("_") and not name.startswith("__"):  # else only of subclasses
             raise Break("attribute_unknown", f"{name} of {var!r}")
         trace.raise_exception(
             AttributeError, f"'{var.cls.__name__}' object has no attribute '{name}'"
@@ -108,6 +110,8 @@ def set_attr(tx: SymbolicFrame, var: TensorVar, name: str, value: Var) -> None:
     trace = tx.trace
     if name == "requires_grad" and var.fake.is_leaf and value.is_constant():
         hooks.set_requires_grad(tx, var, value)
+        return
+    if name == "data" and value is var:  # as `module.to()` stores it that changes nothing
         return
     is_none = value.is_constant() and value.as_constant() is None
     if name == "grad" and var.real is not None and (is_none or isinstance(value, TensorVar)):

@@ -1,0 +1,79 @@
+"""`copy.deepcopy` of tensors.
+
+Eager copies a tensor's whole storage, once for all tensors in it that are copied with one memo. The
+graph copies the tensor alone, which is the same where its elements lie densely and no other tensor
+of the memo lies in its storage; for tensors from outside that is guarded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import DictSource
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.memory import guard_apart
+from dynamo.symbolic.rules.hooks import set_requires_grad
+from dynamo.symbolic.rules.standins import copy_once
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+
+@rule(torch.Tensor.__deepcopy__, TensorVar)
+def deepcopy_tensor(tx: SymbolicFrame, var: TensorVar, memo: Var) -> Var:
+    if var.cls is not torch.Tensor or memo.source is not None or in_transform():
+        raise Break("call_of_unknown_function", f"deepcopy({var!r})")
+    tx.trace.guard_history(var)
+    if not var.fake.is_leaf:  # eager refuses
+        raise Break("call_of_unknown_function", f"deepcopy({var!r}), which is no leaf")
+    return inline_stand_in(tx, copy_once, [var, memo, copied_alone], {})
+
+
+class CopiedAlone(Var):
+    """What copies a tensor that the memo lacks."""
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        var, memo = args
+        assert isinstance(var, TensorVar)
+        return copy_alone(tx, var, memo)
+
+
+copied_alone = CopiedAlone()
+
+
+def copy_alone(tx: SymbolicFrame, var: TensorVar, memo: Var) -> Var:
+    trace, fake = tx.trace, var.fake
+    is_plain = fake.layout is torch.strided and fake.device.type in ("cpu", "cuda")
+    dense = is_plain and torch.ops.aten.is_non_overlapping_and_dense.default(fake)
+    if not dense or fake.is_quantized or fake.is_conj() or fake.is_neg():
+        raise Break("call_of_unknown_function", f"deepcopy({var!r}), which is not dense")
+    if var.source is not None:
+        grad = var.get_attr(tx, "grad")
+        if not (grad.is_constant() and grad.as_constant() is None) or var.real.__dict__:
+            raise Break("call_of_unknown_function", f"deepcopy({var!r}), which has attributes")
+        trace.guard("DICT_KEYS", DictSource(var.source), ())
+    others = trace.deep_copied.setdefault(memo, [])
+    if any(storage_of(other.fake) == storage_of(fake) for other in others):
+        raise Break("call_of_unknown_function", f"deepcopy({var!r}), with another in its memory")
+    others.append(var)
+    given = [item for item in trace.tensor_inputs
+             if storage_of(item.fake) in [storage_of(other.fake) for other in others]]
+    if len(given) > 1 and not guard_apart(trace, given):
+        raise Break("call_of_unknown_function", f"deepcopy({var!r}), with another in its memory")
+    plain = put_in_graph(tx, torch.Tensor.detach, [var], {})
+    like: dict[str, Var] = {"memory_format": ConstVar(torch.preserve_format)}
+    made = put_in_graph(tx, torch.empty_like, [plain], like)
+    put_in_graph(tx, torch.Tensor.copy_, [made, plain], {})  # counts as one write in eager, too
+    assert isinstance(made, TensorVar)
+    if fake.requires_grad:
+        set_requires_grad(tx, made, ConstVar(True))
+    return made
