@@ -44,6 +44,8 @@ def _number(guard: Guard, value: Any) -> dict[Fact, int | float]:
     kind = type(guard.payload)
     if kind not in NUMBERS or type(value) is not kind or const_equal(value, guard.payload):
         return {}
+    if guard.payload != guard.payload:  # NaN is none of a row of numbers
+        return {}
     assert guard.source is not None
     return {Fact(guard.source, "value"): guard.payload}
 

@@ -37,7 +37,7 @@ from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.constant import ConstVar, is_nan
+from dynamo.symbolic.variables.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dict_views import MappingProxyVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
@@ -133,7 +133,7 @@ class ObjectProtocol:
         if any(type(var) is not ConstVar or var.python_type() not in (float, complex)
                for var in (a, b)):
             return False  # numbers that are not fixed stay so
-        first, second = a.as_constant(), b.as_constant()
+        first, second = part_value(a), part_value(b)
         return is_nan(first) and first is second
 
     def is_among(self, tx: SymbolicFrame, iterator: Var, item: Var) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.variables.values import is_plain
 
 if TYPE_CHECKING:
@@ -141,6 +141,11 @@ def fold(
         result = function(*values, **keywords)
     except Exception as error:
         tx.trace.raise_exception(type(error), *error.args)
+    if is_nan(result):  # it may be one of the arguments
+        given = zip([*args, *kwargs.values()], [*values, *keywords.values()], strict=True)
+        for var, value in given:
+            if value is result:
+                return var
     return tx.trace.constant(result)
 
 
@@ -153,11 +158,16 @@ def plain_value(var: Var) -> Any:
     if var.is_constant():
         return var.as_constant()
     if isinstance(items, list) and var.python_type() is list:
-        return [plain_value(item) for item in items]
+        return [plain_part(item) for item in items]
     entries = getattr(var, "entries", None)
     if isinstance(entries, dict) and var.python_type() is dict:
-        return {plain_value(key): plain_value(value) for key, value in entries.values()}
+        return {plain_part(key): plain_part(value) for key, value in entries.values()}
     return var.as_constant()
+
+
+def plain_part(var: Var) -> Any:
+    """The same of what lies in a list or dict."""
+    return part_value(var) if isinstance(var, ConstVar) else plain_value(var)
 
 
 def _is_binding_error(handler: Handler, args: list[Var], kwargs: dict[str, Var]) -> bool:

@@ -65,10 +65,18 @@ class ConstVar(Var):
     @property
     def value(self) -> Any:
         if self._trace is not None and self.source is not None:
-            by_value = type(self._value) in GUARDED_BY_VALUE and not is_nan(self._value)
+            by_value = type(self._value) in GUARDED_BY_VALUE
             self._trace.guard("CONST" if by_value else "ID", self.source, self._value)
-            self._trace = None
+            if not is_nan(self._value):  # it is fetched again: another one is not the same
+                self._trace = None
         return self._value
+
+    def this_value(self) -> Any:
+        """The value where its identity counts: containers tell NaNs apart by it."""
+        value = self.value
+        if self._trace is not None and self.source is not None:
+            self._trace.guard("ID", self.source, value)
+        return value
 
     tells_place = False
 
@@ -113,14 +121,14 @@ class ConstVar(Var):
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if may_be_address(self.value):
             tx.trace.note_key("address")
-        return ("constant", self.value)
+        return ("constant", self.this_value())
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is other:
             return True
         if not other.is_constant():
             return False
-        mine, theirs = self.value, other.as_constant()
+        mine, theirs = self.this_value(), part_value(other)
         if mine is theirs:
             return True
         if type(mine) is type(theirs) and isinstance(mine, IDENTITY_UNSURE) and mine == theirs:
@@ -129,6 +137,11 @@ class ConstVar(Var):
                 return True
             raise Break("identity_of_constant", repr(mine))
         return False
+
+
+def part_value(var: Var) -> Any:
+    """The value of a constant as a part of a container."""
+    return var.this_value() if isinstance(var, ConstVar) else var.as_constant()
 
 
 def is_nan(value: Any) -> bool:

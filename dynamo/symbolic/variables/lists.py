@@ -18,7 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.base.words import counted, noun
 from dynamo.guards.sources import ItemSource, Source
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.constant import ConstVar, part_value
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
@@ -173,7 +173,7 @@ class TupleVar(SequenceVar):
         return all(item.is_constant() for item in self.items)
 
     def as_constant(self) -> Any:
-        return tuple(item.as_constant() for item in self.items)
+        return tuple(part_value(item) for item in self.items)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if self.is_constant():
@@ -232,7 +232,7 @@ class NamedTupleVar(TupleVar):
             yield self.class_var
 
     def as_constant(self) -> Any:
-        return self.rebuild([item.as_constant() for item in self.items])
+        return self.rebuild([part_value(item) for item in self.items])
 
     def rebuild(self, values: list[Any]) -> Any:
         if is_structseq(self.cls):
