@@ -18,6 +18,7 @@ from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.cache import FramePolicy
+from dynamo.callers import caller_of, needs_caller
 from dynamo.convert import Converter
 from dynamo.decide import skip
 from dynamo.options import CompileOptions, check_options
@@ -101,10 +102,12 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
         return _module_twin(model, _regions.make(settings))
     function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
     plain = function.func if isinstance(function, functools.partial) else function
-    asked = isinstance(plain, FunctionType) and not hasattr(plain, "__wrapped__")
-    policy = _regions.make(settings, plain.__code__ if asked else None)
-    compiled = hook.Compiled(policy.region, function)
-    compiled.__dict__["_policy"] = policy
+    called = caller_of(function) if needs_caller(plain) else function
+    asked = plain if called is function else called
+    has_code = isinstance(asked, FunctionType) and not hasattr(asked, "__wrapped__")
+    policy = _regions.make(settings, asked.__code__ if has_code else None)
+    compiled = hook.Compiled(policy.region, called)
+    compiled.__dict__.update(_policy=policy, __wrapped__=function)
     return compiled
 
 

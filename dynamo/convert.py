@@ -39,6 +39,7 @@ from dynamo.base.errors import (
 from dynamo.base.events import Event
 from dynamo.base.loading import collection_paused
 from dynamo.cache import EntryRecord, forward_code, function_modes
+from dynamo.callers import is_caller
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
 from dynamo.codegen.live import live_frames, uses_weakrefs
@@ -182,7 +183,9 @@ class Converter:
             if forward is not None and spreads_work(forward):
                 return "the module spreads the work of the one inside it, which is compiled"
         reason = library_of(frame.code, frame.globals)
-        return None if reason != OWN and frame.code is self.asked else reason
+        if frame.code is self.asked and (reason != OWN or is_caller(frame.code)):
+            return None
+        return reason
 
     # -- the stages -------------------------------------------------------------------------
 

@@ -84,8 +84,13 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
-    """Compiles a function or module for capture only, and calls it once with the arguments given.
+def explain(
+    f: Any, *, backend: str | Callable[..., Any] = "eager", **arguments: Any
+) -> Callable[..., Explanation]:
+    """Compiles a function or module, and calls it once with the arguments given.
+
+    backend: what compiles the graphs; without it they are only captured. arguments: others of
+    `compile`.
 
     >>> print(str(explain(lambda x: x + 1)(torch.ones(2))).splitlines()[0].rsplit(",", 1)[0])
     1 graph with 1 operation, 0 graph breaks
@@ -94,7 +99,7 @@ def explain(f: Any, **arguments: Any) -> Callable[..., Explanation]:
         raise TypeError(f"explain takes a function, a method or an nn.Module, not {f!r}")
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
-        counter = CompileCounter("eager")
+        counter = CompileCounter(backend)
         compiled = compile(f, backend=counter, **arguments)
         breaks, seconds = dict(counters.counters["graph_break"]), counters.compile_times()
         start = time.time()

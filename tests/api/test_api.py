@@ -143,6 +143,17 @@ def test_a_break_says_what_its_caller_said() -> None:
     assert "called: the cache is touched" in str(dynamo.explain(g)(torch.ones(2)))
 
 
+def test_explain_with_a_backend() -> None:
+    used: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        used.append(module)
+        return module.forward
+
+    report = dynamo.explain(lambda x: x + 1, backend=backend)(torch.ones(2))
+    assert len(used) == report.graph_count == 1
+
+
 def test_explain_tells_what_breaks_cost() -> None:
     def inner(x: torch.Tensor) -> torch.Tensor:
         return x.exp() * x.sum().item()  # the inner line
@@ -209,10 +220,20 @@ def test_recursion_limit_is_put_back_whatever_the_order() -> None:
     (torch.nn.functional.smooth_l1_loss, (torch.ones(3), torch.zeros(3))),
     (functools.partial(torch.nn.functional.mse_loss, reduction="sum"), (torch.ones(3), torch.zeros(3))),
     (torch.einsum, ("ij,kj->ik", torch.ones(2, 3), torch.ones(4, 3))),
-], ids=["loss", "partial", "einsum"])
+    (torch.cdist, (torch.ones(2, 3), torch.zeros(4, 3))),
+    (torch.tensordot, (torch.ones(2, 3), torch.ones(2, 3))),
+    (torch.sin, (torch.ones(3),)),
+    (torch.Tensor.sin, (torch.ones(3),)),
+    (torch.ones(3).add, (torch.ones(3),)),
+    (torch.ops.aten.sin, (torch.ones(3),)),
+    (functools.partial(torch.add, alpha=2), (torch.ones(3), torch.ones(3))),
+    (torch.nn.functional.max_pool2d, (torch.ones(1, 4, 4), 2)),
+    (torch.nn.utils.clip_grad_norm_, ([torch.ones(3)], 1.0)),
+], ids=["loss", "partial", "einsum", "cdist", "tensordot", "of C", "method of C", "bound method of C", "operator",
+        "partial of C", "dispatched", "wrapped"])
 def test_torchs_own_functions(function: Any, arguments: tuple[Any, ...]) -> None:
     counter = CompileCounter()
     compiled = dynamo.compile(function, backend=counter)
     for _ in range(2):
         assert torch.equal(compiled(*arguments), function(*arguments))
-    assert counter.frame_count == 1
+    assert counter.frame_count == 1 and dynamo.run(compiled) is function

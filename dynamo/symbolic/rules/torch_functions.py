@@ -149,6 +149,26 @@ def is_graph_function(function: Any) -> bool:
     return isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket)
 
 
+def _hidden() -> dict[int, Any]:
+    """By identity, C functions that a Python function of torch's hides: fx would print the name of
+    both. Each has a function of another name in a graph."""
+
+    def named(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        call.__name__ = call.__qualname__ = f"c_{function.__name__}"
+        return call
+
+    functions = torch._C._VariableFunctions
+    names = [name for name in dir(functions) if id(getattr(functions, name)) in GRAPH_FUNCTIONS]
+    return {id(getattr(functions, name)): named(getattr(functions, name)) for name in names
+            if getattr(torch, name, None) is not getattr(functions, name)}
+
+
+HIDDEN = _hidden()
+
+
 def in_transform() -> bool:
     """True while a transform of torch.func is traced."""
     return bool(torch._C._functorch.get_dynamic_layer_stack_depth())
@@ -276,6 +296,8 @@ def _node_target(function: Any) -> tuple[Any, str, Any]:
             return function, "call_method", function.__name__
     if id(function) in TENSOR_PYTHON_FUNCTIONS:
         return function, "call_method", function.__name__
+    if id(function) in HIDDEN:
+        return function, "call_function", HIDDEN[id(function)]
     if isinstance(function, torch._ops.OpOverloadPacket) and len(function.overloads()) == 1:
         function = getattr(function, function.overloads()[0])
     return function, "call_function", function
