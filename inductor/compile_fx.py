@@ -182,7 +182,7 @@ def _compile_symbolic(
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         if not trains:
             with timed("inductor.passes"):
-                module = channels_last(module)
+                module = _laid_out(module)
         checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return compile_aten(module, fakes)
 
@@ -284,6 +284,12 @@ def _inference_compiler(
     return functools.partial(_compile_inference, frozen)
 
 
+def _laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
+    the old ones."""
+    return channels_last(module, LOWERINGS.__contains__) if config.kernels else module
+
+
 def _compile_inference(
     frozen: frozenset[int], module: torch.fx.GraphModule, fakes: list[Any]
 ) -> Compiled:
@@ -292,7 +298,7 @@ def _compile_inference(
             prepared: tuple[Prepared, ...] = ()
             if frozen:
                 module, prepared = fold_batch_norms(module, frozen)
-            module = channels_last(module)
+            module = _laid_out(module)
         made = range(len(fakes), len(fakes) + len(prepared))
         module.meta.update(frozen=frozen.union(made), prepared=prepared)
     return compile_aten(module, fakes)

@@ -2,8 +2,8 @@
 
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
 (on a GPU: that its matrix units compute) reads a channels-last input; what is computed from it
-keeps that layout until an operator needs another, and the graph's outputs have the strides they
-had. A graph that speaks of strides itself
+keeps that layout until an operator needs another: one that is not known to compute the same from
+any strides gets those that it had, and so do the graph's outputs. A graph that speaks of strides itself
 (`as_strided`) or has no convolution is returned as it is. Where sizes are symbolic, what torch's
 kernels assume of them here is added to the graph's `SymbolTable`.
 """
@@ -21,24 +21,35 @@ from torch._dispatch.python import enable_python_dispatcher
 from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.shapes.fake import Fake
 
+OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
 STRIDES_MATTER = {
     aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default,
     aten._reshape_alias.default,
 }  # fmt: skip
 LAST = torch.channels_last
+# What ATen computes from any strides; the kernels of others (attention, LSTMs) take those for
+# granted that the functions above them make.
+INDIFFERENT = """addmm baddbmm bmm convolution mm native_batch_norm pixel_shuffle pixel_unshuffle
+grid_sampler_2d cumsum index_copy sort topk clone""".split()
+INDIFFERENT_KINDS = (
+    "upsample_", "_upsample_", "max_pool", "avg_pool", "adaptive_", "_adaptive_", "reflection_pad",
+    "replication_pad",
+)
 
 
-def channels_last(module: fx.GraphModule) -> fx.GraphModule:
-    """See the top of the file."""
+def channels_last(
+    module: fx.GraphModule, has_kernel: Callable[[OpOverload], bool]
+) -> fx.GraphModule:
+    """See the top of the file. has_kernel: tells the operators that get a kernel of ours."""
     nodes = list(module.graph.nodes)
     targets = {node.target for node in nodes}
     if targets & STRIDES_MATTER or not any(_wants_last(node) for node in nodes):
         return module
     first = next(v for node in nodes if is_fake(v := node.meta.get("val")))
     if isinstance(first, Fake):
-        return _Rewriter(module, first.world.run).run()
-    changed = _Rewriter(module, _symbolic_run(first.fake_mode)).run()
+        return _Rewriter(module, first.world.run, has_kernel).run()
+    changed = _Rewriter(module, _symbolic_run(first.fake_mode), has_kernel).run()
     assumed = (guard.expr for guard in first.fake_mode.shape_env.guards)
     changed.meta["symbols"] = replace(
         module.meta["symbols"], assumptions=tuple(dict.fromkeys(assumed)))
@@ -84,11 +95,15 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
 class _Rewriter:
     """run_fake: runs an operation on the fakes of the graph."""
 
-    def __init__(self, module: fx.GraphModule, run_fake: Callable[..., Any]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, run_fake: Callable[..., Any],
+        has_kernel: Callable[[OpOverload], bool],
+    ) -> None:
         self.module = module
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
         self.run_fake = run_fake
+        self.has_kernel = has_kernel
 
     def run(self) -> fx.GraphModule:
         for node in self.module.graph.nodes:
@@ -105,12 +120,31 @@ class _Rewriter:
             return new
         if _wants_last(node):
             self._give(new, 0, LAST)
-        if _sees_strides(node.target):
+        if self._sees_strides(new):
             self._restore_inputs(node, new)
         if self._changed(node, new):
             new.meta = dict(new.meta)
             new.meta["val"] = self._value(new)
         return new
+
+    def _sees_strides(self, new: fx.Node) -> bool:
+        """False for operators of which the result is the same whatever the strides are."""
+        target = new.target
+        if not isinstance(target, OpOverload) or target.namespace == "mkldnn":
+            return False
+        if torch.Tag.nondeterministic_seeded in target.tags:  # draws in the order of memory
+            return True
+        if target is aten.native_group_norm.default:
+            value = new.args[0].meta["val"]  # type: ignore[union-attr]
+            on_cpu = value.device.type == "cpu" and value.dim() == 4
+            return not (on_cpu and value.is_contiguous(memory_format=LAST))
+        if torch.Tag.pointwise in target.tags or self.has_kernel(target):
+            return target.namespace not in ("aten", "prims")
+        name = target._schema.name.removeprefix("aten::")
+        if name in INDIFFERENT or name.startswith(INDIFFERENT_KINDS):
+            return False
+        is_view = any(result.alias_info is not None for result in target._schema.returns)
+        return not is_view or target is aten.view.dtype
 
     def _changed(self, node: fx.Node, new: fx.Node) -> bool:
         if _wants_last(node):
@@ -135,7 +169,7 @@ class _Rewriter:
     def _run(self, new: fx.Node) -> Any:
         args = fx.map_arg(new.args, lambda node: node.meta["val"])
         kwargs = fx.map_arg(new.kwargs, lambda node: node.meta["val"])
-        if not isinstance(new.target, torch._ops.OpOverload):
+        if not isinstance(new.target, OpOverload):
             return new.target(*args, **kwargs)  # type: ignore[operator]
         with torch.no_grad():
             return self.run_fake(new.target, *args, **kwargs)
@@ -174,14 +208,6 @@ class _Rewriter:
             restored = self._restored(old, new)
             if restored is not self.env[old]:
                 new.replace_input_with(self.env[old], restored)
-
-
-def _sees_strides(target: Any) -> bool:
-    """True for what draws numbers in the order of memory, and for operators of other libraries."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    seeded = torch.Tag.nondeterministic_seeded in target.tags
-    return seeded or target.namespace not in ("aten", "prims", "mkldnn")
 
 
 def _form(fake: Any) -> tuple[Any, ...]:
