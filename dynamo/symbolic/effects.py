@@ -168,6 +168,16 @@ class Effects:
         return any(_is_outside(effect) for effect in self._places.values()
                    if not _is_of_torch(effect))
 
+    def reach(self, roots: Iterable[Var]) -> bool:
+        """True when something outside was changed that is found from the roots, or by a name: as a
+        global, in a closure, through a class."""
+        reached = closure(roots)
+        return any(
+            _is_outside(effect) and not _is_of_torch(effect)
+            and (_target(effect) in reached or isinstance(effect, BY_NAME) or _is_of_class(effect))
+            for effect in self._places.values()
+        )
+
     def places(self) -> dict[Hashable, Effect]:
         """What was written so far, for `changed_outside`."""
         return dict(self._places)
@@ -214,6 +224,19 @@ class Effects:
         return tuple(_finish(effect) for place, effect in self._places.items() if place in live)
 
 
+def closure(roots: Iterable[Var]) -> set[Var]:
+    """The roots and what they are made of."""
+    reached: set[Var] = set()
+    work = list(roots)
+    while work:
+        var = work.pop()
+        if var not in reached:
+            reached.add(var)
+            work.extend(var.children())
+    return reached
+
+
+BY_NAME = (StoreGlobalEffect, StoreCellEffect, RegisterEffect)
 IN_PLACE = (StoreAttrEffect, ContentsEffect, GrowEffect, StoreItemEffect)
 
 
@@ -246,6 +269,10 @@ def _is_of_torch(effect: Effect) -> bool:
     """True for a global name of a module of torch."""
     return isinstance(effect, StoreGlobalEffect) and str(
         effect.module_globals.get("__name__")).startswith("torch.")
+
+
+def _is_of_class(effect: Effect) -> bool:
+    return isinstance(effect, StoreAttrEffect) and issubclass(effect.target.python_type(), type)
 
 
 def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:

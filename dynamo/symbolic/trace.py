@@ -8,9 +8,10 @@ wrapping, constants, globals, calls by the rule table, exceptions.
 from __future__ import annotations
 
 import collections
+import contextlib
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -88,6 +89,7 @@ class Trace(ObjectProtocol):
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
+        self._found: list[Var] | None = None  # what `wrap` gave, while that is noted
         self.owners: dict[int, ObjectVar] = {}  # by the ids of their instance dicts
         self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
@@ -155,6 +157,23 @@ class Trace(ObjectProtocol):
 
     def wrap(self, value: Any, source: Source | None) -> Var:
         """The Var of a real value that is found at `source`; one Var per object."""
+        var = self._wrap(value, source)
+        if self._found is not None:
+            self._found.append(var)
+        return var
+
+    @contextlib.contextmanager
+    def noting_found(self) -> Iterator[list[Var]]:
+        """Inside, the list gets the Vars of all real values that are looked at."""
+        outer, self._found = self._found, []
+        try:
+            yield self._found
+        finally:
+            if outer is not None:
+                outer.extend(self._found)
+            self._found = outer
+
+    def _wrap(self, value: Any, source: Source | None) -> Var:
         key = id(value)
         # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
         copied = type(value) in COPIED_FROM_MODELS and self.made.is_inside(source) is not None

@@ -279,3 +279,123 @@ def test_function_of_a_module_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     found.sum().backward()
     wanted.sum().backward()
     assert torch.equal(found, wanted) and torch.equal(x.grad, y.grad)
+
+
+class Base(Function):
+    scale = 2.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 10
+
+
+class Settings:
+    def __init__(self) -> None:
+        self.inner: dict[str, Any] = {"scales": [1.0]}
+
+
+HELD = Settings()
+COUNTS: list[int] = []
+FACTOR = 1.0
+
+
+def make_in_closure() -> tuple[type[Function], Callable[[float], None]]:
+    factor = 1.0
+
+    def change(value: float) -> None:
+        nonlocal factor
+        factor = value
+
+    class InClosure(Base):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+            return a * factor
+
+    return InClosure, change
+
+
+IN_CLOSURE, CHANGE = make_in_closure()
+
+
+class ByGlobal(Base):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * FACTOR
+
+
+class ByClass(Base):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * ByClass.scale
+
+
+class ByObject(Base):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * HELD.inner["scales"][0]
+
+
+class ByTensor(Base):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        return a * a.factor  # type: ignore[attr-defined]
+
+
+def change_global(value: float, x: torch.Tensor) -> None:
+    global FACTOR
+    FACTOR = value
+
+
+def change_class(value: float, x: torch.Tensor) -> None:
+    Base.scale = value
+
+
+def change_object(value: float, x: torch.Tensor) -> None:
+    HELD.inner["scales"][0] = value
+
+
+def change_holder(value: float, x: torch.Tensor) -> None:
+    HELD.inner = {"scales": [value]}
+
+
+def change_tensor(value: float, x: torch.Tensor) -> None:
+    x.factor = value  # type: ignore[attr-defined]
+
+
+def change_closure(value: float, x: torch.Tensor) -> None:
+    CHANGE(value)
+
+
+@pytest.mark.parametrize("function,change", [
+    (ByGlobal, change_global), (ByClass, change_class), (ByObject, change_object),
+    (ByObject, change_holder), (ByTensor, change_tensor), (IN_CLOSURE, change_closure),
+])  # fmt: skip
+def test_what_was_changed_before_is_read(
+    function: Any, change: Callable[[float, torch.Tensor], None]
+) -> None:
+    def f(x: torch.Tensor, value: float) -> torch.Tensor:
+        change(value, x)
+        y = function.apply(x)
+        change(1.0, x)
+        return y
+
+    compiled = dynamo.compile(f, backend="eager")
+    for value in (3.0, 4.0, 5.0):
+        x = torch.rand(3, requires_grad=True)
+        y = compiled(x, value)
+        assert torch.equal(y, x * value)
+        y.sum().backward()
+        assert x.grad is not None and torch.equal(x.grad, torch.full((3,), 10.0))
+
+
+def test_what_it_does_not_read_may_be_changed_before() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        COUNTS.append(len(COUNTS))
+        HELD.inner["calls"] = len(COUNTS)
+        return Odd.apply(x, 2.0)  # type: ignore[no-any-return]
+
+    COUNTS.clear()
+    compiled = dynamo.compile(f, backend="eager", fullgraph=True)
+    x = torch.rand(3)
+    assert torch.equal(compiled(x), x * 2)
+    assert COUNTS == [0] and HELD.inner["calls"] == 1

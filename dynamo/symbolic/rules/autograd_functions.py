@@ -82,18 +82,19 @@ def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Va
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
         return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
-    if trace.effects.has_outside():
-        raise Break("call_of_unknown_function", f"apply of {cls!r} after changes it may read")
     transformed = torch_functions.in_transform()
     if transformed and has_old_form(cls.cls):  # which torch refuses
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     for arg in args if not transformed else ():
         arg.as_proxy()
     mark, before = trace.graph.mark(), trace.effects.places()
-    look_through(tx, cls.cls, list(args))
-    if transformed:
-        look_through_levels(tx, cls.cls, args)
+    with trace.noting_found() as found:
+        look_through(tx, cls.cls, list(args))
+        if transformed:
+            look_through_levels(tx, cls.cls, args)
     trace.graph.rollback(mark)
+    if trace.effects.reach([cls, *args, *found]):  # the graph runs before the changes are made
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, which reads what was changed")
     if trace.effects.changed_outside(before):
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
     trace.effects.forget_since(before)
