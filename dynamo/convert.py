@@ -62,11 +62,12 @@ from dynamo.symbolic.machine import SymbolicFrame
 from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
 from dynamo.symbolic.noticed import Noticed, guard_let_go
 from dynamo.symbolic.repeating import (
-    can_run_again,
     can_undo,
+    cut_where_caught,
     errors_to_undo,
     has_tests,
     puts_back,
+    runs_again,
     settle_tests,
 )
 from dynamo.symbolic.rules.contexts import (
@@ -219,20 +220,20 @@ class Converter:
         with timed("outputs"):
             outputs = choose_outputs(exit, result.effects)
             graph = close_graph(result.graph, outputs)
-        function, runs_again, tests = None, False, False
+        function, again, tests = None, False, False
         if graph is not None:
             tests = has_tests(graph.module.graph)
             if tests:
-                runs_again = can_undo(graph.module.graph)
+                again = can_undo(graph.module.graph)
             elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
-                runs_again = can_run_again(graph.module.graph)
+                again = runs_again(graph.module.graph)
             with timed("backend"):
-                function = self.compile_graph(graph, frame, options, compile_id)
+                function = self.compile_graph(graph, frame, options, compile_id, again)
         sources = [item.source for item in graph.inputs] if graph is not None else []
         collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
             frame.code, frame.globals, frame.builtins, exit, result.effects, outputs, function,
-            has_inputs=bool(collect), runs_again=runs_again, tests=tests,
+            has_inputs=bool(collect), runs_again=again, tests=tests,
             open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
             raised=frozenset(context.raised_at),
@@ -352,6 +353,8 @@ class Converter:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
         for var in choose_outputs(exit, effects):
             var.as_proxy()  # made now: unused inputs are about to go
+        if not trace.context.settings.fullgraph:
+            cut_where_caught(trace.graph.graph)
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
         keep_apart(trace)
         keep_keys_apart(trace)
@@ -399,15 +402,17 @@ class Converter:
         frame: hook.FrameState,
         options: CompileOptions,
         compile_id: str,
+        again: bool,
     ) -> Callable[..., Any]:
-        """The backend's function for the graph, callable without the hook."""
+        """The backend's function for the graph, callable without the hook; again: True where the
+        part runs once more when it raises."""
         module = graph.module
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         inputs = [item.source.fetch(scope) for item in graph.inputs]
         counters.counters["stats"]["graphs"] += 1
-        undone = errors_to_undo(module.graph)  # the backend may change the graph
+        undone = errors_to_undo(module.graph, again)  # the backend may change the graph
         try:
             with logs.compiling(compile_id):
                 compiled = options.compile_graph(module, inputs)

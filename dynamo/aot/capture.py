@@ -154,12 +154,15 @@ class Session:
         for index, (name, value) in enumerate(zip(names, self.reference.inputs, strict=True)):
             self.inputs.append(self._wrap_input(index, name, value))
         checker = _Checker(self.recorder, self.reference)
+        self.recorder.in_program = True
         try:
             result = run_program(
                 self.gm, self.inputs, self._wrap_leaf, checker, self.world.around
             )
         except RuntimeError as error:  # the reference run passed: functionalization can't do it
             raise Unsupported(f"no functional form: {error}") from error
+        finally:
+            self.recorder.in_program = False
         self.recorder.stack_trace = None
         if self.reference.form.kind is not None:
             return list(result)

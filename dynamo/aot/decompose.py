@@ -24,7 +24,7 @@ from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number
 from dynamo.aot.graphs import make_module, remove_dead_code
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recorder import Recorder
-from dynamo.aot.records import AGAIN, PART, Unsupported
+from dynamo.aot.records import AGAIN, FAILS, PART, Unsupported
 from dynamo.base import logs
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
@@ -128,7 +128,8 @@ class _Rewriter:
         if inner.op == "get_attr":
             return self._constant(inner.meta["constant"], inner.meta["val"])
         copy = self.graph.node_copy(inner, env.__getitem__)
-        copy.meta.update(marks, val=_remake(inner.meta["val"], tokens))
+        copy.meta["val"] = _remake(inner.meta["val"], tokens)
+        _mark(copy, marks)
         return copy
 
     def _inline_symbolic(self, node: fx.Node) -> bool:
@@ -159,7 +160,7 @@ class _Rewriter:
                 self._numbers = NumberNodes(self.graph, self.world.places)
             return self._numbers.node(value)
         copy = self.graph.node_copy(inner, env.__getitem__)
-        copy.meta.update(marks)
+        _mark(copy, marks)
         return copy
 
     def _constant(self, tensor: torch.Tensor, value: Fake) -> fx.Node:
@@ -210,6 +211,8 @@ class _Rewriter:
 class TemplateRecorder(Recorder):
     """Records a decomposition, and in it the decompositions of what it calls."""
 
+    in_program = True
+
     def __init__(self, world: Any, table: Table) -> None:
         super().__init__(world)
         self.table = table
@@ -235,15 +238,24 @@ class TemplateRecorder(Recorder):
 
 def _passed_on(node: fx.Node) -> dict[str, Any]:
     """What is known of an operation and holds for all parts of it."""
-    known = {name: node.meta[name] for name in ("stack_trace", AGAIN) if name in node.meta}
+    known = {name: node.meta[name] for name in ("stack_trace", AGAIN, FAILS) if name in node.meta}
     return {**known, PART: True}
+
+
+def _mark(part: fx.Node, marks: dict[str, Any]) -> None:
+    """Notes what is passed on; only those parts may raise that would alone."""
+    fails = FAILS in part.meta and FAILS in marks
+    part.meta.update(marks)
+    if not fails:
+        part.meta.pop(FAILS, None)
 
 
 def _carry_marks(node: fx.Node, result: Any) -> None:
     """What stages noted at a node holds for the node of its result."""
     if isinstance(result, fx.Node) and result.op == "call_function":
         for name, mark in node.meta.items():
-            result.meta.setdefault(name, mark)
+            if name != FAILS:
+                result.meta.setdefault(name, mark)
 
 
 def _world_of(node: fx.Node) -> FakeWorld | None:

@@ -17,6 +17,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from dynamo.aot.frequent import FREQUENT
+from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import RESIZING
 
 aten = torch.ops.aten
@@ -256,6 +257,21 @@ def _first(own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., 
     return decomposition
 
 
+# Losses whose kernels on the CPU look at their values, and raise: probabilities, classes.
+CHECKED_ON_CPU = ("binary_cross_entropy.default", "multi_margin_loss.default")
+
+
+def _not_on_cpu(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition where it gives what the operator gives; on the CPU that stays."""
+
+    def checked(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.device.type == "cpu":
+            raise Unsupported("its kernel raises for some values")
+        return decomposition(x, *args, **kwargs)
+
+    return checked
+
+
 @functools.cache
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
@@ -265,6 +281,8 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
         table[overload(name)] = _first(function, table[overload(name)])
     with_logits = overload("binary_cross_entropy_with_logits.default")
     table[with_logits] = _of_one_dtype(table[with_logits])
+    for name in CHECKED_ON_CPU:
+        table[overload(name)] = _not_on_cpu(table[overload(name)])
     for name in BATCH_NORMS:
         table[overload(name)] = _of_dtypes_that_eager_takes(table[overload(name)])
     return MappingProxyType(table)

@@ -6,6 +6,8 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from dynamo.aot.records import FAILS
+
 aten = torch.ops.aten
 
 
@@ -29,8 +31,13 @@ def is_effect(node: fx.Node) -> bool:
     return target in _EFFECTS or not target._schema.returns
 
 
+def must_run(node: fx.Node) -> bool:
+    """True for an effect, and for an operation of the program that may raise."""
+    return FAILS in node.meta or is_effect(node)
+
+
 def remove_dead_code(graph: fx.Graph) -> None:
-    """Erases what nothing reads, effects and placeholders aside."""
+    """Erases what nothing reads and need not run, placeholders aside."""
     for node in reversed(graph.nodes):
-        if not node.users and not is_effect(node):
+        if not node.users and not must_run(node):
             graph.erase_node(node)

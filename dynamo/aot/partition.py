@@ -24,7 +24,7 @@ from typing import Any
 from torch import fx
 
 from dynamo.aot.fakes import is_symbolic_number, symbols_of, symbols_shown
-from dynamo.aot.graphs import is_effect, make_module, remove_dead_code
+from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import JointGraph
 from dynamo.aot.numbers import NumberNodes
@@ -161,13 +161,13 @@ def _computed_again(module: fx.GraphModule) -> list[fx.Node]:
 def _extract(
     module: fx.GraphModule, inputs: list[fx.Node], outputs: list[fx.Node | None], *, effects: bool
 ) -> fx.GraphModule:
-    """The part of a graph between these nodes; with random operations and checks where wanted."""
+    """The part of a graph between these nodes; with what must run where wanted."""
     stop = set(inputs)
     needed: set[fx.Node] = set()
     work = [node for node in outputs if node is not None]
     if effects:
         tangents = _dependents(module, stop)
-        work += [node for node in module.graph.nodes if is_effect(node) and node not in tangents]
+        work += [node for node in module.graph.nodes if must_run(node) and node not in tangents]
     while work:
         node = work.pop()
         if node in needed or node in stop or node.op == "output":

@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dynamo.aot.fakes import facts_of, is_fake, is_symbolic_number, storage_key
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.recording_rules import RECORD_RULES
-from dynamo.aot.records import AGAIN, Unsupported
+from dynamo.aot.records import AGAIN, FAILS, Unsupported
 from dynamo.base.again import is_again
 from dynamo.shapes.fake import Fake
+from dynamo.shapes.noticed import may_fail
 
 FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 NODE = "aot_node"
@@ -32,8 +33,11 @@ class Recorder(TorchDispatchMode):
 
     graph: grows. stack_trace: what new nodes get as the user's stack. constants: attributes for
     the module, by name. wrappers: the functional tensors of the inputs, by the id of the fake
-    inside. bernoulli: whether each draw to come is in place.
+    inside. bernoulli: whether each draw to come is in place. in_program: False for what the program
+    does not do itself.
     """
+
+    in_program = False
 
     def __init__(self, world: Any, bernoulli: Iterable[bool] = ()) -> None:
         super().__init__()
@@ -90,6 +94,8 @@ class Recorder(TorchDispatchMode):
             node.meta["stack_trace"] = self.stack_trace
         if is_again():
             node.meta[AGAIN] = True
+        if self.in_program and may_fail(func, args, kwargs):
+            node.meta[FAILS] = True
         return node
 
     def _argument(self, arg: Any) -> Any:

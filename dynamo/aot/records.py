@@ -64,6 +64,8 @@ class Unsupported(Signal):
 
 # In the meta of nodes that a checkpoint computes again: backward does so, nothing of it is saved.
 AGAIN = "again"
+# In the meta of operations of the program that may raise by the values of their tensors.
+FAILS = "fails"
 # In the meta of nodes that are parts of an operation which was taken apart.
 PART = "part"
 

@@ -43,6 +43,7 @@ from dynamo.shapes.fake_tensor import (
     Undecided,
     Unprintable,
 )
+from dynamo.shapes.noticed import noticed
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
 
@@ -121,6 +122,7 @@ class FakeWorld:
     """The fake tensors of one compile, and the rules by which operations run on them.
 
     cache: share one between the worlds of a compile; a world has its own otherwise.
+    noticed: what may be noticed of the operations that have run, see `dynamo.shapes.noticed`.
     """
 
     is_symbolic = False
@@ -128,6 +130,7 @@ class FakeWorld:
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()
         self.autocast = False
+        self.noticed: set[str] = set()
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
         self._storages: dict[int, StorageToken] = {}
@@ -231,6 +234,8 @@ class FakeWorld:
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = OpFacts(func)
+        if op.noticed:
+            self.noticed |= noticed(func, args, kwargs)
         if op.special is not None:
             result = op.special(self, func, args, kwargs)
             if result is not NotImplemented:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel
+from dynamo.shapes.noticed import kind_of
 from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class OpFacts:
     """What the dispatcher must know of one operation, read once from its schema and tags."""
 
     __slots__ = (
-        "changes_facts", "data_dependent", "draws", "func", "pointwise", "rule", "special",
-        "takes_device",
+        "changes_facts", "data_dependent", "draws", "func", "noticed", "pointwise", "rule",
+        "special", "takes_device",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -36,6 +37,7 @@ class OpFacts:
         self.takes_device = "device" in names
         self.changes_facts = torch.Tag.inplace_view in tags
         self.draws = torch.Tag.nondeterministic_seeded in tags
+        self.noticed = self.draws or kind_of(func) is not None
         self.data_dependent = (
             torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
         )

@@ -87,6 +87,7 @@ class SymbolicWorld:
         self._from_real: dict[int, tuple[torch.Tensor, Any]] = {}
         self._read = 0
         self._checked: set[str] = set()
+        self.noticed = self.mode.noticed
 
     # -- symbols --------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
+from dynamo.shapes.noticed import noticed
 from dynamo.shapes.operations import RESIZED
 from dynamo.shapes.rules.factories import DRAWS
 from dynamo.shapes.rules.table import is_fake
@@ -45,12 +46,17 @@ ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 class SymbolicMode(FakeTensorMode):
     """A `FakeTensorMode` whose convolutions assume nothing of the batch size, and whose attention
-    has sums of the right type."""
+    has sums of the right type; noticed: as of `FakeWorld`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.noticed: set[str] = set()
 
     def dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         self._refuse_resizing(func, types, args, kwargs or {})
+        self.noticed |= noticed(func, args, kwargs or {})
         if is_checked(func) and not any(map(is_symbolic, (*args, *(kwargs or {}).values()))):
             probe(func, args, kwargs or {}, 1, is_fake)
         if func is ATTENTION and args[0].dtype is torch.float64:

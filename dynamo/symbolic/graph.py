@@ -24,14 +24,16 @@ StackReader = Callable[[], tuple[UserLine, ...]]
 class GraphBuilder:
     """Builds one graph.
 
-    read_stack: gives the user's stack, innermost line last, whenever a node is made.
+    read_stack: gives the user's stack, innermost line last, whenever a node is made. read_step:
+    gives the number of the instruction that makes it.
     """
 
-    def __init__(self, read_stack: StackReader) -> None:
+    def __init__(self, read_stack: StackReader, read_step: Callable[[], int]) -> None:
         self.graph = fx.Graph()
         self.inputs: dict[fx.Node, GraphInput] = {}
         self._names: set[str] = set()
         self._read_stack = read_stack
+        self._read_step = read_step
         self._first_operation: fx.Node | None = None
 
     def placeholder(self, source: Source, example: Any) -> fx.Node:
@@ -68,6 +70,7 @@ class GraphBuilder:
             self._first_operation = node
         node.meta["example_value"] = example
         node.meta["stack_trace"] = format_stack(self._read_stack())
+        node.meta["step"] = self._read_step()
         return node
 
     def read_input(self, kind: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:

@@ -1,5 +1,9 @@
 """Which graphs may run twice, and what a trace expects of the values in tensors.
 
+A part whose graph raises runs again without the compiler, for the program's own handlers. So an
+operation that may raise where the program catches it, and one that can't happen twice, are no
+neighbours: the second of the two runs in Python (`cut_where_caught`).
+
 A branch on a tensor of which one side does nothing but raise (`assert mask.all()`, the checks of
 `torch.distributions`) does not break the graph: a node tests what is expected, before anything has
 happened that can't happen twice. Where it is not so, the part runs again without the compiler.
@@ -13,18 +17,19 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from dynamo.base.cuts import Unforeseen, expect, watch_gradient
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.bytecode.decode import Decoded, Instruction
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import contexts
-from dynamo.symbolic.rules.torch_functions import TORCH_OPERATORS, in_transform
+from dynamo.symbolic.rules.failing import TORCH_OPERATORS
+from dynamo.symbolic.rules.torch_functions import in_transform
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -70,10 +75,54 @@ def can_undo(graph: fx.Graph) -> bool:
     )
 
 
+def runs_again(graph: fx.Graph) -> bool:
+    """True where a graph that has raised may be run once more by eager, generators put back if need
+    be: not for errors from which a GPU does not recover."""
+    found = (node.meta for node in _operations(graph))
+    raises = any(
+        meta.get("caught") or (meta.get("fails") and not is_on_gpu(meta["example_value"]))
+        for meta in found
+    )
+    return can_run_again(graph) or (raises and can_undo(graph))
+
+
+def is_on_gpu(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda
+
+
+def cut_where_caught(graph: fx.Graph) -> None:
+    """Ends the trace before the second of two operations of which one may raise, where the program
+    catches that, and one can't happen twice. Errors: RestartTrace."""
+    outside = _outside(graph)
+    raises = stays = None
+    for node in _operations(graph):
+        if any(inner.meta.get("caught") for inner in _all_nodes(node)):
+            raises = node
+        if not _is_repeatable(node, outside) and not _is_undone(node, outside):
+            stays = node
+        if raises is not None and stays is not None and "step" in node.meta:
+            names = " ".join(map(_name, dict.fromkeys((stays, raises))))
+            raise RestartTrace(node.meta["step"], Break("caught_error", names))
+
+
+def _all_nodes(node: fx.Node) -> Iterator[fx.Node]:
+    """A node and those of the graphs that it calls."""
+    yield node
+    modules = getattr(node.target, "modules", (getattr(node.target, "module", None),))
+    for module in modules:
+        if isinstance(module, fx.GraphModule):
+            for inner in module.graph.nodes:
+                yield from _all_nodes(inner)
+
+
+def _name(node: fx.Node) -> str:
+    target: Any = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
 def _is_undone(node: fx.Node, outside: set[int]) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     written, given = node.meta.get("written"), node.kwargs.get("generator")
-    if name not in UNDONE or written is None or given is not None:
+    if _name(node) not in UNDONE or written is None or given is not None:
         return False
     return all(storage_of(fake) not in outside for fake in written)
 
@@ -100,8 +149,9 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
     if written is None:  # no operation on tensors, or one with functions of the program in it
         module = getattr(target, "__module__", None)
         return target in READS if isinstance(target, str) else module in OF_NUMBERS
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if not name or any(part in name.lower() for part in (*NOTICED, *DRAWS)):
+    name = _name(node).lower()
+    draws = any(part in name for part in DRAWS) and ("attention" not in name or node.meta["draws"])
+    if not name or draws or any(part in name for part in NOTICED):
         return False
     return all(storage_of(fake) not in outside for fake in written)
 
@@ -202,11 +252,12 @@ def _join(graph: fx.Graph, tests: list[fx.Node], place: fx.Node) -> None:
 # -- random numbers of a graph that runs twice -----------------------------------------------------
 
 
-def errors_to_undo(graph: fx.Graph) -> tuple[type[Exception], ...]:
-    """The errors before which the function of a graph with tests puts torch's generators back."""
-    if not has_tests(graph) or can_run_again(graph):
+def errors_to_undo(graph: fx.Graph, again: bool) -> tuple[type[Exception], ...]:
+    """The errors before which the function of a graph puts torch's generators back; again: True
+    where the graph runs again after any error."""
+    if can_run_again(graph):
         return ()
-    return (Exception,) if can_undo(graph) else (Unforeseen,)
+    return (Exception,) if again else (Unforeseen,) if has_tests(graph) else ()
 
 
 def puts_back(

@@ -85,7 +85,7 @@ class Trace(ObjectProtocol):
         self.suspended: dict[SymbolicFrame, weakref.ref[GeneratorVar]] = {}
         self.guards = GuardSet()
         self.effects = Effects()
-        self.graph = GraphBuilder(self.user_stack)
+        self.graph = GraphBuilder(self.user_stack, self.step_now)
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._known: dict[int, tuple[Any, Var]] = {}
@@ -125,6 +125,10 @@ class Trace(ObjectProtocol):
 
     def user_line(self) -> UserLine | None:
         return self.frames[-1].user_line() if self.frames else None
+
+    def step_now(self) -> int:
+        """The number of the innermost frame's instruction."""
+        return self.frames[-1].step_at_start if self.frames else self.steps
 
     # -- guards -----------------------------------------------------------------------------
 

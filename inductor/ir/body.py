@@ -31,8 +31,9 @@ class IndexFault(IntEnum):
     """Errors of eager for an index out of range; the numbers are those of `csrc/module.cpp`."""
 
     POSITION = 1  # IndexError of x[index]
-    ROW = 2  # IndexError of embedding, index_select
+    ROW = 2  # IndexError of embedding, and of index_select along the first axis
     ELEMENT = 3  # RuntimeError of gather, scatter_add, index_add
+    PLACE = 4  # RuntimeError of index_select along other axes
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def _evaluate_indirect(state: _BodyState, op: Op) -> torch.Tensor:
         bad = bad & mask[0]
         value = torch.where(mask[0], value, 0)
     if imm.check and 0 not in state.extents and bool(bad.any()):
-        kind = RuntimeError if imm.error is IndexFault.ELEMENT else IndexError
+        kind = RuntimeError if imm.error >= IndexFault.ELEMENT else IndexError
         raise kind("index out of range in self")
     state.variables[imm.var.name] = value
     return value

@@ -142,10 +142,11 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
     x.realize()
+    fault = IndexFault.PLACE if axis else IndexFault.ROW
 
     def compute(ops: Ops, where: Indices) -> Value:
         value = index.load(ops, (where[axis],))
-        place = ops.indirect(value, x.size[axis], wrap=False, error=IndexFault.ROW)
+        place = ops.indirect(value, x.size[axis], wrap=False, error=fault)
         return x.load(ops, replaced(where, axis, place))
 
     return call.builder.computed(call.layout, [x, index], 2, compute)

@@ -156,6 +156,8 @@ class _Run:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
             self._keep_if_shared(node, value)
+            if not node.users:  # it runs for its errors
+                value.root().realize()
         self.values[node] = value
 
     def output(self, node: torch.fx.Node) -> None:

@@ -1,19 +1,24 @@
 """Operations that break the graph for what they do at run time.
 
-Those that may fail by the values in a tensor, where the program would catch the error: a graph runs
-as a whole, behind the program's own handlers. Those that fail, where the program would see the
-error: its text is eager's. Those that torch's fakes get wrong.
+Those that often fail by the values in a tensor, where the program would catch the error: a graph
+runs as a whole, behind the program's own handlers. (For the others, see `cut_where_caught`.) Those
+that fail, where the program would see the error: its text is eager's. Those that torch's fakes get
+wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
+from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
-from dynamo.bytecode.decode import Instruction
+from dynamo.symbolic.breaks import TORCH
 from dynamo.symbolic.variables.base import Var
 
 if TYPE_CHECKING:
@@ -32,6 +37,12 @@ WITH_BLOCK = "WITH_EXCEPT_START"
 # Handlers that only tidy up, and raise again.
 TIDYING = frozenset({"COPY", "STOPITERATION_ERROR"})
 
+# Fakes take it apart without its check of the classes.
+UNSEEN = frozenset({"one_hot"})
+# Libraries whose operators' fake kernels count what is written.
+TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
+# Managers outside of torch that do not look at errors.
+BLIND = frozenset({contextlib.nullcontext, type(threading.Lock()), type(threading.RLock())})
 LOSSES = frozenset({"huber_loss", "binary_cross_entropy_with_logits"})
 
 
@@ -39,6 +50,17 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
     """Breaks the graph for a call whose error a `try` of the traced frames sees."""
     if getattr(function, "__name__", None) in FAILING and any(map(catches, tx.trace.frames)):
         raise Break("caught_error", function.__name__)
+
+
+def note_failing(tx: SymbolicFrame, node: fx.Node, function: Any, noticed: set[str]) -> None:
+    """Notes in a node what the world has noticed of its operation, and whether the program catches
+    its errors. Operators that are not torch's may raise for reasons of their own."""
+    own = not isinstance(function, torch._ops.OpOverload) or function.namespace in TORCH_OPERATORS
+    fails = "fails" in noticed or getattr(function, "__name__", "") in UNSEEN
+    node.meta["checks"] |= fails or bool(noticed)
+    node.meta["draws"] = "draws" in noticed
+    node.meta["fails"] = fails or not own or is_in_graph(function)
+    node.meta["caught"] = node.meta["fails"] and any(map(catches, tx.trace.frames))
 
 
 def break_where_seen(tx: SymbolicFrame, function: Any, error: Var) -> None:
@@ -71,9 +93,21 @@ def is_lazy(value: Any) -> bool:
 
 
 def catches(frame: SymbolicFrame) -> bool:
-    """True where the frame is inside of a `try`, or of a `with` that it has not entered itself."""
-    resumed = frame.code.co_name.startswith("__resume_")
-    return any(resumed or second.op != WITH_BLOCK for second in handlers(frame))
+    """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors. What
+    torch's own code does there is to tidy up."""
+    return not frame.code.co_filename.startswith(TORCH) and any(
+        second != WITH_BLOCK or not is_blind(frame.stack[depth - 1])
+        for second, depth in handlers(frame)
+    )
+
+
+def is_blind(leave: Var) -> bool:
+    """True for the `__exit__` of a manager that does the same with an error and without."""
+    manager = getattr(leave, "receiver", None)
+    if not isinstance(manager, Var):
+        return False
+    kind = manager.python_type()
+    return kind in BLIND or kind.__module__.partition(".")[0] == "torch"
 
 
 def handles(frame: SymbolicFrame) -> bool:
@@ -81,12 +115,13 @@ def handles(frame: SymbolicFrame) -> bool:
     return next(handlers(frame), None) is not None
 
 
-def handlers(frame: SymbolicFrame) -> Iterator[Instruction]:
-    """The second instructions of the handlers around the current one, innermost first."""
+def handlers(frame: SymbolicFrame) -> Iterator[tuple[str, int]]:
+    """The handlers around the current instruction, innermost first: what each begins with, behind
+    the exception's push, and how high the stack is there."""
     decoded = frame.decoded
     handler = decoded.handlers[frame.current.index]
     while handler is not None:
         first, second = decoded.instructions[handler.target : handler.target + 2]
         if first.op not in TIDYING:
-            yield second
+            yield second.op, handler.depth
         handler = decoded.handlers[handler.target]

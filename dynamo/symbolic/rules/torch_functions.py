@@ -19,9 +19,11 @@ from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.symbolic.rules.failing import (
+    TORCH_OPERATORS,
     break_where_caught,
     break_where_fakes_are_wrong,
     break_where_seen,
+    note_failing,
 )
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -126,8 +128,6 @@ NO_RESULT: tuple[Any, ...] = (
     torch._fused_sgd_, torch.ops.aten._fused_sgd_.default,
     torch._fused_adagrad_, torch.ops.aten._fused_adagrad_.default,
 )
-# Libraries whose operators' fake kernels count what is written.
-TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 
 
 def is_graph_function(function: Any) -> bool:
@@ -217,6 +217,8 @@ def put_in_graph(
     may_raise = tx.trace.symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
     tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
+    noticed = tx.trace.world.noticed
+    noticed.clear()
     try:
         if in_transform():
             made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
@@ -241,6 +243,7 @@ def put_in_graph(
     keywords = {name: as_argument(function, arg) for name, arg in kwargs.items()}
     node = tx.trace.graph.operation(kind, target, proxies, keywords, result)
     node.meta["checks"] = may_raise
+    note_failing(tx, node, function, noticed)
     node.meta["changed"] = tuple(var.fake for var in changed)
     if not is_in_graph(function) and given is None:
         node.meta["written"] = node.meta["changed"]

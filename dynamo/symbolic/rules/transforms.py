@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Break
 from dynamo.shapes.fake import Fake
+from dynamo.shapes.noticed import noticed
 from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.failing import note_failing
 from dynamo.symbolic.rules.hooks import watch
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
@@ -148,6 +150,10 @@ class KnownFakes:
             nodes = _map(self.node_of, args), _map(self.node_of, kwargs)
             self._set_grad_enabled(grad, around)
             node = self.trace.graph.operation("call_function", func, *nodes, result)
+            if func is not torch.tensor:
+                found = noticed(func, args, kwargs)
+                node.meta["checks"] = False
+                note_failing(self.trace.frames[-1], node, func, found)
             self._set_grad_enabled(around, grad)
             self._name(node, result, [*args, *kwargs.values()])
             if mutable:

@@ -145,6 +145,9 @@ void bind_memory(CallState& state) {
   REQUIRE(PyExc_IndexError, runtime.error_code != 2, "index out of range in self");
   REQUIRE(PyExc_RuntimeError, runtime.error_code != 3, "index ", runtime.error_value,
           " is out of bounds for dimension with size ", runtime.error_bound);
+  REQUIRE(PyExc_RuntimeError, runtime.error_code != 4,
+          "INDICES element is out of DATA bounds, id=", runtime.error_value,
+          " axis_dim=", runtime.error_bound);
   throw LaunchError(PyExc_RuntimeError, join_text("compiled graph ", graph.name,
                                                   " failed with code ", runtime.error_code));
 }
