@@ -57,7 +57,7 @@ from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperV
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
 from dynamo.symbolic.variables.values import value_base, value_in, value_unless
-from dynamo.symbolic.variables.wrapping import wraps, wraps_if
+from dynamo.symbolic.variables.wrapping import sees_lookups, wraps, wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -410,8 +410,8 @@ class ObjectProtocol:
             return ConstVar(var.globals.get("__name__"))
         if name == "__code__":
             return ConstVar(var.code)
-        if name == "__defaults__":
-            return TupleVar(var.defaults(tx)) if var.defaults(tx) else ConstVar(None)
+        if name == "__defaults__" and not var.defaults(tx):
+            return ConstVar(None)
         if name == "__doc__":
             consts = var.code.co_consts
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
@@ -573,7 +573,7 @@ def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
 @wraps(super)
 def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
     """A super object that waits on the stack of a continuation."""
-    if source is None or value.__self_class__ is None:
+    if source is None or value.__self_class__ is None or sees_lookups(value.__thisclass__):
         raise Break("value_unknown", "super")
     trace.guard("TYPE", source, super)
     trace.guard("ID", AttrSource(source, "__thisclass__"), value.__thisclass__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import name_of_class
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -37,7 +38,7 @@ class OpaqueVar(Var):
         self.reason = reason
 
     def describe(self) -> str:
-        return f"an object of class {type(self.value).__qualname__}"
+        return f"an object of class {name_of_class(type(self.value))}"
 
     def python_type(self) -> type:
         self._trace.guard("TYPE", self.source, type(self.value))
@@ -63,6 +64,17 @@ class OpaqueVar(Var):
         raise replace(self.reason)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        raise replace(self.reason)
+
+
+class HiddenVar(OpaqueVar):
+    """A class whose metaclass sees all look-ups, or an instance of one: not even its type is told,
+    since what a type has is asked for by look-ups."""
+
+    def python_type(self) -> type:
+        raise replace(self.reason)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
         raise replace(self.reason)
 
 

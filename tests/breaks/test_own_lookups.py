@@ -52,6 +52,28 @@ class Bare:
         return x + self.v
 
 
+class Watches(type):
+    def __getattribute__(cls, name: str) -> Any:
+        SEEN.append(name)
+        return super().__getattribute__(name)
+
+
+class Watched(metaclass=Watches):
+    v = 1
+
+    def go(self, x: Any) -> Any:
+        return x + self.v
+
+    def __add__(self, other: Any) -> Any:
+        return super().__getattribute__("v") + other
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.v = 2
+
+
 class Failure(Exception):
     v = 1
 
@@ -85,8 +107,20 @@ def enters(value: Any, x: Any) -> Any:
         return x + 1
 
 
-@pytest.mark.parametrize("kind", (Plain, Notes, Slotted, Bare, Failure))
-@pytest.mark.parametrize("f", (calls, breaks, makes, enters))
+def uses_the_class(value: Any, x: Any) -> Any:
+    kind = type(value)
+    return kind.v, kind is Plain, {kind: x}, [value]
+
+
+def adds(value: Any, x: Any) -> Any:
+    try:
+        return value + 1, x + 1
+    except TypeError:
+        return x
+
+
+@pytest.mark.parametrize("kind", (Plain, Notes, Slotted, Bare, Failure, Watched))
+@pytest.mark.parametrize("f", (calls, breaks, makes, enters, uses_the_class, adds))
 def test_nothing_else_is_looked_up(f: Any, kind: type) -> None:
     compiled = dynamo.compile(f, backend="eager")
     value, x = kind(), torch.ones(2)

@@ -31,6 +31,15 @@ def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
     return None
 
 
+def name_of_class(cls: type) -> str:
+    """Its `__qualname__`, of which no metaclass is asked.
+
+    >>> name_of_class(collections.deque)
+    'deque'
+    """
+    return str(type.__dict__["__qualname__"].__get__(cls))
+
+
 def full_name(value: Any) -> str:
     """The name of a function or class with its module, for messages.
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
-from dynamo.symbolic.stack_values import OpaqueVar
+from dynamo.symbolic.stack_values import HiddenVar, OpaqueVar
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -48,11 +49,25 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
     return register
 
 
+def sees_lookups(value: Any) -> bool:
+    """True where a metaclass's `__getattribute__` sees what is looked up on the class or on the
+    class of the value."""
+    kind = type(value)
+    metaclass = kind if issubclass(kind, type) else type(kind)
+    return metaclass is not type and (
+        find_in_mro(metaclass, "__getattribute__") is not type.__getattribute__)
+
+
 def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
     wrapper = EXACT_TYPES.get(type(value))
     if wrapper is not None:
         return wrapper(trace, value, source)
+    if sees_lookups(value):
+        why = Break("value_unknown", "a class whose metaclass has __getattribute__")
+        if source is None:
+            raise why
+        return HiddenVar(trace, value, source, why)
     for _, _, predicate, candidate in PREDICATES:
         if predicate(value):
             return candidate(trace, value, source)
