@@ -152,7 +152,7 @@ class FakeWorld:
 
     def constant_of(self, fake: Fake) -> torch.Tensor | None:
         """The value of a fake that was made of constants of the program."""
-        constant = fake.constant
+        constant = getattr(fake, "constant", None)  # a wrapper of a transform has none
         return constant[0] if constant is not None and constant[1] == fake._version else None
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

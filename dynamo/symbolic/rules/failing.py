@@ -73,6 +73,20 @@ def break_where_seen(tx: SymbolicFrame, function: Any, error: Var) -> None:
         raise Break("caught_error", f"{name}: {error.python_type().__name__}")
 
 
+def break_where_write_fails(tx: SymbolicFrame, function: Any, written: list[Any]) -> None:
+    """Breaks the graph for a write into several elements in one place, which fakes let pass, where
+    code of the program sees the error."""
+    if any(map(repeats, written)) and any(map(handles, tx.trace.frames)):
+        raise Break("caught_error", getattr(function, "__name__", str(function)))
+
+
+def repeats(tensor: torch.Tensor) -> bool:
+    """True where an expanded dimension may have more than one element."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(type(step) is int and step == 0 and (type(size) is not int or size > 1)
+               for size, step in pairs)
+
+
 def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
     for losses of two dtypes, of which torch 2.11 takes another for the result, and for a conjugate

@@ -23,6 +23,7 @@ from dynamo.symbolic.rules.failing import (
     break_where_caught,
     break_where_fakes_are_wrong,
     break_where_seen,
+    break_where_write_fails,
     note_failing,
 )
 from dynamo.symbolic.unknowns import flat
@@ -237,6 +238,7 @@ def put_in_graph(
     ]
     given = written_by_schema(schemas_of(function, result), args, kwargs)
     changed = [*changed, *(var for var in given or () if var not in changed)]
+    break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result):
         return tx.trace.constant(result)
     proxies = tuple(as_argument(function, arg) for arg in args)
