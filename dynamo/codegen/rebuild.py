@@ -430,13 +430,30 @@ def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
 
 @rebuilds(functions.PartialVar)
 def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
-    rebuilder.call_keywords(var.python_type(), [var.function, *var.args], var.keywords)
-    if var.attributes:
+    args, keywords = var.args, var.keywords
+    assert isinstance(args, lists.TupleVar) and isinstance(keywords, DictVar)
+    if max(rebuilder.counts[part] for part in (var, args, keywords)) <= 1:
+        names = {key.as_constant(): value for key, value in keywords.entries.values()}
+        rebuilder.call_keywords(var.python_type(), [var.function, *args.items], names)
+    else:
+        _partial_of_parts(rebuilder, var)
+    if var.attributes and var not in rebuilder.places:
         rebuilder.keep(var)
     for name, value in var.attributes.items():
         rebuilder.load(value)
         rebuilder.load(var)
         rebuilder.emitter.store_attr(name)
+
+
+def _partial_of_parts(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
+    """One that keeps the very tuple and dict."""
+    rebuilder.call_const(var.python_type(), var.function)
+    rebuilder.keep(var)
+    rebuilder.emitter.start_call_const(var.python_type().__setstate__)  # type: ignore[attr-defined]
+    rebuilder.load(var)
+    rebuilder.build("BUILD_TUPLE", (var.function, var.args, var.keywords, ConstVar(None)))
+    rebuilder.emitter.call(2)
+    rebuilder.emitter.emit("POP_TOP")
 
 
 @rebuilds(classes.ClassVar)

@@ -16,7 +16,7 @@ def compared_key(compare: Any, obj: Any) -> Any:
 
 @rebuilds(KeyMakerVar)
 def key_maker(rebuilder: Rebuilder, var: KeyMakerVar) -> None:
-    rebuilder.call_const(functools.cmp_to_key, *var.args)
+    rebuilder.call_const(functools.cmp_to_key, *var.args.children())
 
 
 @rebuilds(ComparedKeyVar)

@@ -10,6 +10,7 @@ import types
 import weakref
 from typing import Any
 
+NAMED = type | types.FunctionType  # objects that tell their names without code of the program
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that may die, and have Python methods
 
 
@@ -20,7 +21,7 @@ class Weak:
 
     def __init__(self, value: Any) -> None:
         self.reference = weakref.ref(value)
-        self.text = getattr(value, "__qualname__", None) or type(value).__qualname__
+        self.text = value.__qualname__ if isinstance(value, NAMED) else type(value).__qualname__
 
     def __repr__(self) -> str:
         return f"<{self.text}>" if self.reference() is not None else f"<{self.text}, which is gone>"
@@ -34,7 +35,7 @@ def weakly(value: Any) -> Any:
     """
     if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
         return value
-    if isinstance(value, type | types.FunctionType) or type(value).__weakrefoffset__:
+    if isinstance(value, NAMED) or type(value).__weakrefoffset__:
         return Weak(value)
     return value
 

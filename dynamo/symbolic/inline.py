@@ -237,6 +237,7 @@ def _fill_defaults(
 def _check_missing(tx: SymbolicFrame, function: FunctionVar, names: list[str], kind: str) -> None:
     if not names:
         return
+    function.guard_defaults(tx.trace)
     shown = [repr(name) for name in names]
     text = shown[0] if len(shown) == 1 else " and ".join(shown)
     if len(shown) > 2:

@@ -69,7 +69,7 @@ def _holds_noticed(value: Any) -> bool:
 
 
 def _tells(kind: type) -> bool:
-    return kind is types.GeneratorType or any("__del__" in base.__dict__ for base in kind.__mro__)
+    return kind is types.GeneratorType or find_in_mro(kind, "__del__") is not None
 
 
 def _is_watched(value: Any) -> bool:
@@ -98,9 +98,11 @@ def guard_let_go(
         held |= {v.source: _real_value(v, real) for v in state.locals.values() if v.source}
     for source, value in held.items():
         gone = source not in known and (value is None or id(value) not in kept)
-        if gone and find_in_mro(type(value), "__getattr__") is not None:
-            trace.guard("TYPE", source, type(value))  # else its function would be asked each time
-        elif gone and not _tells(type(value)):
+        kind = type(value)
+        answers = issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
+        if gone and answers:  # else its function would be asked each time
+            trace.guard("TYPE", source, kind)
+        elif gone and not _tells(kind):
             trace.guard("LACKS_ATTR", source, "__del__")
 
 

@@ -14,7 +14,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.functions import FunctionVar
+from dynamo.symbolic.variables.functions import FunctionVar, keywords_of
 from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def CALL_KW(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 
 @opcode
 def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
-    kwargs = _keywords(frame, frame.pop()) if arg & 1 else {}
+    kwargs = keywords_of(frame, frame.pop()) if arg & 1 else {}
     values = frame.pop()
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
@@ -60,16 +60,6 @@ def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -
         frame.trace.raise_exception(TypeError, message)
     args = values.unpack(frame)
     frame.push(function.call(frame, args, kwargs))
-
-
-def _keywords(frame: SymbolicFrame, mapping: Var) -> dict[str, Var]:
-    found: dict[str, Var] = {}
-    for key in mapping.unpack(frame):
-        name = key.as_constant()
-        if not isinstance(name, str):
-            frame.trace.raise_exception(TypeError, "keywords must be strings")
-        found[name] = mapping.get_item(frame, key)
-    return found
 
 
 @rule([locals, vars, dir])
@@ -102,7 +92,7 @@ def MAKE_FUNCTION(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
             code=code,
             globals=frame.globals,
             defaults=defaults.unpack(frame) if defaults is not None else (),
-            kwdefaults=_keywords(frame, kwdefaults) if kwdefaults is not None else None,
+            kwdefaults=keywords_of(frame, kwdefaults) if kwdefaults is not None else None,
             closure=_cells(frame, closure) if closure is not None else (),
             annotations=annotations,
         )
@@ -131,7 +121,7 @@ def SET_FUNCTION_ATTRIBUTE(frame: SymbolicFrame, arg: int, instruction: Instruct
         parts["defaults"] = value.unpack(frame)
     elif arg & KWDEFAULTS:
         assert isinstance(value, DictVar)
-        parts["kwdefaults"] = _keywords(frame, value)
+        parts["kwdefaults"] = keywords_of(frame, value)
     elif arg & ANNOTATIONS:
         parts["annotations"] = value
     else:

@@ -28,6 +28,7 @@ from dynamo.symbolic.variables.functions import (
     FunctionVar,
     MethodVar,
     PartialVar,
+    keywords_of,
 )
 from dynamo.symbolic.variables.lists import (
     ListVar,
@@ -261,9 +262,10 @@ def partial_(tx: SymbolicFrame, function: Var, /, *args: Var, **kwargs: Var) -> 
     if not tx.trace.call(tx, callable, function).truth(tx):
         tx.trace.raise_exception(TypeError, "the first argument must be callable")
     if isinstance(function, PartialVar) and not function.has_dict:  # one partial of all arguments
-        keywords = {**function.keywords, **kwargs}
-        return PartialVar(function.function, [*function.args, *args], keywords)
-    return PartialVar(function, list(args), kwargs)
+        args = (*function.args.unpack(tx), *args)
+        kwargs = {**keywords_of(tx, function.keywords), **kwargs}
+        function = function.function
+    return PartialVar(function, tx.trace.make_tuple(list(args)), tx.trace.make_dict(kwargs))
 
 
 # -- containers from iterables ---------------------------------------------------------------------

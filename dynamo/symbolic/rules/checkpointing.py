@@ -191,10 +191,15 @@ def made_before(trace: Trace, var: Var) -> Any:
     if trace.effects.has_outside():  # it might read what was changed
         raise Break("call_disabled", "torch.utils.checkpoint with contexts, after changes")
     if isinstance(var, PartialVar):
-        function: Any = made_before(trace, var.function)
-        parts = [made_before(trace, part) for part in var.args]
-        names = {name: made_before(trace, part) for name, part in var.keywords.items()}
-        return functools.partial(function, *parts, **names)
+        parts = (var.function, var.args, var.keywords)
+        function, args, keywords = (made_before(trace, part) for part in parts)
+        return functools.partial(function, *args, **keywords)
+    if type(var) is TupleVar:
+        return tuple(made_before(trace, item) for item in var.items)
+    if type(var) is DictVar and var.kind is dict:
+        names = (key.as_constant() for key in var.keys())
+        values = (made_before(trace, value) for value in var.values())
+        return dict(zip(names, values, strict=True))
     if isinstance(var, ListVar):
         return [made_before(trace, item) for item in var.items]
     if isinstance(var, FunctionVar) and var.real is None and not tuple(var.children()):

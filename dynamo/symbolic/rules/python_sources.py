@@ -132,4 +132,5 @@ def compared_key(tx: SymbolicFrame, compare: Var, obj: Var) -> Var:
 
 @rule(functools.cmp_to_key)
 def cmp_to_key(tx: SymbolicFrame, mycmp: Var) -> Var:
-    return KeyMakerVar(tx.trace.wrap(ComparedKey, None), [mycmp], {})
+    made = tx.trace.make_tuple([mycmp]), tx.trace.make_dict({})
+    return KeyMakerVar(tx.trace.wrap(ComparedKey, None), *made)

@@ -59,7 +59,7 @@ def as_size(tx: SymbolicFrame, result: Var) -> Var:
     got = result.python_type()
     if not issubclass(got, int) and find_in_mro(got, "__index__") is None:
         tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=got.__name__))
-    if type(result) is not ConstVar and not is_open(result):
+    if got is not int and not is_open(result):
         result = ConstVar(tx.trace.as_index(tx, result))
     if type(result) is ConstVar and result.value > sys.maxsize:
         tx.trace.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")

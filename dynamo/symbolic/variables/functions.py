@@ -179,6 +179,12 @@ class FunctionVar(Var):
             else:
                 trace.guard("DICT_LACKS", own, name)
 
+    def guard_defaults(self, trace: Trace) -> None:
+        """Guards that there are no more defaults than there are."""
+        if self.source is not None and self.real is not None and self.may_change():
+            for name in ("__defaults__", "__kwdefaults__"):
+                trace.guard("ID", AttrSource(self.source, name), getattr(self.real, name))
+
     def _part(self, trace: Trace, value: Any, source: Source) -> Var:
         assert self.source is not None
         if type(value) in VALUE_TYPES and is_settled_place(self.source) and not self.may_change():
@@ -198,10 +204,12 @@ class FunctionVar(Var):
         return self._defaults
 
     def kwdefaults(self, tx: SymbolicFrame) -> dict[str, Var]:
-        """Defaults of keyword-only parameters."""
+        """Defaults of keyword-only parameters; the program may write into their dict."""
         if self._kwdefaults is None:
             assert self.real is not None and self.source is not None
             base = AttrSource(self.source, "__kwdefaults__")
+            if self.real.__kwdefaults__ is not None and self.may_change():
+                return keywords_of(tx, tx.trace.wrap(self.real.__kwdefaults__, base))
             self._kwdefaults = {
                 name: self._part(tx.trace, value, ItemSource(base, name))
                 for name, value in (self.real.__kwdefaults__ or {}).items()
@@ -254,8 +262,6 @@ class FunctionVar(Var):
         return tx.trace.get_function_attr(tx, self, name)
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        if name in FIXED_FUNCTION_PARTS:
-            raise Break("attribute_store_unknown", f"{name} of {self!r}")
         self._write(tx, name, value)
 
     def del_attr(self, tx: SymbolicFrame, name: str) -> None:
@@ -263,6 +269,8 @@ class FunctionVar(Var):
         self._write(tx, name, None)
 
     def _write(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        if name in FIXED_FUNCTION_PARTS:
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
         tx.trace.effects.store_attr(self, name, value, raw=False)
         note_written(self.written, self.renewed, name, value)
 
@@ -303,7 +311,9 @@ class FunctionVar(Var):
         self._write(tx, name, value)
 
 
-FIXED_FUNCTION_PARTS = frozenset({"__code__", "__globals__", "__closure__", "__kwdefaults__"})
+FIXED_FUNCTION_PARTS = frozenset(
+    {"__code__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__"}
+)
 
 
 class MethodVar(Var):
@@ -409,7 +419,8 @@ class BuiltinVar(Var):
 
 
 class PartialVar(Var):
-    """`functools.partial`: function, args and keywords; exact type only.
+    """`functools.partial`: function, a tuple of arguments and a dict of keywords, which the program
+    may change; exact type only.
 
     has_dict: it has attributes of its own, so that a partial of it keeps it whole; attributes:
     those that the trace has given to one that it made.
@@ -418,8 +429,8 @@ class PartialVar(Var):
     def __init__(
         self,
         function: Var,
-        args: list[Var],
-        keywords: dict[str, Var],
+        args: Var,
+        keywords: Var,
         source: Source | None = None,
         has_dict: bool = False,
     ) -> None:
@@ -435,16 +446,14 @@ class PartialVar(Var):
         return functools.partial
 
     def children(self) -> Iterable[Var]:
-        yield self.function
-        yield from self.args
-        yield from self.keywords.values()
-        yield from self.attributes.values()
+        return (self.function, self.args, self.keywords, *self.attributes.values())
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return True
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return self.function.call(tx, [*self.args, *args], {**self.keywords, **kwargs})
+        own = keywords_of(tx, self.keywords)
+        return self.function.call(tx, [*self.args.unpack(tx), *args], {**own, **kwargs})
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name in self.attributes:
@@ -452,9 +461,9 @@ class PartialVar(Var):
         if name == "func":
             return self.function
         if name == "args":
-            return tx.trace.make_tuple(self.args)
+            return self.args
         if name == "keywords":
-            return tx.trace.make_dict(self.keywords)
+            return self.keywords
         if name in ("__name__", "__qualname__", "__wrapped__"):
             tx.trace.raise_exception(
                 AttributeError, f"'functools.partial' object has no attribute '{name}'"
@@ -470,6 +479,17 @@ class PartialVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
+
+
+def keywords_of(tx: SymbolicFrame, mapping: Var) -> dict[str, Var]:
+    """What `f(**mapping)` gives by name."""
+    found: dict[str, Var] = {}
+    for key in mapping.unpack(tx):
+        name = key.as_constant()
+        if not isinstance(name, str):
+            tx.trace.raise_exception(TypeError, "keywords must be strings")
+        found[name] = mapping.get_item(tx, key)
+    return found
 
 
 def inline_stand_in(
@@ -542,13 +562,10 @@ def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing partial: its parts are read (and guarded) from it."""
     assert source is not None
     trace.guard("TYPE", source, functools.partial)
-    arguments, keywords = AttrSource(source, "args"), AttrSource(source, "keywords")
-    trace.guard("LENGTH", arguments, len(value.args))
-    trace.guard("DICT_KEYS", keywords, tuple(value.keywords))
     return PartialVar(
         trace.wrap(value.func, AttrSource(source, "func")),
-        [trace.wrap(v, ItemSource(arguments, i)) for i, v in enumerate(value.args)],
-        {k: trace.wrap(v, ItemSource(keywords, k)) for k, v in value.keywords.items()},
+        trace.wrap(value.args, AttrSource(source, "args")),
+        trace.wrap(value.keywords, AttrSource(source, "keywords")),
         source,
         has_dict=functools.partial(value).func is value,
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import types
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
+import dynamo.base
+from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.wrapping import wraps_if
 
@@ -18,6 +23,13 @@ if TYPE_CHECKING:
 # Modules whose functions and classes are taken as fixed: nobody rebinds `torch.add` between two
 # calls. Their plain values are guarded like any other.
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
+
+
+# Modules of installed packages find there what they import late: the same at each time.
+LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    os.path.dirname(os.path.abspath(dynamo.base.__file__ or "")).removesuffix("base"),
+)
 
 
 class PythonModuleVar(Var):
@@ -58,17 +70,41 @@ class PythonModuleVar(Var):
         written, pending = tx.trace.effects.written_global(attributes, name)
         if written and pending is not None:
             return pending
-        if written or name not in attributes or hasattr(find_in_mro(type(module), name), "__set__"):
+        root = module.__name__.partition(".")[0]
+        kind = find_in_mro(type(module), name)
+        if kind is None and (written or name not in attributes) and root not in FIXED_ROOTS:
+            fallback = self._fallback(tx, name)
+            if fallback is not None:
+                return fallback.call(tx, [ConstVar(name)], {})
+        if written:
+            raise Break("attribute_unknown", f"{name} of {self!r}, which was deleted")
+        if name not in attributes or hasattr(kind, "__set__"):
             return self._computed(tx, name)
         value = attributes[name]
-        root = module.__name__.partition(".")[0]
         if root in FIXED_ROOTS and (callable(value) or isinstance(value, types.ModuleType)):
             return tx.trace.wrap(value, ObjectSource(value, f"{module.__name__}.{name}"))
         assert self.source is not None
         return tx.trace.wrap_named(value, ItemSource(DictSource(self.source), name))
 
+    def _fallback(self, tx: SymbolicFrame, name: str) -> Var | None:
+        """The module's own `__getattr__`, where it has one that Python code defines."""
+        attributes = self._module.__dict__
+        written, pending = tx.trace.effects.written_global(attributes, "__getattr__")
+        own = attributes.get("__getattr__")
+        if not written and (
+            type(own) is not types.FunctionType or own.__code__.co_filename.startswith(LIBRARIES)
+        ):
+            return None
+        if type(self._module) is not types.ModuleType or self.source is None or (
+            written and pending is None
+        ):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        if name not in attributes:
+            tx.trace.guard("DICT_LACKS", DictSource(self.source), name)
+        return self.get_attr(tx, "__getattr__")
+
     def _computed(self, tx: SymbolicFrame, name: str) -> Var:
-        """`__class__` and the like, and what a module-level `__getattr__` gives."""
+        """`__class__` and the like, and what a library's `__getattr__` gives."""
         try:
             value = getattr(self._module, name)
         except AttributeError as error:
