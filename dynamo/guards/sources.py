@@ -255,7 +255,9 @@ class DictSource(Source):
         return f"{self.base.text()}.__dict__"
 
     def fetch(self, scope: Scope) -> Any:
-        return self.base.fetch(scope).__dict__
+        value = self.base.fetch(scope)
+        find = type if issubclass(type(value), type) else object  # not what a class defines itself
+        return find.__getattribute__(value, "__dict__")
 
 
 @hashed_once

@@ -131,3 +131,25 @@ def test_nothing_else_is_looked_up(f: Any, kind: type) -> None:
         SEEN.clear()
         compiled(value, x)
         assert expected == SEEN
+
+
+def test_why_a_call_is_compiled_again_is_found_without_lookups() -> None:
+    def f(value: Any, x: Any) -> Any:
+        return value.v + x
+
+    compiled, x = dynamo.compile(f, backend="eager"), torch.ones(2)
+    for v in (1, "no", 2, 3):
+        value = Notes()
+        value.v = v  # type: ignore[assignment]
+        SEEN.clear()
+        try:
+            f(value, x)
+        except TypeError:
+            pass
+        expected = SEEN[:]
+        SEEN.clear()
+        try:
+            compiled(value, x)
+        except TypeError:
+            pass
+        assert expected == SEEN

@@ -579,6 +579,18 @@ for fn in (lambda: E(5), lambda: E['Q'], lambda: E.Q, lambda: E.A < E.B, lambda:
     try: out.append(fn())
     except Exception as e: out.append((type(e).__name__, str(e)))
 return x + I.B, out
+# reflected comparisons of one class, inside of a try
+class L:
+    def __init__(self, v): self.v = v
+    def __lt__(self, o): LOG.append((self.v, o.v)); return self.v < o.v
+class G:
+    def __ge__(self, o): return 'ge'
+---
+a, b = L(1), L(2)
+try:
+    return a > b, b > a, max([a, b]).v, G() <= G(), x + 1
+except TypeError as e:
+    return str(e)
 # functional enum
 ---
 E = enum.Enum('E', 'A B'); F = enum.Enum('E', {'A': 3})

@@ -132,6 +132,34 @@ def test_hooks_registered_inside(f: Callable[..., Any], hooked: bool) -> None:
     assert counter.frame_count <= 8, "compiled again at each call"
 
 
+class Breaking(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        dynamo.graph_break()
+        return y
+
+
+def breaking(module: Any, *args: Any) -> Any:
+    dynamo.graph_break()
+    return args[-1] * 2 if len(args) > 1 else (args[0][0] * 3,)
+
+
+@pytest.mark.parametrize("hook", [breaking, lambda module, *args: None])
+def test_a_hook_around_a_break(hook: Any) -> None:
+    def f(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        before, behind = m.register_forward_pre_hook(hook), m.register_forward_hook(hook)
+        y = m(x)
+        behind.remove()
+        before.remove()
+        with m.register_forward_hook(lambda module, args, out: out * 5):
+            return y, m(x)
+
+    m = Breaking()
+    compiled = dynamo.compile(f, backend="eager")
+    for _call in range(2):
+        torch.testing.assert_close(compiled(m, torch.ones(2)), f(m, torch.ones(2)))
+
+
 def test_a_hook_that_raises() -> None:
     def f(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         def refuse(module: nn.Module, args: Any, out: torch.Tensor) -> None:

@@ -392,10 +392,10 @@ def comparison(name: str) -> Callable[..., Var]:
             return tx.trace.constant(
                 tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
         if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
-            plain = getattr(object, f"__{name}__")
-            custom = [v for v in (a, b) if isinstance(v, ObjectVar)
-                      and tx.trace.attributes.find_special(v.python_type(), f"__{name}__")
-                      is not plain]
+            asked = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
+            custom = [v for v, special in asked if isinstance(v, ObjectVar)
+                      and tx.trace.attributes.find_special(v.python_type(), special)
+                      is not getattr(object, special)]
             if name == "ne" and custom and all(
                 find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
             ):

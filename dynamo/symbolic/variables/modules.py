@@ -126,7 +126,8 @@ class ModuleVar(ObjectVar):
         tx.trace.attributes.guard_search(cls, "__call__", MODULE)
         registered = tx.trace.effects.registered(self)
         if registered:
-            return self.call_with(tx, registered, args, kwargs)
+            with tx.using_results():  # hooks get what `forward` returns
+                return self.call_with(tx, registered, args, kwargs)
         return self.call_hooked(tx, args, kwargs)
 
     def call_with(
