@@ -72,7 +72,7 @@ def make_function(
 
     def call(*args: Any) -> Any:
         with torch.no_grad():
-            results = list(forward(*args))
+            results = forward_alone(forward, args, range(count))
         shown = results[:count]
         for half, function in zip(partition.backwards, functions, strict=True):
             for at, value in zip(half.outputs, function(lambda *_: results, args), strict=True):
@@ -123,7 +123,7 @@ def _make_node(
     class CompiledFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, forward: Callable[..., Any], references: Any, *args: Any) -> Any:
-            results = tuple(forward(*args))
+            results = forward_alone(forward, args, shown)
             ctx.set_materialize_grads(False)
             saved = saved_outputs(results)
             if foreign:
@@ -196,6 +196,29 @@ def _make_node(
         return results[:count] if marks else results
 
     return call
+
+
+def forward_alone(
+    forward: Callable[..., Any], args: tuple[Any, ...], shown: Sequence[int]
+) -> list[Any]:
+    """The results of forward, of which those at `shown` are no views: a kernel of ATen's that ends
+    in a view gives one, into which autograd would let nobody write."""
+    results = list(forward(*args))
+    for at in shown:
+        value = results[at]
+        if isinstance(value, torch.Tensor) and value._is_view():
+            results[at] = _as_no_view(value, [*results[:at], *results[at + 1 :]])
+    return results
+
+
+def _as_no_view(value: torch.Tensor, others: list[Any]) -> torch.Tensor:
+    """The same memory; a copy where another result lies there, which backward may need as it is."""
+    storage = value.untyped_storage()._cdata
+    tensors = [other for other in others if isinstance(other, torch.Tensor)]
+    if all(other.untyped_storage()._cdata != storage for other in tensors):
+        return value.data
+    copy = value.clone()
+    return copy if copy.stride() == value.stride() else value
 
 
 def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
