@@ -202,3 +202,31 @@ def test_a_caught_error_knows_the_name() -> None:
 
     dynamo.reset()
     assert dynamo.compile(f, backend="eager", fullgraph=True)(torch.ones(2))[0] == f(torch.ones(2))[0]
+
+
+def test_a_cell_that_is_emptied_between_two_calls() -> None:
+    def make() -> tuple[Callable[..., Any], ...]:
+        held: Any = 1
+
+        def read() -> Any:
+            return held
+
+        def empty() -> None:
+            nonlocal held
+            del held
+
+        def fill(value: Any) -> None:
+            nonlocal held
+            held = value
+
+        return read, empty, fill
+
+    read, empty, fill = make()
+    compiled = dynamo.compile(read, backend="eager")
+    for value in (6, torch.ones(1), 7):
+        fill(value)
+        assert compiled() is value
+        empty()
+        for _ in range(2):
+            with pytest.raises(NameError, match="free variable 'held'"):
+                compiled()

@@ -52,7 +52,9 @@ class CellVar(Var):
             except ValueError:
                 trace.guard("CELL_EMPTY", self.source, None)
             else:
-                self._contents = trace.wrap_or_pass_on(value, CellContentsSource(self.source))
+                place = CellContentsSource(self.source)
+                trace.guard("PRESENT", place)
+                self._contents = trace.wrap_or_pass_on(value, place)
         return self._contents
 
     def load(self, tx: SymbolicFrame, name: str = "", free: bool = False) -> Var:
