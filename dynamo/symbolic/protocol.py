@@ -188,6 +188,8 @@ class ObjectProtocol:
 
     def unpack_sized(self, tx: SymbolicFrame, var: Var) -> list[Var]:
         """All items, as `list(var)` reads them, which asks an object how many there are first."""
+        if isinstance(var, ClassVar) and var.tells_length():
+            raise Break("iteration_unknown", repr(var))
         if not isinstance(var, ObjectVar):
             return var.unpack(tx)
         iterator = var.iterate(tx)

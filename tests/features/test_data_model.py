@@ -591,6 +591,22 @@ try:
     return a > b, b > a, max([a, b]).v, G() <= G(), x + 1
 except TypeError as e:
     return str(e)
+# length and truth that a metaclass tells
+class M(type):
+    def __len__(cls): LOG.append('len'); return cls.n
+    def __iter__(cls): return iter([1, 2])
+class N(M):
+    def __bool__(cls): return cls.b
+class A(metaclass=M): n = True
+class B(metaclass=N): n, b = 4, 3
+class C(metaclass=N): n, b = -1, False
+---
+out = []
+for fn in (lambda: len(A), lambda: list(A), lambda: tuple(A), lambda: 'y' if A else 'n', lambda: [*B],
+           lambda: list(B), lambda: 'y' if B else 'n', lambda: len(C), lambda: 'y' if C else 'n', lambda: list(C)):
+    try: out.append(fn())
+    except Exception as e: out.append((type(e).__name__, str(e)))
+return out, [type(v) for v in out], x + 1
 # functional enum
 ---
 E = enum.Enum('E', 'A B'); F = enum.Enum('E', {'A': 3})

@@ -13,6 +13,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.lookup import find_owner
 from dynamo.symbolic.variables.wrapping import wraps_if
 
@@ -60,7 +61,7 @@ class ClassVar(Var):
         for name in ("__bool__", "__len__"):
             found = self.by_metaclass(tx, name)
             if found is not None:
-                return found.truth(tx)
+                return as_demanded(tx, name, type(self.cls), found).truth(tx)
         return bool(self.cls)
 
     def as_fake(self) -> Any:
@@ -113,8 +114,13 @@ class ClassVar(Var):
             return tx.trace.constant(len(self.cls))
         found = self.by_metaclass(tx, "__len__")
         if found is not None:
-            return found
+            return as_demanded(tx, "__len__", type(self.cls), found)
         raise Break("length_unknown", repr(self))
+
+    def tells_length(self) -> bool:
+        """True where `list(cls)` asks code of the metaclass how many there are."""
+        return not issubclass(self.cls, enum.Enum) and any(
+            find_owner(type(self.cls), name) for name in ("__len__", "__length_hint__"))
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if issubclass(self.cls, enum.Enum) and item.is_constant():
