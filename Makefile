@@ -1,10 +1,11 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 picks another interpreter.
+# `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
 
-.PHONY: setup test demo lint bench
+.PHONY: setup test demo lint bench libraries
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -23,6 +24,13 @@ $(VENV)/.built: $(VENV)/.deps $(SOURCES)
 
 test: setup
 	$(PY) -m pytest -q
+
+.libraries/.installed: tests/libraries/requirements.txt | $(VENV)/.deps
+	$(PY) -m pip install -q --no-deps --upgrade --target .libraries -r $<
+	@touch $@
+
+libraries: setup .libraries/.installed
+	PYTHONPATH=.libraries $(PY) -m pytest -q -m libraries tests/libraries
 
 demo: setup
 	$(PY) -m examples.demo
