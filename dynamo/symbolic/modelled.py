@@ -38,6 +38,7 @@ from dynamo.symbolic.rules import (
     parameters,
     patterns,
     picking,
+    placing,
     python_random,
     python_sources,
     random_state,
@@ -94,9 +95,10 @@ PARTS = (
     exception_rules, exceptions, folding, foreach, foreign, functions, generator_rules, generators,
     handles, hooks, identity, inference, iterators, lists, loops, methods, modes, modules,
     number_tensors, objects, open_texts, operators, optimizer_steps, optimizers, parameters,
-    patterns, picking, python_modules, python_random, python_sources, random_state, seeded_random,
-    standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors, texts,
-    torch_functions, transforms, unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    patterns, picking, placing, python_modules, python_random, python_sources, random_state,
+    seeded_random, standard_library, standin_groups, standin_iterators, standins, table, tensor,
+    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
+    warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -1,0 +1,104 @@
+"""`x[i] = v` where tensors without dimensions stand among the indices: eager reads the numbers and
+writes into a view of `x`.
+
+The graph writes at an index of one element instead, without reading. Where the program would catch
+the error of a number out of range, the graph breaks. So it does for tensors from outside: backends
+copy them as a whole to write one row, which is dearer than the break.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.rules.failing import catches
+from dynamo.symbolic.rules.picking import is_number
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import SliceVar, TupleVar
+from dynamo.symbolic.variables.numbers import SymbolicNumber
+from dynamo.symbolic.variables.tensor import TensorVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+NONE = ConstVar(None)
+
+
+@rule(torch.Tensor.__setitem__, TensorVar, (TensorVar, TupleVar))
+def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None:
+    items = key.items if isinstance(key, TupleVar) else [key]
+    if not can_place(tx, var, items) or any(map(catches, tx.trace.frames)):
+        return None
+    target, places = without_numbers(tx, var, items)
+    if places != list(range(len(places))):
+        front = tuple(range(len(places)))
+        target = tx.trace.call(tx, torch.movedim, target, tx.trace.constant(tuple(places)),
+                               tx.trace.constant(front))
+    if isinstance(value, TensorVar):
+        if not fits(value.fake, target.as_fake(), len(places)):
+            return None
+        if storage_of(value.fake) == storage_of(var.fake):  # eager copies item by item
+            return None
+        value = tx.trace.call(tx, torch.Tensor.to, value, ConstVar(var.fake.dtype))
+    elif not isinstance(value, ConstVar | SymbolicNumber) or (
+        value.python_type() not in (bool, int, float)
+    ):
+        return None
+    numbers = [item for item in items if isinstance(item, TensorVar)]
+    rows = [tx.trace.call(tx, torch.Tensor.reshape, item, ConstVar(1)) for item in numbers]
+    put_in_graph(tx, torch.Tensor.__setitem__, [target, TupleVar(rows), value], {})
+    return NONE
+
+
+def can_place(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> bool:
+    """True where the keys are numbers and slices, and the tensor can be written to."""
+    fake, numbers = var.fake, [item for item in items if isinstance(item, TensorVar)]
+    if not numbers or not all(map(is_number, numbers)) or len(items) > fake.dim():
+        return False
+    if any(item.python_type() not in (int, slice) for item in items if item not in numbers):
+        return False
+    if in_transform() or (fake.requires_grad and fake.is_leaf and torch.is_grad_enabled()):
+        return False
+    if any(stride == 0 for stride in fake.stride()):  # eager refuses to write there
+        return False
+    given = {storage_of(item.fake) for item in (var, *tx.trace.tensor_inputs) if item.source}
+    if storage_of(fake) in given:
+        return False
+    return all(item.fake.device == fake.device and tx.trace.world.constant_of(item.fake) is None
+               for item in numbers)
+
+
+def fits(value: Any, target: Any, count: int) -> bool:
+    """True for a value that is converted and spread without a warning or an error.
+
+    count: how many of the target's first dimensions the numbers are for.
+    """
+    is_known = value.device == target.device and value.layout == target.layout == torch.strided
+    if not is_known or value.dtype.is_complex != target.dtype.is_complex:
+        return False
+    wanted = target.shape[count:]
+    return value.dim() <= len(wanted) and all(
+        mine in (1, other)
+        for mine, other in zip(reversed(value.shape), reversed(wanted), strict=False))
+
+
+def without_numbers(
+    tx: SymbolicFrame, var: TensorVar, items: list[Var]
+) -> tuple[Var, list[int]]:
+    """What the other keys leave, and which of its dimensions the numbers are for."""
+    made: Var = var
+    places: list[int] = []
+    axis = 0
+    for item in items:
+        if isinstance(item, TensorVar):
+            places.append(axis)
+        else:
+            before = [SliceVar(NONE, NONE, NONE) for _ in range(axis)]
+            made = tx.trace.call(tx, torch.Tensor.__getitem__, made, TupleVar([*before, item]))
+        axis += item.python_type() is not int
+    return made, places
