@@ -65,6 +65,12 @@ INDICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "number, slice": lambda x, i: x[i, 1:],
     "number, slice, int": lambda x, i: x[i, ::2, 1],
     "three": lambda x, i: x[i, 0, i],
+    "slice, number": lambda x, i: x[:, i],
+    "slices, number": lambda x, i: x[1:, ::2, i],
+    "slice, number, slice": lambda x, i: x[:, i, 1:],
+    "number, slice, number": lambda x, i: x[i, :, i],
+    "slice, number, int": lambda x, i: x[1:, i, -1],
+    "of turned": lambda x, i: x.transpose(0, 2)[:, i],
 }
 
 
@@ -171,6 +177,29 @@ def of_turned(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
     return row * 2, row.stride()
 
 
+def of_column(x: Tensor, i: Tensor) -> tuple[Tensor, Any, Any, Tensor]:
+    column = x[:, i]
+    return column * 2, column.stride(), column.is_contiguous(), column.reshape(5, 1) + x
+
+
+def write_column(x: Tensor, i: Tensor) -> Tensor:
+    column = x[:, i]
+    column.add_(1)
+    return x * 2
+
+
+def write_base_of_column(x: Tensor, i: Tensor) -> Tensor:
+    made = x + 1
+    column = made[:, i]
+    made.mul_(2)
+    return column * 2
+
+
+def give_column(x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+    column = x[:, i]
+    return column, column * 2
+
+
 def ask_offset(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
     row = x[i]
     return row * 2, row.storage_offset()
@@ -184,7 +213,7 @@ def ask_view(x: Tensor, i: Tensor) -> tuple[Tensor, Any]:
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [
     write_base, write_made_base, write_row, write_view_of_row, give_row, give_view_of_row, over_a_break, row_by_row,
-    of_turned, ask_offset, ask_view,
+    of_turned, of_column, write_column, write_base_of_column, give_column, ask_offset, ask_view,
 ])
 def test_where_the_view_can_be_told(function: Any, backend: str) -> None:
     both(function, lambda: (table(), TWO), backend)

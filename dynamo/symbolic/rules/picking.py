@@ -20,12 +20,16 @@ from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.lists import ListVar, SliceVar, TupleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+
+
+NONE = ConstVar(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,60 @@ def pick_by_several(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Var |
     if not tensors or len(items) > var.fake.dim() or in_transform():
         return None
     first, rest = items[:tensors[-1] + 1], items[tensors[-1] + 1:]
-    if not all(is_number(item) or item.python_type() is int for item in first):
+    if not all(is_number(item) or item.python_type() in (int, slice) for item in items):
         return None
-    if not all(item.python_type() in (int, slice) for item in rest):
-        return None
+    if any(item.python_type() is slice for item in first):
+        return pick_behind_slices(tx, var, items)
     for key in [*first, *([TupleVar(rest)] if rest else ())]:
         made = tx.trace.call(tx, torch.Tensor.__getitem__, var, key)
         assert isinstance(made, TensorVar)
         var = made
     return var
+
+
+def pick_behind_slices(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> Var | None:
+    """`x[:, i]`: the copy has the strides of eager's view, for what is computed of it has its order
+    in memory from them."""
+    trace, fake = tx.trace, var.fake
+    numbers: list[Var] = [item for item in items if isinstance(item, TensorVar)]
+    for item in numbers:
+        known = trace.world.constant_of(item.as_fake()) is not None
+        if known or item.as_fake().device != fake.device:
+            return None
+    if not all(type(size) is int and size for size in (*fake.shape, *fake.stride())):
+        return None
+    target = with_numbers_first(tx, var, items)
+    moved, count = target.as_fake(), len(numbers)
+    copy = put_in_graph(tx, torch.ops.aten.index.Tensor, [target, ListVar(numbers)], {})
+    strides = moved.stride()[count:]
+    if copy.as_fake().stride() != strides:
+        kind: dict[str, Var] = {"dtype": ConstVar(fake.dtype), "device": ConstVar(fake.device)}
+        sizes = [trace.constant(tuple(part)) for part in (moved.shape[count:], strides)]
+        spread = put_in_graph(tx, torch.empty_strided, sizes, kind)
+        put_in_graph(tx, torch.Tensor.copy_, [spread, copy], {})
+        copy = spread
+    assert isinstance(copy, TensorVar)
+    trace.picks.append(Pick(
+        trace.graph.mark(), storage_of(copy.fake), storage_of(fake), tx.step_at_start, repr(var)))
+    return copy
+
+
+def with_numbers_first(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> Var:
+    """What ints and slices among the keys leave; its first dimensions are those of the numbers."""
+    made: Var = var
+    places: list[int] = []
+    axis = 0
+    for item in items:
+        if isinstance(item, TensorVar):
+            places.append(axis)
+        else:
+            before = [SliceVar(NONE, NONE, NONE) for _ in range(axis)]
+            made = tx.trace.call(tx, torch.Tensor.__getitem__, made, TupleVar([*before, item]))
+        axis += item.python_type() is not int
+    if places == list(range(len(places))):
+        return made
+    front = tx.trace.constant(tuple(range(len(places))))
+    return tx.trace.call(tx, torch.movedim, made, tx.trace.constant(tuple(places)), front)
 
 
 @rule([torch.Tensor.storage_offset, torch.Tensor._is_view, torch.Tensor.is_inference,

@@ -14,12 +14,12 @@ import torch
 
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules.failing import catches
-from dynamo.symbolic.rules.picking import is_number
+from dynamo.symbolic.rules.picking import is_number, with_numbers_first
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import SliceVar, TupleVar
+from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -34,13 +34,10 @@ def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None
     items = key.items if isinstance(key, TupleVar) else [key]
     if not can_place(tx, var, items) or any(map(catches, tx.trace.frames)):
         return None
-    target, places = without_numbers(tx, var, items)
-    if places != list(range(len(places))):
-        front = tuple(range(len(places)))
-        target = tx.trace.call(tx, torch.movedim, target, tx.trace.constant(tuple(places)),
-                               tx.trace.constant(front))
+    numbers = [item for item in items if isinstance(item, TensorVar)]
+    target = with_numbers_first(tx, var, items)
     if isinstance(value, TensorVar):
-        if not fits(value.fake, target.as_fake(), len(places)):
+        if not fits(value.fake, target.as_fake(), len(numbers)):
             return None
         if storage_of(value.fake) == storage_of(var.fake):  # eager copies item by item
             return None
@@ -49,7 +46,6 @@ def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None
         value.python_type() not in (bool, int, float)
     ):
         return None
-    numbers = [item for item in items if isinstance(item, TensorVar)]
     rows = [tx.trace.call(tx, torch.Tensor.reshape, item, ConstVar(1)) for item in numbers]
     put_in_graph(tx, torch.Tensor.__setitem__, [target, TupleVar(rows), value], {})
     return NONE
@@ -85,20 +81,3 @@ def fits(value: Any, target: Any, count: int) -> bool:
     return value.dim() <= len(wanted) and all(
         mine in (1, other)
         for mine, other in zip(reversed(value.shape), reversed(wanted), strict=False))
-
-
-def without_numbers(
-    tx: SymbolicFrame, var: TensorVar, items: list[Var]
-) -> tuple[Var, list[int]]:
-    """What the other keys leave, and which of its dimensions the numbers are for."""
-    made: Var = var
-    places: list[int] = []
-    axis = 0
-    for item in items:
-        if isinstance(item, TensorVar):
-            places.append(axis)
-        else:
-            before = [SliceVar(NONE, NONE, NONE) for _ in range(axis)]
-            made = tx.trace.call(tx, torch.Tensor.__getitem__, made, TupleVar([*before, item]))
-        axis += item.python_type() is not int
-    return made, places
