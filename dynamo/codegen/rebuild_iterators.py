@@ -11,6 +11,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.variables import dict_iterators, generators, iterators
+from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
@@ -48,6 +49,18 @@ def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) ->
         is_list = var.kind is type(reversed([]))
         rebuilder.call_const(reversed, ListVar() if is_list else TupleVar())
         return
+    rebuilder.call_const(reverse_from, var.sequence, var.position)
+
+
+@rebuilds(iterators.ReverseIndexIteratorVar)
+def reverse_index_iterator(
+    rebuilder: Rebuilder, var: iterators.ReverseIndexIteratorVar
+) -> None:
+    if var.position < 0:
+        rebuilder.call_const(reversed, TupleVar())
+        return
+    if not is_settled(var.sequence.python_type()):  # its length would be asked again
+        raise Break("rebuild_unknown", repr(var))
     rebuilder.call_const(reverse_from, var.sequence, var.position)
 
 

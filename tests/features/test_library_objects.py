@@ -292,6 +292,16 @@ s = slice(0, 2); return x[s] * 2 + 1, s.indices(5), s.stop
 return x * 2 + 1, sorted({"b": 1, "a": 2}.items(), key=lambda p: p[1], reverse=True), min([3, 1], default=0), max([], default=None), any([0, 1]), all([]), sum([[1], [2]], []), divmod(7, 2), round(2.567, 1), abs(-2), pow(2, 3, 5), list(enumerate("a", 1)), list(map(lambda a, b: a + b, [1], [2])), list(filter(None, [0, 1]))
 # idx col
 i = torch.tensor(1); return x[:, i] * 2 + 1
+# idx arg
+i = x.argmax() % 2; return x[i] * 2, x[:, i] + 1, x[i, i] * 3
+# idx set
+y = x.clone(); i = (x.sum() * 0).long(); y[i] = 5.0; return y + 1
+# idx set tensor
+y = x.clone(); i = (x.sum() * 0).long(); y[i] = x[1]; return y + 1
+# idx set pair
+y = x.clone(); i = (x.sum() * 0).long(); y[i, i] = 5.0; y[0, i] = 7; y[i, 0] = 9; return y + 1
+# idx set col
+y = x.clone(); i = (x.sum() * 0).long(); y[:, i] = 5.0; return y + 1
 ''')
 
 # The codes of the breaks behind the name.
@@ -340,16 +350,6 @@ q = queue.Queue(); q.put(1); return x * q.get() + 1
 C = types.new_class("C", (), {}, lambda ns: ns.update(a=2)); return x * C.a + 1
 # set ops: set_order
 s = {1, 2} | {3}; return x * len(s) + 1, s - {1}, s ^ {1}, s <= {1, 2, 3, 4}, frozenset(s), s.isdisjoint({9}), {1}.union([2], [3])
-# idx arg: item
-i = x.argmax() % 2; return x[i] * 2, x[:, i] + 1, x[i, i] * 3
-# idx set: item
-y = x.clone(); i = (x.sum() * 0).long(); y[i] = 5.0; return y + 1
-# idx set tensor: item
-y = x.clone(); i = (x.sum() * 0).long(); y[i] = x[1]; return y + 1
-# idx set pair: item
-y = x.clone(); i = (x.sum() * 0).long(); y[i, i] = 5.0; y[0, i] = 7; y[i, 0] = 9; return y + 1
-# idx set col: item
-y = x.clone(); i = (x.sum() * 0).long(); y[:, i] = 5.0; return y + 1
 # idx iadd: item
 y = x.clone(); i = (x.sum() * 0).long(); y[i] += 1; return y + 1
 # idx ellipsis: item

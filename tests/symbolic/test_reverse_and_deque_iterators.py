@@ -226,3 +226,71 @@ def test_the_sum_of_floats_that_change_is_pythons() -> None:
     for k in range(1, 20):
         values = [0.1 * k, 0.2, 0.3 * k, 1e16, 0.1, -1e16]
         assert compiled(torch.ones(2), values)[1] == sum(values)
+
+
+LAYERS = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3)])
+
+
+class Sized:
+    def __init__(self, items, length=None):
+        self.items, self.length, self.asked = items, length, []
+
+    def __len__(self):
+        return len(self.items) if self.length is None else self.length
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        return self.items[index]
+
+
+def all_layers(x):
+    for layer in reversed(LAYERS):
+        x = layer(x)
+    return x
+
+
+def layers_of_a_sequence(x):
+    for _, layer in zip(range(2), reversed(torch.nn.Sequential(*LAYERS)), strict=False):
+        x = layer(x)
+    return x
+
+
+def items_of_an_object(x):
+    sized, short = Sized([1, 2, 3]), Sized([1, 2], 5)
+    found = reversed(sized)
+    return x + 1, next(found), list(found), list(found), sized.asked, list(reversed(short)), short.asked
+
+
+@pytest.mark.parametrize("function", [all_layers, layers_of_a_sequence, items_of_an_object])
+def test_objects_with_a_length_backwards(function):
+    compiled = dynamo.compile(function, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert repr(compiled(torch.ones(3))) == repr(function(torch.ones(3)))
+
+
+def layers_over_breaks(x):
+    for layer in reversed(LAYERS):
+        x = layer(x)
+        dynamo.graph_break()
+    return x
+
+
+def items_over_a_break(x):
+    sized = Sized([1, 2, 3])
+    found = reversed(sized)
+    next(found)
+    dynamo.graph_break()
+    return x + 1, list(found), sized.asked
+
+
+def layers_given_away(x):
+    found = reversed(LAYERS)
+    next(found)
+    return x + 1, type(found), [type(layer) for layer in found], found.__length_hint__()
+
+
+@pytest.mark.parametrize("function", [layers_over_breaks, items_over_a_break, layers_given_away])
+def test_objects_with_a_length_backwards_over_breaks(function):
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        assert repr(compiled(torch.ones(3))) == repr(function(torch.ones(3)))

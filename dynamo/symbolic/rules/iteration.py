@@ -22,6 +22,7 @@ from dynamo.symbolic.variables.iterators import (
     FilterVar,
     MapVar,
     RangeIteratorVar,
+    ReverseIndexIteratorVar,
     ReverseIteratorVar,
     ZipVar,
 )
@@ -113,9 +114,11 @@ def reversed_(tx: SymbolicFrame, items: Var) -> Var:
     if isinstance(items, ConstVar):
         return ReverseIteratorVar(TupleVar(items.unpack(tx)))
     if isinstance(items, ObjectVar):
-        for name in ("__reversed__",):
-            if find_in_mro(items.python_type(), name) is not None:
-                return items.call_special(tx, name)
+        cls = items.python_type()
+        if find_in_mro(cls, "__reversed__") is not None:
+            return items.call_special(tx, "__reversed__")
+        if not items.has_special(tx, "__reversed__") and find_in_mro(cls, "__len__") is not None:
+            return ReverseIndexIteratorVar(items, items.length(tx).as_constant())
     raise Break("iteration_unknown", f"reversed({items!r})")
 
 

@@ -219,6 +219,36 @@ class IndexIteratorVar(IteratorVar):
         return item
 
 
+class ReverseIndexIteratorVar(IteratorVar):
+    """`reversed(x)` of an object with `__len__` and `__getitem__`.
+
+    position: index of the next item; -1 once exhausted.
+    """
+
+    kind = reversed
+
+    def __init__(self, sequence: Var, length: int) -> None:
+        super().__init__()
+        self.sequence, self.position = sequence, length - 1
+
+    def children(self) -> Iterable[Var]:
+        return (self.sequence,)
+
+    def next_item(self, tx: SymbolicFrame) -> Var:
+        if self.position < 0:
+            return self.stop(tx)
+        try:
+            item = self.sequence.get_item(tx, ConstVar(self.position))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), IndexError | StopIteration):
+                raise
+            self.position = -1
+            return self.stop(tx)
+        tx.trace.effects.tick()
+        self.position -= 1
+        return item
+
+
 class CallIteratorVar(IteratorVar):
     """`iter(callable, sentinel)`."""
 
