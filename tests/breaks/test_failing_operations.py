@@ -379,3 +379,20 @@ def test_what_operators_say_of_themselves() -> None:
     assert not draws(aten.add.Tensor, (x, x), {})
     attention = aten._scaled_dot_product_flash_attention.default
     assert draws(attention, (x, x, x, 0.5), {}) and not draws(attention, (x, x, x), {})
+
+
+@pytest.mark.parametrize("action", (torch.min, torch.max, lambda x: x.max(0), lambda x: x.min(0)))
+def test_extremes_of_nothing(action: Any) -> None:
+    def f(x: Any) -> Any:
+        action(x)
+        return x + 1
+
+    for backend in ("eager", "inductor"):
+        dynamo.reset()
+        compiled = dynamo.compile(f, backend=backend)
+        errors = []
+        for g in (f, compiled):
+            with pytest.raises((RuntimeError, IndexError)) as raised:
+                g(torch.ones(0))
+            errors.append((raised.type, str(raised.value)))
+        assert errors[0] == errors[1]
