@@ -188,31 +188,31 @@ class ObjectProtocol:
 
     def unpack_sized(self, tx: SymbolicFrame, var: Var) -> list[Var]:
         """All items, as `list(var)` reads them, which asks an object how many there are first."""
-        if isinstance(var, ClassVar) and var.tells_length():
-            raise Break("iteration_unknown", repr(var))
-        if not isinstance(var, ObjectVar):
+        if not isinstance(var, ObjectVar) and not (
+            isinstance(var, ClassVar) and var.tells_length()
+        ):
             return var.unpack(tx)
         iterator = var.iterate(tx)
         self.length_hint(tx, var, ConstVar(8))
         return iterator.remaining_items(tx)
 
-    def length_hint(self, tx: SymbolicFrame, var: ObjectVar, default: Var) -> Var:
+    def length_hint(self, tx: SymbolicFrame, var: Var, default: Var) -> Var:
         """`operator.length_hint(var, default)` of what methods of the program say."""
+        cls = var.python_type()
         for name in ("__len__", "__length_hint__"):
-            if not isinstance(find_in_mro(var.python_type(), name), types.FunctionType):
+            if not isinstance(find_in_mro(cls, name), types.FunctionType):
                 continue
-            method = var.special(tx, name)
-            assert method is not None
+            method = self.attributes.bind(tx, var, cls, name)
             try:
                 result = tx.call(method, [], {})
                 if name == "__len__":
-                    return as_demanded(tx, name, var.cls, result)
+                    return as_demanded(tx, name, cls, result)
             except ObservedException as error:
                 if not issubclass(error.value.python_type(), TypeError):
                     raise
                 continue
             if not (result.is_constant() and result.as_constant() is NotImplemented):
-                return as_demanded(tx, name, var.cls, result)
+                return as_demanded(tx, name, cls, result)
         return default
 
     def iterate_range(self, value: range) -> Var:
@@ -412,8 +412,8 @@ class ObjectProtocol:
             return ConstVar(var.globals.get("__name__"))
         if name == "__code__":
             return ConstVar(var.code)
-        if name == "__defaults__" and not var.defaults(tx):
-            return ConstVar(None)
+        if name == "__defaults__":
+            return var.defaults_tuple(tx) if var.defaults(tx) else ConstVar(None)
         if name == "__doc__":
             consts = var.code.co_consts
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)

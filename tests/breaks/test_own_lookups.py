@@ -109,7 +109,7 @@ def enters(value: Any, x: Any) -> Any:
 
 def uses_the_class(value: Any, x: Any) -> Any:
     kind = type(value)
-    return kind.v, kind is Plain, {kind: x}, [value]
+    return isinstance(value, Plain), kind.v, hasattr(value, "w"), kind is Plain, {kind: x}, [value]
 
 
 def adds(value: Any, x: Any) -> Any:

@@ -4,6 +4,7 @@ formatting, generators that are closed, generic functions, and code that is bein
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -299,3 +300,19 @@ def test_code_that_is_monitored() -> None:
         monitoring.set_events(4, 0)
         monitoring.free_tool_id(4)
     assert seen
+
+
+def test_each_inverted_bool_warns_as_in_python() -> None:
+    def f(x: Any, flag: bool) -> Any:
+        return ~flag, x + 1
+
+    def heard(g: Any) -> list[str]:
+        found = []
+        for flag in (True, True, False):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                g(torch.ones(2), flag)
+            found.append([warning.category.__name__ for warning in caught])
+        return found
+
+    assert heard(dynamo.compile(f, backend="eager")) == heard(f)

@@ -88,6 +88,8 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
 def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
     """What `var.__class__` gives, which a class may compute."""
     if not isinstance(var, ObjectVar):
+        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+            raise Break("attribute_unknown", f"__class__ of {var!r}")
         return cls
     told = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))
     return told.cls if isinstance(told, ClassVar) else cls

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -440,9 +441,16 @@ def comparison(name: str) -> Callable[..., Var]:
     return handle
 
 
+INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
+
+
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
     def handle(tx: SymbolicFrame, a: Var) -> Var:
         a = value_unless(a, f"__{name}__")
+        if real is operator.invert and INVERT_WARNS and (
+            not isinstance(a, TensorVar) and a.python_type() is bool
+        ):
+            raise Break("operator_unknown", f"~ of {a!r}, which warns each time")
         number = numbers.unary(tx.trace, name, a) or unknown.unary(tx.trace, name, a)
         if number is not None:
             return number

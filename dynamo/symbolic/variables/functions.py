@@ -81,6 +81,7 @@ class FunctionVar(Var):
         self._trace = trace
         self.written: dict[str, Var | None] = {}
         self.renewed: set[str] = set()  # names that were deleted and set again
+        self.asked_defaults: Var | None = None  # of one made in the trace, once they are asked for
         if real is not None:
             self.code: types.CodeType = real.__code__
             self.globals: dict[str, Any] = real.__globals__
@@ -109,7 +110,10 @@ class FunctionVar(Var):
 
     def children(self) -> Iterable[Var]:
         if self.real is None:
-            yield from self._defaults or ()
+            if self.asked_defaults is not None:
+                yield self.asked_defaults
+            else:
+                yield from self._defaults or ()
             yield from (self._kwdefaults or {}).values()
             yield from self._closure or ()
             if self.annotations is not None:
@@ -202,6 +206,12 @@ class FunctionVar(Var):
                 for index, value in enumerate(values)
             ]
         return self._defaults
+
+    def defaults_tuple(self, tx: SymbolicFrame) -> Var:
+        """`__defaults__` of a function that the trace has made: one object."""
+        if self.asked_defaults is None:
+            self.asked_defaults = tx.trace.make_tuple(self.defaults(tx))
+        return self.asked_defaults
 
     def kwdefaults(self, tx: SymbolicFrame) -> dict[str, Var]:
         """Defaults of keyword-only parameters; the program may write into their dict."""

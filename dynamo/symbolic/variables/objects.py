@@ -145,6 +145,8 @@ class ObjectVar(Var):
             return None
         self.python_type()
         assert self.source is not None
+        if isinstance(find_in_mro(self.cls, "__getattribute__"), types.FunctionType):
+            raise Break("attribute_unknown", f"the slot {name} of {self!r}")  # it sees who reads
         try:
             value = descriptor.__get__(self.real, self.cls)
         except AttributeError:
