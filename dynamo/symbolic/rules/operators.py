@@ -71,6 +71,9 @@ def unless_not_implemented(result: Var) -> Var | None:
     return result
 
 
+ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
+
+
 def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> Var | None:
     """`a.__op__(b)`, then `b.__rop__(a)`; a subclass on the right goes first."""
     calls = [(a, forward, b), (b, backward, a)]
@@ -82,6 +85,8 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
     for owner, name, other in calls:
         if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
             continue
+        if name in ORDERS and find_in_mro(owner.python_type(), name) is getattr(object, name):
+            continue  # which is never implemented
         method = user_method(tx, owner, name)
         if method is not None:
             result = unless_not_implemented(tx.call(method, [other], {}))
