@@ -22,12 +22,13 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.program import is_of_program
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
 from dynamo.base.cuts import has_cuts
+from dynamo.base.gradients import has_gradients
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
@@ -48,6 +49,7 @@ from inductor.runtime import _launch, cuda_graphs
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
+from inductor.steps import Step, has_rates
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
 
 Compiled = Callable[..., Any]
@@ -74,7 +76,7 @@ def compile_fx(
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with config.patch(**settings):
-            return _compile(module, inputs, settings)
+            return _compile(module, inputs, settings, refused=refused)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
         with config.patch(**settings), timed("inductor"), _defects_refused():
@@ -89,16 +91,29 @@ def compile_fx(
             return compile_for_sizes(module, inputs, compile_small, compile_symbolic)
         return compile_small(module, inputs)
 
+    def compile_graph(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        if is_symbolic(module, inputs):
+            return compile_for_sizes(module, inputs, compile_static, compile_symbolic)
+        return compile_static(module, inputs)
+
+    def refused(module: torch.fx.GraphModule, reason: str) -> Compiled:
+        if has_gradients(module):
+            try:
+                return compile_pieces(module, compile_piece)
+            except Unsupported as refusal:
+                reason = refusal.reason
+        return _as_captured(module, reason)
+
     if any(map(is_lazy, example_inputs)):
         return _as_captured(gm, "an input is not what its memory holds")
-    if has_unknowns(gm) or has_cuts(gm):
+    if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return compile_pieces(gm, compile_piece)
         except Unsupported as refusal:
             return _as_captured(gm, refusal.reason)
-    if is_symbolic(gm, example_inputs):
-        return compile_for_sizes(gm, example_inputs, compile_static, compile_symbolic)
-    return compile_static(gm, example_inputs)
+    if has_rates(gm, example_inputs):
+        return Step(gm, example_inputs, compile_graph, compile_piece)
+    return compile_graph(gm, example_inputs)
 
 
 compile_fx.check_options = check_options  # type: ignore[attr-defined]
@@ -122,26 +137,36 @@ def _compile(
     example_inputs: list[Any],
     settings: Mapping[str, Any],
     may_raise: bool = False,
+    refused: Callable[[torch.fx.GraphModule, str], Compiled] | None = None,
 ) -> Compiled:
-    """may_raise: the graph may raise for these inputs; then it does when it is called."""
+    """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
+    what to do with a graph that has no functional form; else it runs as it was captured."""
     table = _decompositions()
     pairing = cuda_graphs.Pairing()
     compile_forward = functools.partial(compile_aten, pairing=pairing)
     compile_backward = functools.partial(_compile_backward, settings, pairing)
     try:
         with timed("inductor"):
-            if _needs_gradients(example_inputs):
-                if config.freezing:
-                    logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
+            trains = _needs_gradients(example_inputs)
+            if trains and config.freezing:
+                logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
+            in_graph = _kernels_write(example_inputs)
+            if trains and has_gradients(gm):  # its own are done with
+                with contextlib.suppress(NeedsGradients):
+                    return compile_inference(
+                        gm, example_inputs, compile_forward, decompositions=table,
+                        epilogue_in_graph=in_graph,
+                    )  # fmt: skip
+            if trains:
                 return compile_training(
                     gm, example_inputs, compile_forward, compile_backward, decompositions=table
                 )
             return compile_inference(
                 gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
-                epilogue_in_graph=_kernels_write(example_inputs),
+                epilogue_in_graph=in_graph,
             )  # fmt: skip
     except Unsupported as refusal:
-        return _as_captured(gm, refusal.reason)
+        return (refused or _as_captured)(gm, refusal.reason)
     except NoCompiler:
         raise
     except Exception as defect:
@@ -187,6 +212,13 @@ def _compile_symbolic(
         return compile_aten(module, fakes)
 
     options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
+    if trains and has_gradients(gm):
+        with contextlib.suppress(NeedsGradients):
+            call = compile_inference(
+                gm, example_inputs, compile_first,
+                epilogue_in_graph=_kernels_write(example_inputs), **options,
+            )  # fmt: skip
+            return checks[0], call
     if trains:
         compile_backward = functools.partial(_compile_backward, settings, None)
         call = compile_training(gm, example_inputs, compile_first, compile_backward, **options)
@@ -255,6 +287,14 @@ def _decompositions() -> Mapping[Any, Any]:
     """What is taken apart before lowering: everything known that has no lowering of its own."""
     table = default_decompositions()
     return {op: function for op, function in table.items() if op not in LOWERINGS}
+
+
+def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
+    """True where CUDA graphs are wanted, which write into no inputs: forward, backward and the
+    optimizer stay apart."""
+    with config.patch(**settings):
+        wanted = config.cudagraphs
+    return wanted and any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
 
 
 def _needs_gradients(example_inputs: list[Any]) -> bool:

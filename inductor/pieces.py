@@ -2,9 +2,10 @@
 
 In: a captured graph in which `item()`, `nonzero()`, `x[mask]` and the like are nodes, and a
 compiler for a piece of it. Out: a callable like the graph. It runs in the order of the program:
-what makes an unknown number or size, what checks or calculates with numbers, and modes run as
-captured; the pieces between them are compiled when the numbers are known (`inductor/piece.py`). So
-every assumption about them is checked before a piece runs, and errors are eager's.
+what makes an unknown number or size, what checks or calculates with numbers, modes and gradients
+run as captured; the pieces between them are compiled when the numbers are known
+(`inductor/piece.py`). So every assumption about them is checked before a piece runs, and errors are
+eager's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import fx
 from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of
 from dynamo.aot.records import Unsupported
 from dynamo.base.cuts import RANGES, is_cut
+from dynamo.base.gradients import GRADIENTS
 from dynamo.shapes.fake import Fake
 from inductor.lift_numbers import takes
 from inductor.piece import CompilePiece, Piece
@@ -51,6 +53,18 @@ def compile_pieces(gm: fx.GraphModule, compile_piece: CompilePiece) -> Callable[
     Errors: Unsupported where there is nothing to compile.
     """
     return _Cutter(gm, compile_piece).cut()
+
+
+def compile_parts(
+    gm: fx.GraphModule, parts: list[list[fx.Node]], compile_piece: CompilePiece
+) -> Callable[..., Any]:
+    """A callable like the graph, of which these parts are compiled one by one at their first use.
+
+    Errors: Unsupported where a part gives something else than tensors and numbers.
+    """
+    cutter = _Cutter(gm, compile_piece)
+    cutter.units = [*parts]
+    return fx.GraphModule(gm, cutter.spliced()).forward
 
 
 def _makers(gm: fx.GraphModule) -> Iterable[tuple[fx.Node, bool]]:
@@ -106,14 +120,17 @@ class _Cutter:
         self.units: list[fx.Node | list[fx.Node]] = []
         self.open: dict[fx.Node, None] = {}  # the last unit, while it grows
         self.places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        # Values that gradients are asked of need a place of their own in autograd's graph.
+        self.asked = {
+            given for node in gm.graph.nodes if node.target in GRADIENTS for given in node.args[2]
+        }
 
     def cut(self) -> Callable[..., Any]:
         for node, makes_unknown in _makers(self.gm):
             if node.op not in ("placeholder", "output", "get_attr"):
                 self._sort(node, makes_unknown)
         self._close()
-        graph = self._spliced()
-        return fx.GraphModule(self.gm, graph).forward
+        return fx.GraphModule(self.gm, self.spliced()).forward
 
     def _sort(self, node: fx.Node, makes_unknown: bool) -> None:
         value, given = _value(node), node.all_input_nodes
@@ -129,11 +146,13 @@ class _Cutter:
                 self.units.append(node)
         elif node.target in RANGES and is_cut(node) and not inside:
             self.units.append(node)  # before what is open: it reads numbers only
-        elif makes_unknown or is_cut(node) or not _compiles(node):
+        elif makes_unknown or is_cut(node) or node.target in GRADIENTS or not _compiles(node):
             self._close()
             self.units.append(node)
         else:
             self.open[node] = None
+        if node in self.asked:
+            self._close()
 
     def _follow(self, node: fx.Node, source: fx.Node) -> None:
         """An item of several results stays with these."""
@@ -156,7 +175,8 @@ class _Cutter:
 
     # -- the graph of units -----------------------------------------------------------------------
 
-    def _spliced(self) -> fx.Graph:
+    def spliced(self) -> fx.Graph:
+        """The graph in which parts are calls."""
         if not any(isinstance(unit, list) for unit in self.units):
             raise Unsupported("nothing to compile between numbers that only the program knows")
         graph = fx.Graph()

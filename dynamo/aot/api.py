@@ -18,7 +18,7 @@ from dynamo.aot.decompose import decompose
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
-from dynamo.aot.records import Compiler, Unsupported
+from dynamo.aot.records import Compiler, NeedsGradients, Unsupported
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
@@ -42,7 +42,7 @@ def compile_inference(
         `meta["example_value"]` leaves open, and for all values of ints among the inputs. The
         compiler finds what it holds for in `module.meta["symbols"]` (a `SymbolTable`) and must
         check its assumptions at run time.
-    Errors: Unsupported, also where an output requires grad.
+    Errors: Unsupported; NeedsGradients where an output requires grad.
 
         >>> call = compile_inference(gm, [torch.randn(3)], lambda module, fakes: module.forward)
     """
@@ -53,7 +53,7 @@ def compile_inference(
         gm, example_inputs, symbolic,
     )  # fmt: skip
     if graph.needs_grad or graph.mutates_history:
-        raise Unsupported("an output requires grad")
+        raise NeedsGradients("an output requires grad")
     if not torch.is_inference_mode_enabled():
         if any(example_inputs[mutation.input].is_inference() for mutation in graph.mutations):
             raise Unsupported("writes into an inference tensor, which eager refuses here")

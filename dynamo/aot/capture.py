@@ -291,6 +291,8 @@ def describe(
             index for index, moves in enumerate(reference.written)
             if moves and index not in mutated
         ),
+        spent=tuple(at for at, (place, _) in enumerate(plan.values) if place in reference.spent),
+        leaves=tuple(itertools.compress(itertools.count(), reference.grads)),
     )
 
 
@@ -315,6 +317,8 @@ def with_symbols(graph: AtenGraph, world: Any) -> AtenGraph:
 
 def needs_grad(reference: Reference, position: int) -> bool:
     """True where an output or what it is a view of requires grad."""
+    if position in reference.spent:
+        return False
     out = reference.outputs[position]
     base = out._base
     return bool(out.requires_grad or (base is not None and base.requires_grad))

@@ -123,7 +123,7 @@ def _sources(session: Session, plan: OutputPlan, outputs: list[Any]) -> dict[int
             wrapper, expected = wrapper._base, expected._base
         if wrapper.requires_grad != expected.requires_grad:
             raise Unsupported("an output requires grad only in functional form")
-        if wrapper.requires_grad:
+        if wrapper.requires_grad and position not in session.reference.spent:
             sources[index] = wrapper
     return sources
 

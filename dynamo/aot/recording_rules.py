@@ -130,7 +130,13 @@ def _normal(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return NotImplemented
 
 
+def _end_range(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ranges of a profile are none of the graph: they belong to the recording."""
+    return func(*args, **kwargs)
+
+
 RECORD_RULES: dict[Any, Rule] = {
+    torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
     aten.lift_fresh.default: _lift,
     aten.lift.default: _lift,
     aten.detach.default: _same_value,

@@ -62,6 +62,10 @@ class Unsupported(Signal):
         self.reason = reason
 
 
+class NeedsGradients(Unsupported):
+    """An output of a graph for inference requires grad."""
+
+
 # In the meta of nodes that a checkpoint computes again: backward does so, nothing of it is saved.
 AGAIN = "again"
 # In the meta of operations of the program that may raise by the values of their tensors.
@@ -174,6 +178,8 @@ class AtenGraph:
     inference: the graph's outputs are made in inference mode.
     quiet: mutated inputs whose version counter does not move (`x.data.zero_()`).
     touched: inputs whose counter moves though their data stays (`x[0].unsqueeze_(0)`).
+    spent: outputs of the graph that require grad, though a backward in the program has freed what
+        theirs needs. leaves: inputs that require grad.
     """
 
     module: fx.GraphModule
@@ -189,6 +195,8 @@ class AtenGraph:
     inference: bool = False
     quiet: tuple[int, ...] = ()
     touched: tuple[int, ...] = ()
+    spent: tuple[int, ...] = ()
+    leaves: tuple[int, ...] = ()
 
     @property
     def fakes(self) -> list[Any]:
@@ -207,6 +215,7 @@ class AtenGraph:
         return (
             not self.mutations_outside
             and not self.touched
+            and not self.spent
             and not self.numbers
             and self.form.kind is tuple
             and self.outputs == straight

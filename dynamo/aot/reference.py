@@ -19,8 +19,10 @@ from dynamo.aot.fakes import facts_of, hint_of, is_fake, storage_key
 from dynamo.aot.overlap import overlap, overlaps_itself
 from dynamo.aot.program import Observer, run_program
 from dynamo.aot.records import OutputForm, Place, SymbolTable, Unsupported
+from dynamo.aot.spent import spent_outputs
 from dynamo.base.cuts import has_cuts
 from dynamo.base.errors import Signal
+from dynamo.base.gradients import has_gradients
 from dynamo.shapes.facts import Facts
 from dynamo.shapes.fake import Fake, FakeWorld
 
@@ -137,7 +139,8 @@ class Reference:
     `bernoulli_(p)` or `bernoulli(p)`, whether it was the first (see `ReferenceWorld`). grads: which
     inputs require grad before the program. histories: which ones it gives another `grad_fn`.
     inference: storages of tensors that are made in an inference mode. written: for each input,
-    whether a version counter tells that it was written; `x.data.zero_()` moves none.
+    whether a version counter tells that it was written; `x.data.zero_()` moves none. spent: outputs
+    of which a backward of the program itself has freed what their own needs.
     """
 
     inputs: tuple[Any, ...]
@@ -150,6 +153,7 @@ class Reference:
     histories: tuple[bool, ...]
     inference: frozenset[int]
     written: tuple[bool, ...]
+    spent: frozenset[int]
 
 
 def metadata_of(value: Any) -> Any:
@@ -218,13 +222,15 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
     with world:
         result = run_program(gm, inputs, leaf, collector, world.around)
     draws = tuple(world.bernoulli)
+    outputs, form = _flatten(result)
+    with world:
+        spent = spent_outputs(outputs) if has_gradients(gm) else frozenset()
     if any(_changed(*pair) for pair in zip(facts, map(_facts, inputs), strict=True)):
         raise Unsupported("the metadata of an input changes")
     if any(was and not item.requires_grad for was, item in zip(grads, inputs, strict=True)):
         raise Unsupported("an input is detached in place")
     if any(fake._version for fake, _ in constants.values()):
         raise Unsupported("a tensor attribute of the graph is mutated")
-    outputs, form = _flatten(result)
     return Reference(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
@@ -242,6 +248,7 @@ def run_reference(world: Any, gm: fx.GraphModule, examples: list[Any]) -> Refere
             is_fake(item) and item._version != version
             for item, version in zip(inputs, versions, strict=True)
         ),
+        spent=spent,
     )
 
 

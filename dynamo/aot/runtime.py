@@ -29,6 +29,7 @@ from dynamo.aot.records import (
     PlainOutput,
     ViewOutput,
 )
+from dynamo.aot.spent import spend
 from dynamo.aot.symbols import names_of, reads, text_of
 
 Callee = Callable[..., Any]
@@ -90,6 +91,11 @@ class _Writer:
             m.input for m in graph.mutations if m.output is None and m.input not in graph.quiet
         ]
         lines += self._written(inside)
+        if graph.spent:
+            self.names["spend"] = spend
+            spent = "".join(f"v{index}, " for index in graph.spent)
+            leaves = "".join(f"a{index}, " for index in graph.leaves)
+            lines.append(f"    spend(({spent}), ({leaves}))")
         lines.append(f"    return {self._result()}")
         return lines
 

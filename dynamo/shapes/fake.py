@@ -49,7 +49,7 @@ from dynamo.shapes.recurrent import STEPS
 
 __all__ = [
     "DataDependent", "Fake", "FakeWorld", "NoFakeKernel", "NotSymbolic", "StorageToken",
-    "Undecided", "Unprintable", "give_history",
+    "Undecided", "Unprintable", "give_history", "has_outer_history",
 ]
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -83,6 +83,11 @@ def give_history(real: torch.Tensor, make: Callable[[], Any]) -> Any:
         return make().requires_grad_()
     with torch.enable_grad():
         return _NonLeaf.apply(make().requires_grad_(), make)
+
+
+def has_outer_history(node: Any) -> bool:
+    """True for the place in autograd's graph where `give_history` began."""
+    return isinstance(node, _NonLeaf._backward_cls)  # type: ignore[attr-defined]
 
 
 class _WorldMode(TorchDispatchMode):

@@ -162,18 +162,18 @@ class Effects:
         """What was changed, made in the trace or not."""
         return [var for var in map(_target, self._places.values()) if var is not None]
 
-    def has_outside(self) -> bool:
+    def has_outside(self, gradients: bool = True) -> bool:
         """True when something outside was changed, or is to be printed; torch's own names, as its
-        transforms change them, do not count."""
+        transforms change them, do not count. gradients: `grad` of tensors counts."""
         return any(_is_outside(effect) for effect in self._places.values()
-                   if not _is_of_torch(effect))
+                   if not _is_of_torch(effect) and (gradients or not _is_gradient(effect)))
 
     def reach(self, roots: Iterable[Var]) -> bool:
         """True when something outside was changed that is found from the roots, or by a name: as a
-        global, in a closure, through a class."""
+        global, in a closure, through a class. `grad` of tensors does not count."""
         reached = closure(roots)
         return any(
-            _is_outside(effect) and not _is_of_torch(effect)
+            _is_outside(effect) and not _is_of_torch(effect) and not _is_gradient(effect)
             and (_target(effect) in reached or isinstance(effect, BY_NAME) or _is_of_class(effect))
             for effect in self._places.values()
         )
@@ -263,6 +263,10 @@ def _is_outside(effect: Effect) -> bool:
     if isinstance(effect, CallEffect):
         return isinstance(effect.function, Disabled)
     return _is_visible(effect, set()) and not _is_undone(effect)
+
+
+def _is_gradient(effect: Effect) -> bool:
+    return isinstance(effect, StoreAttrEffect) and effect.name == "grad" and not effect.raw
 
 
 def _is_of_torch(effect: Effect) -> bool:

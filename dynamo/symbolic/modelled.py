@@ -24,6 +24,7 @@ from dynamo.symbolic.rules import (
     folding,
     foreach,
     foreign,
+    gradients,
     hooks,
     identity,
     inference,
@@ -92,13 +93,13 @@ PARTS = (
     attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
     cells, checkpointing, class_bodies, classes, conditional, constant, container_methods,
     containers, contexts, copying, dates, devices, dicts, dispatching, distributions,
-    exception_rules, exceptions, folding, foreach, foreign, functions, generator_rules, generators,
-    handles, hooks, identity, inference, iterators, lists, loops, methods, modes, modules,
-    number_tensors, objects, open_texts, operators, optimizer_steps, optimizers, parameters,
-    patterns, picking, placing, python_modules, python_random, python_sources, random_state,
-    seeded_random, standard_library, standin_groups, standin_iterators, standins, table, tensor,
-    tensors, texts, torch_functions, transforms, unknown_numbers, value_vars, values,
-    warning_filters, weakrefs,
+    exception_rules, exceptions, folding, foreach, foreign, functions, generator_rules,
+    generators, gradients, handles, hooks, identity, inference, iterators, lists, loops, methods,
+    modes, modules, number_tensors, objects, open_texts, operators, optimizer_steps, optimizers,
+    parameters, patterns, picking, placing, python_modules, python_random, python_sources,
+    random_state, seeded_random, standard_library, standin_groups, standin_iterators, standins,
+    table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars,
+    values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

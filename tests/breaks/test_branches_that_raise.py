@@ -268,5 +268,5 @@ def test_zero_grad_is_part_of_a_graph(kind: type[torch.optim.Optimizer]) -> None
         assert grad is not None
         outcomes.append((losses, grad.clone(), model.weight.detach().clone()))
         if compiled:
-            assert sum(dynamo.explain(step)(torch.ones(2, 4)).breaks.values()) == 1  # backward
+            assert not dynamo.explain(step)(torch.ones(2, 4)).breaks
     assert_same(outcomes[1], outcomes[0])

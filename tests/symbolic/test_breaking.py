@@ -12,18 +12,19 @@ import dynamo
 from dynamo.base import counters
 from dynamo.testing import CompileCounter
 
-WEIGHT = torch.ones(3, requires_grad=True)
+HOOKED = torch.ones(3, requires_grad=True)
+HOOKED.register_hook(lambda grad: grad * 2)
 
 
 def backward(x: torch.Tensor) -> Any:
-    WEIGHT.grad = None
-    loss = (WEIGHT * x).sin().sum()
+    HOOKED.grad = None
+    loss = (HOOKED * x).sin().sum()
     loss.backward()
-    return loss * 2, WEIGHT.grad.clone()
+    return loss * 2, HOOKED.grad.clone()
 
 
 def gradient(x: torch.Tensor) -> Any:
-    (found,) = torch.autograd.grad((WEIGHT * x).sin().sum(), WEIGHT)
+    (found,) = torch.autograd.grad((HOOKED * x).sin().sum(), HOOKED)
     return found * 2
 
 

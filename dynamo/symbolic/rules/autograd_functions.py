@@ -87,13 +87,14 @@ def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Va
         raise Break("call_of_unknown_function", f"apply of {cls!r}")
     for arg in args if not transformed else ():
         arg.as_proxy()
-    mark, before = trace.graph.mark(), trace.effects.places()
+    mark, before, read = trace.graph.mark(), trace.effects.places(), trace.new_gradients_read
     with trace.noting_found() as found:
         look_through(tx, cls.cls, list(args))
         if transformed:
             look_through_levels(tx, cls.cls, args)
     trace.graph.rollback(mark)
-    if trace.effects.reach([cls, *args, *found]):  # the graph runs before the changes are made
+    reads = trace.effects.reach([cls, *args, *found]) or trace.new_gradients_read != read
+    if reads:  # the graph runs before the changes are made
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which reads what was changed")
     if trace.effects.changed_outside(before):
         raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 CALLS: dict[str, list[Any]] = {
-    "backward": [torch.Tensor.backward, torch.autograd.backward],
     "random_state": [
         torch.seed, torch.initial_seed,
     ],

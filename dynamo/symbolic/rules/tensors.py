@@ -82,6 +82,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
         if var.source is None or var.real is None:
             raise Break("attribute_unknown", f"grad of {var!r}")
         if var.grad is not None:
+            trace.new_gradients_read += 1
             return var.grad
         return trace.wrap(var.real.grad, AttrSource(var.source, "grad"))
     if name == "__class__":

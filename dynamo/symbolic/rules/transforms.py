@@ -22,7 +22,6 @@ from dynamo.shapes.fake import Fake
 from dynamo.shapes.noticed import noticed
 from dynamo.symbolic.rules import torch_functions
 from dynamo.symbolic.rules.failing import note_failing
-from dynamo.symbolic.rules.hooks import watch
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -341,28 +340,10 @@ def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var
     return on_tensors(tx, torch.Tensor.requires_grad_, (var, *args), kwargs)
 
 
-def watch_all(tx: SymbolicFrame, inputs: Var | None) -> None:
-    """Each value of the graph that gradients are asked of has its own place in autograd's graph."""
-    tensors: list[TensorVar] = []
-    if inputs is not None:
-        torch_functions.collect_tensors(inputs, tensors)
-    for var in tensors:
-        if var.node is not None and var.fake.requires_grad and not var.fake.is_leaf:
-            watch(tx, var)
-
-
-def _register_derivative(function: Any) -> None:
-    @rule(function)
-    def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
-        """Inside of a transform, or torch.func's own; else backward is not part of a graph."""
-        if not torch_functions.in_transform() and function is torch.autograd.grad:
-            watch_all(tx, kwargs.get("inputs", args[1] if len(args) > 1 else None))
-            raise Break("backward", "torch.autograd.grad")
-        return on_tensors(tx, function, args, kwargs)
-
-
-for _function in (torch.autograd.grad, eager_transforms._autograd_grad):
-    _register_derivative(_function)
+@rule(eager_transforms._autograd_grad)
+def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    """What torch.func calls inside of a transform."""
+    return on_tensors(tx, eager_transforms._autograd_grad, args, kwargs)
 
 
 @rule(vmap.lazy_load_decompositions)
