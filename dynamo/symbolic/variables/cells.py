@@ -53,7 +53,8 @@ class CellVar(Var):
                 trace.guard("CELL_EMPTY", self.source, None)
             else:
                 place = CellContentsSource(self.source)
-                trace.guard("PRESENT", place)
+                if not issubclass(type(value), type):  # `__class__`, which nobody empties
+                    trace.guard("PRESENT", place)
                 self._contents = trace.wrap_or_pass_on(value, place)
         return self._contents
 
