@@ -37,7 +37,7 @@ from dynamo.codegen.release import release
 from dynamo.codegen.shown_frames import Place, call_through
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
-from dynamo.hook import GRAPH_INPUTS, call_moving
+from dynamo.hook import GRAPH_INPUTS, call_last, call_moving
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -198,6 +198,7 @@ class Generator:
 
     def _break(self, exit: BreakExit) -> None:
         levels = [_Level(self, state) for state in exit.frames]
+        levels[-1].ends_frame = self.continuations.is_continuation(self.plan.code)
         line = exit.frames[-1].line.lineno
         self.emitter.position = (line, None, None, None)
         for level in levels:
@@ -397,6 +398,7 @@ class _Level:
 
     def __init__(self, generator: Generator, state: FrameState) -> None:
         self.generator = generator
+        self.ends_frame = False  # its continuation's result is the new code's, which keeps nothing
         code, instruction = generator.continuations.origin(state.code, state.instruction)
         self.state = FrameState(
             code=code,
@@ -495,6 +497,8 @@ class _Level:
             Fact(LocalSource(name), "size", axis)
             for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
         })  # fmt: skip
+        if self.ends_frame and through is call_moving:
+            through = call_last
         emitter.start_call_const(through)
         self._load_function(code, cells)
         for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):

@@ -133,6 +133,15 @@ static inline void frame_drop(PyThreadState *ts, Frame *f) {
 #endif
 }
 
+/* The frame that runs, of Python code. */
+static inline Frame *current_frame(PyThreadState *ts) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return ts->current_frame;
+#else
+    return ts->cframe->current_frame;
+#endif
+}
+
 /* A Python trace function (debugger, coverage) is active in the thread. */
 static inline int is_tracing(PyThreadState *ts) { return ts->c_tracefunc != NULL; }
 

@@ -6,8 +6,10 @@
 #define DYNAMO_NEEDS_FRAMES
 #include "hook.h"
 
+#include <pthread.h>
+
 #define NOT_PLAIN (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)
-#define CREDIT_DEPTH 2500
+#define DEEP 600 /* frames */
 
 unsigned long long hook_counts[4];
 
@@ -97,8 +99,20 @@ static PyObject *make_frame_state(Frame *frame) {
 
 /* -- running frames ---------------------------------------------------------------------------- */
 
+static void find_stack(void) {
+    pthread_attr_t facts;
+    void *end = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &facts) == 0) {
+        pthread_attr_getstack(&facts, &end, &size);
+        pthread_attr_destroy(&facts);
+    }
+    thread_region.stack_end = end == NULL ? 1 : (uintptr_t)end;
+    thread_region.stack_kept = size / 2;
+}
+
 HOT static PyObject *run_plain(PyThreadState *ts, Frame *frame, int throwflag) {
-    int credit = thread_region.depth < CREDIT_DEPTH;
+    int credit = thread_region.depth < DEEP;
     thread_region.depth++;
     recursion_credit(ts, credit);
     PyObject *result = _PyEval_EvalFrameDefault(ts, frame, throwflag);
@@ -169,6 +183,7 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
 
 /* Takes `inputs`; the entry stays alive through its code, which the frame holds. */
 HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
+    int handed_on = thread_region.handed_on == frame;
     if (!frame_resize(ts, frame, entry->code)) {
         Py_INCREF(entry);
         PyObject *result = run_by_call(ts, frame, entry, inputs);
@@ -180,7 +195,12 @@ HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, Py
     if (inputs != NULL) {
         frame->localsplus[slot] = inputs;
     }
-    return run_plain(ts, frame, 0);
+    struct _PyInterpreterFrame *outer = thread_region.ending;
+    thread_region.ending = frame;
+    PyObject *result = run_plain(ts, frame, 0);
+    thread_region.ending = outer;
+    return result != NULL && Py_IS_TYPE(result, &LastCall_Type) && !handed_on
+               ? run_last_calls(result) : result;
 }
 
 static Start frame_start(Frame *frame) {
@@ -246,9 +266,9 @@ static int check_entry(PyCodeObject *code, Entry *entry) {
 }
 
 /* Runs the frame with the hook off in this thread. */
-static PyObject *run_without_hook(PyThreadState *ts, Frame *frame) {
+static PyObject *run_without_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     Region *region = switch_region(NULL);
-    PyObject *result = _PyEval_EvalFrameDefault(ts, frame, 0);
+    PyObject *result = _PyEval_EvalFrameDefault(ts, frame, throwflag);
     Py_XDECREF(switch_region(region));
     return result;
 }
@@ -319,56 +339,12 @@ done:
     if (held == 1) {
         result = run_hit(ts, frame, &hit);
     } else if (mark == MARK_SKIP_RECURSIVE) {
-        result = run_without_hook(ts, frame);
+        result = run_without_hook(ts, frame, 0);
     } else {
         result = run_plain(ts, frame, 0);
     }
     Py_DECREF(answer);
     return result;
-}
-
-/* The frame that the arguments went to holds them by now. */
-static void release_moved(Moved *moved) {
-    thread_region.moved = moved->outer;
-    while (moved->count > 0) {
-        Py_DECREF(moved->items[--moved->count]);
-    }
-}
-
-#define FEW_ARGUMENTS 16
-
-/* `call_moving(function, *args)`: a call for which the caller keeps no reference to the arguments,
- * so that each dies when the function lets go of it. Up to 3.13, `args` are the slots of the
- * caller's stack, which it clears after the call: they are given something else to hold. */
-PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count < 1) {
-        return PyErr_Format(PyExc_TypeError, "call_moving() takes a function");
-    }
-#if PY_VERSION_HEX >= 0x030E0000
-    return PyObject_Vectorcall(args[0], args + 1, count - 1, NULL);
-#else
-    PyObject *few[FEW_ARGUMENTS], **items = few, **slots = (PyObject **)args + 1;
-    Moved moved = {few, count - 1, thread_region.moved};
-    if (moved.count > FEW_ARGUMENTS) {
-        moved.items = items = PyMem_New(PyObject *, moved.count);
-        if (items == NULL) {
-            return PyErr_NoMemory();
-        }
-    }
-    for (Py_ssize_t i = 0; i < moved.count; i++) {
-        items[i] = slots[i];
-        slots[i] = Py_NewRef(Py_None);
-    }
-    thread_region.moved = &moved;
-    PyObject *result = PyObject_Vectorcall(args[0], items, count - 1, NULL);
-    if (thread_region.moved == &moved) { /* no frame was offered to the hook */
-        release_moved(&moved);
-    }
-    if (items != few) {
-        PyMem_Free(items);
-    }
-    return result;
-#endif
 }
 
 /* Runs an entry whose guards hold, if there is one; not inlined, for the hit lies on the stack. */
@@ -387,12 +363,30 @@ __attribute__((noinline)) static int run_known(PyThreadState *ts, Frame *frame, 
     return held;
 }
 
+/* With a hook, a call of Python code by Python code takes some of the C stack, as it would not
+ * without. True where the program has gone so deep that it must not. */
+static inline int is_deep(void) {
+    if (__builtin_expect(thread_region.stack_end == 0, 0)) {
+        find_stack();
+    }
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    return here - thread_region.stack_end < thread_region.stack_kept ||
+           thread_region.depth >= DEEP;
+}
+
 HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     if (thread_region.moved != NULL) {
         release_moved(thread_region.moved);
     }
+    if (thread_region.last_called != NULL && frame_function(frame) == thread_region.last_called) {
+        thread_region.last_called = NULL;
+        thread_region.handed_on = frame;
+    }
     Region *region = thread_region.region;
     PyCodeObject *code = FRAME_CODE(frame);
+    if (is_deep() && region != NULL) {
+        return run_without_hook(ts, frame, throwflag);
+    }
     if (region == NULL || throwflag || !(code->co_flags & CO_OPTIMIZED) ||
         (code->co_flags & NOT_PLAIN) || !frame_at_start(frame)) {
         return run_plain(ts, frame, throwflag);
@@ -410,7 +404,8 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     }
     RegionState *state = find_state(owner, region);
     if (state != NULL && state->mark != MARK_NONE) {
-        return state->mark == MARK_SKIP ? run_plain(ts, frame, 0) : run_without_hook(ts, frame);
+        return state->mark == MARK_SKIP ? run_plain(ts, frame, 0)
+                                        : run_without_hook(ts, frame, 0);
     }
     if (is_tracing(ts)) {
         return run_plain(ts, frame, 0);

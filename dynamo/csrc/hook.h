@@ -90,7 +90,13 @@ typedef struct {
     PyObject *pending_inputs;
     int pending_slot;
     Moved *moved;
+    /* The frame whose new code runs, borrowed; the function that `run_last_calls` is calling; and
+     * its frame, which gives a further last call back to it. */
+    struct _PyInterpreterFrame *ending;
+    PyObject *last_called;
+    struct _PyInterpreterFrame *handed_on;
     int depth;
+    uintptr_t stack_end, stack_kept; /* lowest address, and how much above it is not for the hook */
 } ThreadRegion;
 
 extern __thread ThreadRegion thread_region;
@@ -123,9 +129,15 @@ PyObject *call_directly(Hit *hit, const Start *start); /* gives up the hit */
 PyObject *call_without_frame(Region *region, PyObject *function, PyObject *const *args,
                              size_t flags, PyObject *kwnames, int *done);
 
+/* calls.c */
+extern PyTypeObject LastCall_Type;
+void release_moved(Moved *moved);
+PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *run_last_calls(PyObject *call); /* takes the call */
+
 /* regions.c */
 Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */
-PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *frame_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwflag);
 
 #ifdef __cplusplus

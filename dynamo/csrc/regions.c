@@ -475,6 +475,8 @@ static PyMethodDef module_functions[] = {
     {"counters", hook_counters, METH_NOARGS, "What the hook has done so far."},
     {"call_moving", (PyCFunction)call_moving, METH_FASTCALL,
      "call_moving(function, *args): the caller keeps no reference to the arguments."},
+    {"call_last", (PyCFunction)call_last, METH_FASTCALL,
+     "call_last(function, *args): the same, of which new code returns the result at once."},
     {"mark_compiled", mark_compiled, METH_O, "This code object is never offered to a callback."},
     {NULL}};
 
@@ -485,7 +487,7 @@ PyObject *skip_mark, *skip_recursive_mark;
 
 PyMODINIT_FUNC PyInit__C(void) {
     PyTypeObject *types[] = {&Region_Type, &Entry_Type, &FrameState_Type, &Compiled_Type,
-                             &Disabled_Type, &Program_Type};
+                             &LastCall_Type, &Disabled_Type, &Program_Type};
     PyObject *module = PyModule_Create(&module_definition);
     if (module == NULL || entries_init() < 0 || program_ready() < 0) {
         return NULL;
