@@ -229,3 +229,31 @@ def test_recursion_beyond_the_limit_raises() -> None:
     with pytest.raises(RecursionError):
         dynamo.compile(deep, backend="eager")(torch.zeros(2), 5 * sys.getrecursionlimit())
     assert dynamo.compile(deep, backend="eager")(torch.zeros(2), 10)[1] == 10
+
+
+def frames() -> int:
+    frame, count = sys._getframe(1), 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1  # type: ignore[assignment]
+    return count
+
+
+def test_a_call_near_the_recursion_limit() -> None:
+    """The compiler needs more frames than the program: what it can't compile runs as it is."""
+
+    def plain(x: int) -> list[int]:
+        return [x]
+
+    def deep(rounds: int, last: Callable[[int], list[int]]) -> list[int]:
+        return deep(rounds - 1, last) if rounds else last(1)
+
+    def runs(room: int, last: Callable[[int], list[int]]) -> bool:
+        try:
+            return deep(sys.getrecursionlimit() - frames() - room, last) == [1]
+        except RecursionError:
+            return False
+
+    least = next(room for room in range(100) if runs(room, plain))
+    for room in range(least + 2, least + 8):
+        dynamo.reset()
+        assert runs(room, dynamo.compile(plain, backend="eager"))
