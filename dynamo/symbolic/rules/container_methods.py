@@ -48,10 +48,12 @@ def index_in_deque(items: Any, wanted: Any, start: int = 0, stop: int | None = N
     stop = size if stop is None else stop
     start = max(start + size, 0) if start < 0 else start
     stop = max(stop + size, 0) if stop < 0 else min(stop, size)
-    while start < stop:
-        if items[start] is wanted or items[start] == wanted:
-            return start
-        start += 1
+    if start < stop:
+        for position, item in enumerate(items):  # raises where a comparison changes the deque
+            if position >= stop:
+                break
+            if position >= start and (item is wanted or item == wanted):
+                return position
     raise ValueError(f"{wanted!r} is not in deque")
 
 

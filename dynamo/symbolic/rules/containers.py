@@ -74,7 +74,7 @@ def pop(tx: SymbolicFrame, var: ListVar, index: Var = ConstVar(-1)) -> Var:  # n
 
 
 def find(tx: SymbolicFrame, var: SequenceVar, item: Var) -> int | None:
-    for index, other in enumerate(list(var.items)):
+    for index, other in enumerate(var.items):  # which a comparison may change
         if tx.trace.is_or_equals(tx, other, item):
             return index
     return None
@@ -85,7 +85,7 @@ def remove(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
     index = find(tx, var, item)
     if index is None:
         tx.trace.raise_exception(ValueError, "list.remove(x): x not in list")
-    del changed(tx, var)[index]
+    del changed(tx, var)[index : index + 1]
     return NONE
 
 
@@ -103,7 +103,7 @@ def index_of(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
 
 @rule([list.count, tuple.count], (ListVar, TupleVar))
 def count(tx: SymbolicFrame, var: SequenceVar, item: Var) -> Var:
-    return ConstVar(sum(tx.trace.is_or_equals(tx, other, item) for other in list(var.items)))
+    return ConstVar(sum(tx.trace.is_or_equals(tx, other, item) for other in var.items))
 
 
 @rule([list.clear, collections.deque.clear], ListVar)
@@ -543,7 +543,7 @@ def deque_rotate(tx: SymbolicFrame, var: DequeVar, steps: Var = ConstVar(1)) -> 
 
 @rule(collections.deque.remove, DequeVar)
 def deque_remove(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
-    for index, other in enumerate(list(var.items)):
+    for index, other in enumerate(var.items):  # which a comparison may change
         if tx.trace.is_or_equals(tx, other, item):
             del changed(tx, var)[index]
             return NONE

@@ -535,8 +535,10 @@ def delitem(tx: SymbolicFrame, a: Var, key: Var) -> Var:
 
 @rule([operator.contains])
 def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
-    if isinstance(a, SequenceVar):
-        return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in list(a.items)))
+    if isinstance(a, DequeVar):
+        return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))
+    if isinstance(a, SequenceVar):  # which a comparison may change
+        return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in a.items))
     if isinstance(a, RangeVar):
         return ConstVar(item.as_constant() in a.as_constant())
     if isinstance(a, ConstVar):
