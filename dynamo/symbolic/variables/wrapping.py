@@ -8,6 +8,7 @@ the modules are imported and never changes afterwards.
 
 from __future__ import annotations
 
+import types
 from bisect import insort
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -50,12 +51,12 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
 
 
 def sees_lookups(value: Any) -> bool:
-    """True where a metaclass's `__getattribute__` sees what is looked up on the class or on the
-    class of the value."""
+    """True where a metaclass's `__getattribute__`, one that is not written in C, sees what is
+    looked up on the class or on the class of the value."""
     kind = type(value)
     metaclass = kind if issubclass(kind, type) else type(kind)
-    return metaclass is not type and (
-        find_in_mro(metaclass, "__getattribute__") is not type.__getattribute__)
+    return metaclass is not type and not isinstance(
+        find_in_mro(metaclass, "__getattribute__"), types.WrapperDescriptorType)
 
 
 def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
