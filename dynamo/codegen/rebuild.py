@@ -466,10 +466,7 @@ def class_(rebuilder: Rebuilder, var: classes.ClassVar) -> None:
 # -- objects -----------------------------------------------------------------------------------
 
 # Built-in base -> how an instance of a subclass is filled from its built-in part.
-FILLED: dict[type, Callable[..., Any]] = {
-    list: list.extend, dict: dict.update, set: set.update,
-    collections.deque: lambda made, items: collections.deque.__init__(made, items, items.maxlen),
-}
+FILLED = {list: list.extend, dict: dict.update, set: set.update}
 OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
 CONTENT_TYPES: dict[type, Callable[[], Var]] = {
-    list: ListVar, dict: DictVar, set: SetVar, collections.deque: DequeVar,
+    list: ListVar, dict: DictVar, set: SetVar,
     collections.OrderedDict: lambda: DictVar(collections.OrderedDict),
     collections.defaultdict: lambda: DictVar(collections.defaultdict),
 }

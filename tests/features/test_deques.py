@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,16 @@ def test_a_subclass_leaves(make: Callable[[], Any], breaks: bool) -> None:
     dynamo.reset()
     x = torch.ones(1)
     assert shape(dynamo.compile(f, backend="eager")(x)) == shape(f(x))
+
+
+def test_what_a_subclass_gives() -> None:
+    def f(x: torch.Tensor) -> Any:
+        made = Window([1, 2], 3)
+        results = made.copy(), made + made, made * 2, copy.copy(made)
+        return [*map(shape, results)], (x + 1).sum().item()
+
+    dynamo.reset()
+    assert dynamo.compile(f, backend="eager")(torch.ones(1)) == f(torch.ones(1))
 
 
 def test_a_subclass_that_holds_itself() -> None:
