@@ -8,6 +8,7 @@ wrong.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from torch import fx
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
+from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.breaks import TORCH
 from dynamo.symbolic.variables.base import Var
 
@@ -36,6 +38,16 @@ FAILING = frozenset(
 WITH_BLOCK = "WITH_EXCEPT_START"
 # Handlers that only tidy up, and raise again.
 TIDYING = frozenset({"COPY", "STOPITERATION_ERROR"})
+# What the class of an `except` clause is read with.
+NAMES_OF_CLASSES = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_FAST", "LOAD_DEREF", "BUILD_TUPLE"})
+# Not of the errors of operations that depend on values, which are RuntimeError, IndexError and
+# ValueError; that something is not implemented depends on types.
+OTHER_ERRORS = frozenset({
+    TypeError, AttributeError, KeyError, ImportError, ModuleNotFoundError, NotImplementedError,
+    NameError, AssertionError, StopIteration, OSError, FileNotFoundError, ZeroDivisionError,
+    OverflowError, KeyboardInterrupt, GeneratorExit, RecursionError, UnicodeError, EOFError,
+})  # fmt: skip
 
 # Fakes take it apart without its check of the classes.
 UNSEEN = frozenset({"one_hot"})
@@ -107,12 +119,43 @@ def is_lazy(value: Any) -> bool:
 
 
 def catches(frame: SymbolicFrame) -> bool:
-    """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors. What
+    """True where the frame is inside of a `try` that may end the error of an operation that fails by
+    the values in a tensor, or of a `with` whose manager looks at errors. `finally` ends none. What
     torch's own code does there is to tidy up."""
     return not frame.code.co_filename.startswith(TORCH) and any(
-        second != WITH_BLOCK or not is_blind(frame.stack[depth - 1])
-        for second, depth in handlers(frame)
+        may_end_errors(frame, target) if second != WITH_BLOCK else not is_blind(
+            frame.stack[depth - 1])
+        for second, target, depth in handlers(frame)
     )
+
+
+def may_end_errors(frame: SymbolicFrame, target: int) -> bool:
+    """True for the handler of a `try` statement that is no mere `finally`, nor `except` of classes
+    that no such error has. target: where it begins."""
+    instructions = frame.decoded.instructions
+    first = start = target + 1  # behind the exception's push
+    while True:
+        at = start
+        while instructions[at].op in NAMES_OF_CLASSES:
+            at += 1
+        if instructions[at].op != "CHECK_EXC_MATCH":
+            break
+        if at != start + 1 or not is_other_error(frame, instructions[start]):
+            return True
+        start = instructions[at + 1].target  # the next clause
+    if start != first:  # behind the last clause, the error goes on
+        return instructions[start].op != "RERAISE"
+    ends = [item.op for item in instructions[first:] if item.op in ("POP_EXCEPT", "RERAISE")]
+    return instructions[first].op == "POP_TOP" or ends[0] != "RERAISE"
+
+
+def is_other_error(frame: SymbolicFrame, load: Instruction) -> bool:
+    """True for the name of a built-in class that no error of an operation by values has."""
+    name = load.arg[0] if isinstance(load.arg, tuple) else load.arg
+    if load.op != "LOAD_GLOBAL" or name in frame.globals:
+        return False
+    cls = getattr(builtins, str(name), None)
+    return isinstance(cls, type) and cls in OTHER_ERRORS
 
 
 def is_blind(leave: Var) -> bool:
@@ -129,13 +172,13 @@ def handles(frame: SymbolicFrame) -> bool:
     return next(handlers(frame), None) is not None
 
 
-def handlers(frame: SymbolicFrame) -> Iterator[tuple[str, int]]:
+def handlers(frame: SymbolicFrame) -> Iterator[tuple[str, int, int]]:
     """The handlers around the current instruction, innermost first: what each begins with, behind
-    the exception's push, and how high the stack is there."""
+    the exception's push, where, and how high the stack is there."""
     decoded = frame.decoded
     handler = decoded.handlers[frame.current.index]
     while handler is not None:
         first, second = decoded.instructions[handler.target : handler.target + 2]
         if first.op not in TIDYING:
-            yield second.op, handler.depth
+            yield second.op, handler.target, handler.depth
         handler = decoded.handlers[handler.target]
