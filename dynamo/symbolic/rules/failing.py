@@ -119,9 +119,9 @@ def is_lazy(value: Any) -> bool:
 
 
 def catches(frame: SymbolicFrame) -> bool:
-    """True where the frame is inside of a `try` that may end the error of an operation that fails by
-    the values in a tensor, or of a `with` whose manager looks at errors. `finally` ends none. What
-    torch's own code does there is to tidy up."""
+    """True where the frame is inside of a `try` that may end an error of an operation that fails by
+    values, or of a `with` whose manager looks at errors. `finally` ends none. What torch's own code
+    does there is to tidy up."""
     return not frame.code.co_filename.startswith(TORCH) and any(
         may_end_errors(frame, target) if second != WITH_BLOCK else not is_blind(
             frame.stack[depth - 1])
