@@ -66,6 +66,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("container_changed_in_loop", "a container changes while it is iterated", EAGER),
     ("argument_mismatch", "a call's arguments do not fit", EAGER),
     ("traceback_read", "a traceback is read", EAGER),
+    ("exception_state", "a call raises an exception that holds more than its arguments", EAGER),
     ("generic_alias_of_tensor", "a type is subscripted with a tensor", EAGER),
     ("escaping_exception", "an exception leaves the compiled part", EAGER),
     ("escaping_generator", "a suspended generator leaves the compiled part", EAGER),

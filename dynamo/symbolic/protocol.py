@@ -263,7 +263,7 @@ class ObjectProtocol:
         except (Signal, DynamoError):  # an argument was looked at
             raise
         except Exception as error:
-            self.raise_exception(type(error), *error.args)  # type: ignore[attr-defined]
+            self.raise_as(error)  # type: ignore[attr-defined]
 
     def construct(
         self, tx: SymbolicFrame, var: ClassVar, args: list[Var], kwargs: dict[str, Var]

@@ -375,6 +375,12 @@ class Trace(ObjectProtocol):
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
 
+    def raise_as(self, error: Exception) -> NoReturn:
+        """Raises in the traced program what a real call has raised."""
+        if vars(error):  # what its `__init__` has set, as that of re.error does
+            raise Break("exception_state", type(error).__qualname__) from error
+        self.raise_exception(type(error), *error.args)
+
     def raise_name_error(self, name: str, text: str) -> NoReturn:
         """Raises NameError in the traced program; it knows the name."""
         error = ExceptionVar(NameError, [ConstVar(text)])

@@ -295,6 +295,8 @@ def set_(tx: SymbolicFrame, *items: Var) -> Var:
 
 @rule([frozenset])
 def frozenset_(tx: SymbolicFrame, *items: Var) -> Var:
+    if items and items[0].python_type() is frozenset:
+        return items[0]
     return FrozensetVar.from_items(tx, items[0].unpack(tx) if items else [], adds_singly(items))
 
 
@@ -340,6 +342,9 @@ def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
 
 @rule([dict])
 def dict_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    if len(args) > 1:
+        tx.trace.raise_exception(
+            TypeError, f"dict expected at most 1 argument, got {len(args)}")
     pairs = pairs_of(tx, args[0]) if args else []
     return DictVar.from_pairs(tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())])
 

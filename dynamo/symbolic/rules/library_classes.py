@@ -179,6 +179,9 @@ def enum_class(
     entries = {key.as_constant(): value for key, value in namespace.entries.values()}
     if READ_BY_ENUM & set(entries) or "__classcell__" in entries:
         raise Break("class_definition", repr(name))
+    autos = [value for value in entries.values() if is_auto(value)]
+    if len(set(autos)) < len(autos):  # one object, which would be another for each name
+        raise Break("class_definition", repr(name))
     later: dict[str, Var] = {}
     members: dict[str, Any] = {}
     for key, value in entries.items():

@@ -591,4 +591,6 @@ def round_(tx: SymbolicFrame, var: ObjectVar, *digits: Var) -> Var | None:
 def index_(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
     if user_method(tx, var, "__index__") is None:
         return None
+    if issubclass(var.python_type(), int):  # which is not asked
+        raise Break("call_of_unknown_function", "operator.index of a subclass of int")
     return var.call_special(tx, "__index__")

@@ -140,7 +140,7 @@ def fold(
     try:
         result = function(*values, **keywords)
     except Exception as error:
-        tx.trace.raise_exception(type(error), *error.args)
+        tx.trace.raise_as(error)
     if is_nan(result):  # it may be one of the arguments
         given = zip([*args, *kwargs.values()], [*values, *keywords.values()], strict=True)
         for var, value in given:

@@ -33,6 +33,11 @@ def is_exception_or_none(value: Var) -> bool:
     return value.is_constant() and value.as_constant() is None
 
 
+def is_traceback_or_none(value: Var) -> bool:
+    """True for what `__traceback__` may be."""
+    return value.python_type() in (types.TracebackType, type(None))
+
+
 class ExceptionVar(Var):
     """An exception made in the trace.
 
@@ -122,6 +127,10 @@ class ExceptionVar(Var):
             part = name.strip("_")
             message = f"exception {part} must be None or derive from BaseException"
             tx.trace.raise_exception(TypeError, message)
+        elif name == "__traceback__" and not is_traceback_or_none(value):
+            tx.trace.raise_exception(TypeError, "__traceback__ must be a traceback or None")
+        elif name == "__suppress_context__" and value.python_type() is not bool:
+            tx.trace.raise_exception(TypeError, "attribute value type must be bool")
         elif name == "__cause__":
             self.cause, self.suppress_context = value, ConstVar(True)
         elif name in SLOTS:

@@ -156,7 +156,11 @@ class SequenceVar(Var):
         alone = self.read_alone(key)
         if alone is not None:
             return alone
-        found = self.items[self.index(tx, key, len(self.items))]
+        where = self.index(tx, key, len(self.items))
+        found = self.items[where]
+        if type(self) is TupleVar and isinstance(where, slice):
+            if where.indices(len(self.items)) == (0, len(self.items), 1):
+                return self
         return self.clone(found) if isinstance(found, list) else found
 
     def clone(self, items: list[Var]) -> Var:
