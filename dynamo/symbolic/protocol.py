@@ -241,12 +241,19 @@ class ObjectProtocol:
                 raise Break("argument_mismatch", "throw(type, arguments)")
             return args[1]
         if isinstance(first, ClassVar) and issubclass(first.cls, BaseException):
-            return self.construct(tx, first, [], {})
+            return self.exception_of(tx, first)
         if issubclass(first.python_type(), BaseException):
             return first
         tx.trace.raise_exception(TypeError, (
             "exceptions must be classes or instances deriving from BaseException, not "
             + first.python_type().__name__))
+
+    def exception_of(self, tx: SymbolicFrame, cls: ClassVar) -> Var:
+        """The exception that raising its class raises."""
+        made = tx.call(cls, [], {})
+        if not issubclass(made.python_type(), BaseException):  # see `__new__`
+            raise Break("call_of_unknown_function", f"{cls!r}, which makes no exception")
+        return made
 
     def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
         """`list[int]` and the like."""

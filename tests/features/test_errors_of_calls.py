@@ -81,9 +81,30 @@ def the_same_again() -> Any:
     return PAIR[:] is PAIR, PAIR[::-1] == (2, 1), PAIR[:1] is PAIR, frozenset(BOTH) is BOTH
 
 
+class Odd(Exception):
+    def __new__(cls, *args: Any) -> Any:
+        return cls
+
+
+def raised() -> Any:
+    try:
+        raise Odd
+    except TypeError as error:
+        return str(error)
+
+
+def thrown() -> Any:
+    waiting = (number for number in (1, 2))
+    try:
+        return waiting.throw(Odd)
+    except TypeError as error:
+        return str(error), list(waiting)
+
+
 @pytest.mark.parametrize("part", [
     of_re, of_json, traceback_of_another_type, suppressed_by_another_type, too_many_arguments,
-    index_of_a_subclass_of_int, two_names_of_one_auto, the_same_again,
+    index_of_a_subclass_of_int, two_names_of_one_auto, the_same_again, raised,
+    thrown,
 ])  # fmt: skip
 def test_like_python(part: Callable[[], Any]) -> None:
     def f(x: torch.Tensor) -> Any:

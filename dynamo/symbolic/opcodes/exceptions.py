@@ -78,7 +78,7 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
 def as_instance(frame: SymbolicFrame, value: Var, message: str) -> Var:
     """The exception that `raise value` raises."""
     if isinstance(value, ClassVar) and issubclass(value.cls, BaseException):
-        value = frame.call(value, [], {})
+        return frame.trace.exception_of(frame, value)
     if not issubclass(value.python_type(), BaseException):
         frame.trace.raise_exception(TypeError, message)
     return value
