@@ -31,7 +31,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro
 from dynamo.symbolic.variables.made_classes import (
     MadeClassVar,
     MadePartVar,
@@ -127,6 +127,7 @@ def make_type(
     """`type.__new__(kind, name, bases, namespace, **keywords)`."""
     made = tx.trace.made
     content = getattr(namespace, "content", None) or namespace
+    kind = winner(tx, kind, bases)
     if not is_silent_kind(tx, kind) or not isinstance(content, DictVar) or any(
         issubclass(base.cls, torch.Tensor | torch.jit.ScriptModule) for base in bases
     ):
@@ -134,7 +135,6 @@ def make_type(
     entries = {key.as_constant(): value for key, value in content.entries.values()}
     cell = entries.pop("__classcell__", None)
     entries.setdefault("__module__", ConstVar(tx.globals.get("__name__")))
-    kind = winner(tx, kind, bases)
     var = made.make(kind, name.as_constant(), bases, entries, tx.step_at_start)
     if isinstance(cell, CellVar):
         cell.store(tx, var)
@@ -145,9 +145,14 @@ def make_type(
 
 
 def is_silent_kind(tx: SymbolicFrame, kind: type) -> bool:
-    """True where nothing of a metaclass that the trace has made is asked behind its back."""
-    return kind not in tx.trace.made.vars or not any(
-        isinstance(find_in_mro(kind, name), types.FunctionType) for name in ASKED_OF_KINDS)
+    """True where nothing of a metaclass that the trace has made is asked behind its back, and
+    where `type.__new__` makes its classes (ctypes has its own)."""
+    makers = (raw for _, raw in all_in_mro(kind, "__new__"))
+    in_c = next(raw for raw in makers if isinstance(raw, types.BuiltinFunctionType))
+    return in_c is type.__dict__["__new__"] and (
+        kind not in tx.trace.made.vars
+        or not any(isinstance(find_in_mro(kind, name), types.FunctionType)
+                   for name in ASKED_OF_KINDS))
 
 
 def set_name(tx: SymbolicFrame, cls: MadeClassVar, name: str, value: Var) -> None:

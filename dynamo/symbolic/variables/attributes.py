@@ -27,7 +27,7 @@ from dynamo.symbolic.variables.binders import (
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import FunctionVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, told_name
+from dynamo.symbolic.variables.lookup import IMMUTABLE_TYPE, find_in_mro, find_owner, told_name
 from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
 
 if TYPE_CHECKING:
@@ -333,6 +333,7 @@ class Attributes:
         hidden = [find_in_mro(kind, name) for kind in (cls, type(cls))]
         if (
             is_settled(cls) or issubclass(cls, enum.Enum) or name.startswith("__")
+            or cls.__flags__ & IMMUTABLE_TYPE
             or any(raw is not None and is_data_descriptor(raw) for raw in hidden)
         ):
             raise Break("class_attribute_store", f"{cls.__qualname__}.{name}")

@@ -6,10 +6,11 @@ import builtins
 import collections
 import sys
 import types
-from collections.abc import Container, Iterable, Mapping, MutableMapping
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 _MISSING = object()
+IMMUTABLE_TYPE = 1 << 8  # types of C whose attributes can't be set; no others have it
 
 
 def find_in_mro(cls: type, name: str) -> Any:
@@ -24,11 +25,15 @@ def find_in_mro(cls: type, name: str) -> Any:
 
 def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
     """The first class of the MRO that has the attribute, and its raw value."""
+    return next(all_in_mro(cls, name), None)
+
+
+def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
+    """Each class of the MRO that has the attribute, and its raw value."""
     for owner in type.__dict__["__mro__"].__get__(cls):
         value = type.__dict__["__dict__"].__get__(owner).get(name, _MISSING)
         if value is not _MISSING:
-            return owner, value
-    return None
+            yield owner, value
 
 
 def name_of_class(cls: type) -> str:
@@ -126,7 +131,7 @@ def told_name(cls: type) -> str:
     >>> told_name(collections.deque), told_name(dict)
     ('collections.deque', 'dict')
     """
-    immutable = cls.__flags__ & (1 << 8)  # as are types of C, and no others
+    immutable = cls.__flags__ & IMMUTABLE_TYPE
     return f"{cls.__module__}.{cls.__name__}" if immutable and cls.__module__ != "builtins" else (
         cls.__name__)
 
