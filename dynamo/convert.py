@@ -42,7 +42,7 @@ from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
-from dynamo.codegen.live import live_frames, uses_weakrefs
+from dynamo.codegen.live import live_frames, tells_lifetimes
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
@@ -313,6 +313,7 @@ class Converter:
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
         if self.continuations.is_continuation(frame.code):
             trace.noticed = Noticed(locals_)
+            trace.refers_weakly = self.continuations.keeps_all(frame.code)
             trace.passed_iterator = self.continuations.passed_iterator(frame.code)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
@@ -329,7 +330,7 @@ class Converter:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
-            all_values = trace.refers_weakly or uses_weakrefs(end.exit)
+            all_values = trace.refers_weakly or tells_lifetimes(end.exit)
             exit = live_frames(end.exit, self.codes, trace.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)

@@ -35,12 +35,14 @@ class Layout:
     stack: "value", "null" or "saved" (an exception that is being handled) per slot.
     locals: names that are passed. own_cells: cells that the original makes, passed like locals: as
     free variables they would raise another error where they are empty. cells: the closure.
+    keeps_all: whether what is passed lives as long as in eager, read or not.
     """
 
     stack: tuple[str, ...]
     locals: tuple[str, ...]
     own_cells: tuple[str, ...]
     cells: tuple[str, ...]
+    keeps_all: bool = False
 
     def cell_parameter(self, name: str) -> str:
         """The parameter of a cell; the break may lie where the cell has just been put in place."""
@@ -100,6 +102,11 @@ class Continuations:
 
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
+
+    def keeps_all(self, code: CodeType) -> bool:
+        """True for a continuation behind which nothing may die earlier than in eager."""
+        known = self._by_code.get(id(code))
+        return known is not None and known.layout.keeps_all
 
     def carry(self, code: CodeType, facts: set[Fact]) -> None:
         """Sizes among what a continuation is given that are symbolic from its first compile on."""

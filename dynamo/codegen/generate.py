@@ -489,7 +489,8 @@ class _Level:
             kinds += ["value"] * len(names)
         if null_last:
             kinds.append("null")
-        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells)
+        keeps_all = getattr(generator.plan.exit, "keeps_all", False)
+        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells, keeps_all)
         code = generator.continuations.get(state.code, instruction, layout, form).code
         given = {name: state.locals[name] for name in locals_}
         given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}

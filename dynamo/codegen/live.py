@@ -19,14 +19,19 @@ RECEIVER = "__receiver"  # the first parameter of continuations whose own is a c
 # Functions that read all locals of the frame that calls them, dead ones too.
 FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir", "_getframe"})
 WEAKREF_FILES = (weakref.__file__, _weakrefset.__file__)
-WEAK_NAMES = frozenset({"weakref", *weakref.__all__})
+# Where a name of these stands, the program refers to objects weakly, or takes addresses.
+TELLING_NAMES = frozenset({
+    "weakref", *weakref.__all__, "data_ptr", "buffer_info", "ctypes", "addressof", "from_address",
+    "__array_interface__", "__cuda_array_interface__",
+})
 
 
-def uses_weakrefs(exit: BreakExit) -> bool:
-    """True where what breaks may be about weak references: these tell which objects live."""
+def tells_lifetimes(exit: BreakExit) -> bool:
+    """True where what breaks may be about weak references, which tell what lives, or about
+    addresses, which are good as long as what lies there."""
     return any(
         state.code.co_filename.endswith(WEAKREF_FILES)
-        or not WEAK_NAMES.isdisjoint(state.code.co_names)
+        or not TELLING_NAMES.isdisjoint(state.code.co_names)
         for state in exit.frames
     )
 
@@ -70,7 +75,7 @@ def live_frames(
                 line=state.line,
             )
         )
-    return BreakExit(exit.reason, tuple(frames), exit.branches)
+    return BreakExit(exit.reason, tuple(frames), exit.branches, all_values)
 
 
 def receiver_of(state: FrameState) -> dict[str, Var]:

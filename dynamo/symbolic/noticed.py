@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
 MOST_LOOKED_AT = 1000  # objects behind one value
+LENDING = (("_ctypes", "Structure"), ("_cffi_backend", "_CDataBase"), ("mmap", "mmap"))
 NOT_WATCHED = (torch.Tensor, torch.nn.Module)  # torch itself refers to them weakly
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
@@ -69,7 +70,20 @@ def _holds_noticed(value: Any) -> bool:
 
 
 def _tells(kind: type) -> bool:
-    return kind is types.GeneratorType or find_in_mro(kind, "__del__") is not None
+    return (
+        kind is types.GeneratorType
+        or find_in_mro(kind, "__del__") is not None
+        or issubclass(kind, _lending())
+    )
+
+
+def _lending() -> tuple[type, ...]:
+    """Classes whose objects own memory that others read by its address, or lock another's."""
+    found: list[type] = [memoryview]
+    for module, name in LENDING:
+        if module in sys.modules:
+            found += getattr(sys.modules[module], name, memoryview).__mro__[:-1]
+    return tuple(found)
 
 
 def _is_watched(value: Any) -> bool:

@@ -195,11 +195,13 @@ class BreakExit:
     """The trace ends before an instruction; `frames` from the innermost to the root.
 
     branches: True where the instruction is a conditional jump (two continuations).
+    keeps_all: True where objects must live as long as in eager from here on.
     """
 
     reason: Break
     frames: tuple[FrameState, ...]
     branches: bool
+    keeps_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
