@@ -128,3 +128,34 @@ def test_an_iterator_of_a_list_that_has_ended_is_no_break() -> None:
     counter = CompileCounter("eager")
     assert dynamo.compile(f, backend=counter, fullgraph=True)(torch.ones(2))[1] == [1, 2, "end"]
     assert counter.frame_count == 1
+
+
+class AsksItsCopy:
+    """An iterator that takes its first item from a copy of itself."""
+
+    copy: Any = None
+    first = True
+
+    def __iter__(self) -> AsksItsCopy:
+        return self
+
+    def __next__(self) -> int:
+        if self.first:
+            self.first = False
+            return int(next(self.copy))
+        return 1
+
+
+def test_a_tee_that_is_entered_again() -> None:
+    def f(x: torch.Tensor) -> Any:
+        source = AsksItsCopy()
+        first, source.copy = itertools.tee(source)
+        try:
+            return x + 1, next(first)
+        except RuntimeError as error:
+            return x + 2, str(error), next(first)
+
+    for run in (f, dynamo.compile(f, backend="eager")):
+        out, *found = run(torch.ones(2))
+        assert found == ["cannot re-enter the tee iterator", 1]
+        assert torch.equal(out, torch.full((2,), 3.0))

@@ -400,11 +400,17 @@ def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]
 
 
 @without_maker(type(itertools.tee(())[0]))
-def _reader(iterator: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
+def _reader(iterator: Iterator[Any], seen: list[Any], asked: list[Any]) -> Iterator[Any]:
     position = 0
     while True:
         if position == len(seen):
-            item = next(iterator, Nothing)
+            if asked:
+                raise RuntimeError("cannot re-enter the tee iterator")
+            asked.append(iterator)
+            try:
+                item = next(iterator, Nothing)
+            finally:
+                asked.clear()
             if item is Nothing:
                 return
             seen.append(item)
@@ -415,8 +421,8 @@ def _reader(iterator: Iterator[Any], seen: list[Any]) -> Iterator[Any]:
 def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
     if n < 0:
         raise ValueError("n must be >= 0")
-    iterator, seen = iter(iterable), []  # type: ignore[var-annotated]
-    return tuple([_reader(iterator, seen) for _ in range(n)])
+    iterator, seen, asked = iter(iterable), [], []  # type: ignore[var-annotated]
+    return tuple([_reader(iterator, seen, asked) for _ in range(n)])
 
 
 @rule(itertools.tee)
