@@ -95,6 +95,7 @@ class ObjectProtocol:
         self.deep_copied: dict[Var, list[TensorVar]] = {}  # by the memo of `copy.deepcopy`
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
+        self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
         self.refers_weakly = False  # from then on the program can tell when an object dies
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 

@@ -191,6 +191,8 @@ class Trace(ObjectProtocol):
             var = SetVar() if type(value) is set else self.constant(value)
             self._copies[key] = (value, var)
             return var
+        if key in self.collecting:
+            raise Break("call_of_unknown_function", "what lists the warnings")
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))
         var = wrap_value(self, value, source)

@@ -39,6 +39,7 @@ def prints(x: torch.Tensor) -> Any:
 def logs(x: torch.Tensor) -> Any:
     once("a")
     LOG.info("number %d", 3)
+    print("between")
     once("a")
     LOG.error("failed", extra={"k": 1}) if x.dim() > 5 else LOG.log(logging.WARNING, "fine")
     return x * 2
@@ -76,25 +77,18 @@ def caught(x: torch.Tensor) -> Any:
     return x + 1
 
 
-class Handler(logging.Handler):
-    def __init__(self, seen: list[Any]) -> None:
-        super().__init__()
-        self.seen = seen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append((record.levelname, record.getMessage()))
-
-
 def record(run: Callable[[torch.Tensor], Any], calls: int, action: str) -> list[Any]:
     seen: list[Any] = []
     once.cache_clear()
     globals().pop("__warningregistry__", None)
-    handler = Handler(seen)
-    LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
     LOG.propagate = False
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    LOG.addHandler(handler)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()) as out:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(out):
             warnings.simplefilter(action)
             warnings.showwarning = lambda message, category, filename, lineno, *rest: seen.append(
                 (str(message), category, filename, lineno))
@@ -114,3 +108,57 @@ def test_output(f: Callable[[torch.Tensor], Any], action: str) -> None:
     dynamo.reset()
     compiled = dynamo.compile(f, backend="eager", fullgraph=f in (prints, warns))
     assert record(compiled, 3, action) == record(f, 3, action)
+
+
+class Keeps(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+KEEPS = Keeps()
+WATCHED = logging.getLogger("test_output.watched")
+WATCHED.propagate = False
+WATCHED.addHandler(KEEPS)
+
+
+def logged_and_read() -> Any:
+    before = len(KEEPS.texts)
+    WATCHED.warning("one %s", 1)
+    return len(KEEPS.texts) - before
+
+
+def handler_exchanged() -> Any:
+    first, second = logging.StreamHandler(io.StringIO()), logging.StreamHandler(io.StringIO())
+    LOG.propagate = False
+    LOG.addHandler(first)
+    LOG.warning("one")
+    LOG.removeHandler(first)
+    LOG.addHandler(second)
+    LOG.warning("two")
+    LOG.removeHandler(second)
+    return first.stream.getvalue(), second.stream.getvalue()
+
+
+def warned_behind_a_break() -> Any:
+    with warnings.catch_warnings(record=True) as found:
+        dynamo.graph_break()
+        warnings.warn("some text")
+        return [str(each.message) for each in found]
+
+
+@pytest.mark.parametrize("function", [logged_and_read, handler_exchanged, warned_behind_a_break])
+def test_output_that_the_program_reads(function: Callable[[], Any]) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, function()
+
+    dynamo.reset()
+    compiled = dynamo.compile(f, backend="eager")
+    for _ in range(2):
+        globals().pop("__warningregistry__", None)
+        wanted = function()
+        globals().pop("__warningregistry__", None)
+        assert compiled(torch.ones(2))[1] == wanted

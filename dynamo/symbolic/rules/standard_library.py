@@ -11,9 +11,11 @@ import functools
 import io
 import json
 import logging
+import os
 import posixpath
 import re
 import sys
+import sysconfig
 import types
 import warnings
 import weakref
@@ -55,6 +57,8 @@ foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify
 if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
     foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
 FILES = (io.TextIOWrapper, io.StringIO)
+INSTALLED = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 LOGGING = [getattr(logging.Logger, name)
            for name in ("debug", "info", "warning", "error", "critical", "log")]
@@ -103,12 +107,35 @@ for _function in (json.dumps, json.loads):
     _register_json(_function)
 
 
+def is_seen(tx: SymbolicFrame, logger: logging.Logger | None) -> bool:
+    """True where a handler of the program gets what is logged, or the trace has changed who does:
+    a record that is made behind the graph would be too late."""
+    written = {id(target) for target in tx.trace.effects.targets_since({}) if target is not None}
+    while logger is not None:
+        parts: list[Any] = [logger, logger.handlers, logger.filters, *logger.filters]
+        for handler in logger.handlers:
+            parts += [handler, handler.filters, *handler.filters, handler.formatter]
+        if any(id(tx.trace.known_var(part)) in written for part in parts) or any(
+            is_of_the_program(type(part)) for part in (logger, *logger.handlers, *logger.filters)
+        ):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def is_of_the_program(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return not str(getattr(module, "__file__", "")).startswith(INSTALLED)
+
+
 def _register_logging(function: Any) -> None:
     @rule(function)
     def log(tx: SymbolicFrame, logger: Var, *args: Var, **kwargs: Var) -> Var:
         """The record is made after the graph; what it says is known already."""
         if not isinstance(logger, ObjectVar) or logger.real is None or not set(kwargs) <= {"extra"}:
             raise Break("call_of_unknown_function", f"logging by {logger!r}")
+        if is_seen(tx, logger.real):
+            raise Break("call_of_unknown_function", f"logging by {logger!r}, which is watched")
         values = [output_value(arg) for arg in args]
         keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
         tx.trace.guard("ID", logger.source, logger.real)
@@ -179,6 +206,11 @@ def warn(
         return filters.record(tx, text, kind, place) if found == "always" else None
     if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
         return None
+    collected = getattr(warnings._showwarnmsg_impl, "__self__", None)  # type: ignore[attr-defined]
+    if collected is not None:  # the list of `catch_warnings(record=True)`
+        if tx.trace.known_var(collected) is not None:
+            return None
+        tx.trace.collecting[id(collected)] = collected
     call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)
     tx.trace.effects.output(hook.Disabled(call))
     return ConstVar(None)
