@@ -46,6 +46,7 @@ from dynamo.codegen.live import live_frames, tells_lifetimes
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
+from dynamo.guards.explain import failures
 from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, UserLine, released, source_text
 from dynamo.guards.shape_code import Fact
@@ -263,7 +264,9 @@ class Converter:
         start = time.perf_counter()
         settle_choices()
         raises = False
+        scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         for _ in range(RESTARTS):
+            loaded = len(sys.modules)
             context.forget_raised()
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
@@ -279,6 +282,8 @@ class Converter:
                 result = self.attempt(frame, root)
                 if context.violated is not None and not raises:
                     raise context.violated
+                if len(sys.modules) != loaded and failures(result.guards, scope):
+                    continue  # what an operator of torch has imported fills torch's own lists
                 return result
             except ObservedException as error:
                 raises = True  # the program's own error comes before one about its sizes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import collections.abc
 import enum
+import importlib
 import types
 from collections import namedtuple
 from collections.abc import Callable
@@ -390,3 +391,32 @@ def check(made: Case) -> None:
             expected, got = outcome(function, args), outcome(compiled, args)
             assert same(got, expected), (got, expected)
     assert backend.frame_count, "nothing was compiled"
+
+
+FOUND = [1]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_list_that_an_import_of_the_compiler_fills(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules for shapes import modules at their first use, and these register things."""
+    (tmp_path / "imported_by_a_rule.py").write_text(f"import {__name__} as m\nm.FOUND.append(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    operator = torch.library.custom_op("of_changed_programs::twice", mutates_args=())(twice)
+
+    @operator.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        importlib.import_module("imported_by_a_rule")
+        return torch.empty_like(x)
+
+    backend = CompileCounter()
+    compiled = dynamo.compile(lambda x: operator(x) + len(FOUND), backend=backend)
+    compiled_first = dynamo.compile(lambda x: len(FOUND) + operator(x), backend=backend)
+    for function in (compiled_first, compiled):
+        assert torch.equal(function(torch.ones(2)), torch.tensor([4.0, 4.0]))
+    assert backend.frame_count == 2
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
