@@ -3,8 +3,13 @@ odd corners, with the values, effects, texts of errors and order of calls of eag
 
 from __future__ import annotations
 
-import pytest
+import typing
+from typing import Any
 
+import pytest
+import torch
+
+import dynamo
 from tests.features.harness import table
 from tests.features.reference import compare
 
@@ -620,7 +625,37 @@ class M(enum.Enum):
     def _missing_(cls, v): LOG.append(v); return cls.A
 ---
 return x + 1, F(3), F(0), F(F.R), M(1), M(M.A), M(2), M([1]), F(1) | F.W
+# objects that tell what belongs to them
+class O:
+    def __instancecheck__(self, v): log(type(v).__name__); return v if isinstance(v, (list, int)) else 'yes'
+    def __subclasscheck__(self, c): log(c.__name__); return c is int
+class T(typing.NamedTuple): a: int
+class D(dict): pass
+class P:
+    __class__ = dict
+---
+out = []
+kinds = [typing.Dict, typing.List, typing.Tuple, typing.Mapping, typing.Callable, typing.Set, typing.Iterable, typing.Type,
+         typing.Union[int, str], typing.Optional[list], typing.Hashable, O(), (int, O())]
+values = [{}, D(), [], (), T(1), 3, 'a', None, len, int, P(), {1}, x]
+for kind in kinds:
+    out.append([isinstance(v, kind) for v in values])
+    out.append([issubclass(type(v), kind) for v in values])
+for kind in (typing.Dict[str, int], typing.List[int], typing.Any, typing.Union[typing.List[int], int], 3):
+    for v in ([], 3):
+        try: out.append(isinstance(v, kind))
+        except TypeError as e: out.append(str(e))
+return out, x + 1
 ''')
+
+
+def test_classes_of_typing_break_nothing() -> None:
+    def function(x: torch.Tensor, table: Any) -> torch.Tensor:
+        return x + 1 if isinstance(table, typing.Dict) and issubclass(dict, typing.Mapping) else x  # noqa: UP006
+
+    compiled = dynamo.compile(function, backend="eager", fullgraph=True)
+    for table in ({}, [], {1: 2}):
+        assert torch.equal(compiled(torch.ones(2), table), function(torch.ones(2), table))
 
 
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])

@@ -7,7 +7,7 @@ import abc
 import builtins
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -42,14 +42,15 @@ def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
 
 
 def any_class(
-    tx: SymbolicFrame, function: str, classes: Var, test: Callable[[type], bool]
+    tx: SymbolicFrame, function: str, asked: Var, classes: Var, test: Callable[[type], bool]
 ) -> bool:
     """Whether a class passes of those that isinstance and issubclass take: they stop at the first,
-    so that what stands behind it may be no class."""
+    so that what stands behind it may be no class. Other objects are asked themselves
+    (`typing.Dict`)."""
     if isinstance(classes, ClassVar):
         return test(classes.cls)
     if isinstance(classes, TupleVar):
-        return any(any_class(tx, function, item, test) for item in classes.items)
+        return any(any_class(tx, function, asked, item, test) for item in classes.items)
     value = getattr(classes, "value", None) or getattr(classes, "real", None)
     if isinstance(value, types.UnionType):
         return any(test(kind) for kind in value.__args__)
@@ -58,19 +59,30 @@ def any_class(
         some = "types" if what == "type" else "classes"
         tx.trace.raise_exception(
             TypeError, f"{function}() arg 2 must be a {what}, a tuple of {some}, or a union")
+    name = OWN_CHECKS[function]
+    if isinstance(classes, ObjectVar) and isinstance(
+        find_in_mro(classes.python_type(), name), types.FunctionType
+    ):
+        method = tx.trace.attributes.bind(tx, classes, classes.python_type(), name)
+        return tx.call(method, [asked], {}).truth(tx)
     raise Break("call_of_unknown_function", f"{function} with {classes!r}")
+
+
+OWN_CHECKS = {"isinstance": "__instancecheck__", "issubclass": "__subclasscheck__"}
 
 
 @rule([isinstance])
 def isinstance_(tx: SymbolicFrame, var: Var, classes: Var) -> Var:
     cls = var.python_type()
     return ConstVar(any_class(
-        tx, "isinstance", classes, lambda kind: bool(is_instance(tx, var, cls, kind))))
+        tx, "isinstance", var, classes, lambda kind: bool(is_instance(tx, var, cls, kind))))
 
 
 def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
     if cls is kinds:
         return True
+    if kinds is Any:
+        tx.trace.raise_exception(TypeError, "typing.Any cannot be used with isinstance()")
     check = own_check(tx, kinds, "__instancecheck__")
     if check is not None:
         return tx.call(check, [var], {}).truth(tx)
@@ -135,7 +147,7 @@ def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     if not isinstance(cls, ClassVar):
         tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
     return ConstVar(any_class(
-        tx, "issubclass", classes, lambda kind: is_subclass_of(tx, cls, kind)))
+        tx, "issubclass", cls, classes, lambda kind: is_subclass_of(tx, cls, kind)))
 
 
 def is_subclass_of(tx: SymbolicFrame, cls: ClassVar, kinds: type) -> bool:
