@@ -38,6 +38,7 @@ from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
 from dynamo.symbolic.variables.open_text import OpenText, is_open_text
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -271,6 +272,13 @@ def list_(rebuilder: Rebuilder, var: lists.ListVar) -> None:
         rebuilder.fill(var, list.extend, var.items)
     else:
         rebuilder.build("BUILD_LIST", var.items)
+
+
+@rebuilds(ModuleSliceVar)
+def module_slice(rebuilder: Rebuilder, var: ModuleSliceVar) -> None:
+    rebuilder.emitter.start_call_const(var.kind)
+    rebuilder.build("BUILD_LIST", var.items)
+    rebuilder.emitter.call(1)
 
 
 @rebuilds(lists.DequeVar)

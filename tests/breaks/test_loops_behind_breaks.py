@@ -266,6 +266,8 @@ OF_MODULES: dict[str, tuple[Callable[[list[torch.nn.Module]], Any], Callable[[An
     "enumerate": (list, lambda modules: enumerate(modules, 7)),
     "zip": (list, lambda modules: zip("abcdefg", modules)),
     "enumerate of zip": (list, lambda modules: enumerate(zip(modules, modules))),
+    "slice": (torch.nn.ModuleList, lambda modules: modules[:5]),
+    "enumerate of slice": (torch.nn.ModuleList, lambda modules: enumerate(modules[-6:])),
     "one of many": (lambda modules: [*modules[:3], 2.5, *modules[3:]], iter),
 }
 
@@ -284,6 +286,43 @@ def test_modules_behind_a_break_are_one_graph(name: str) -> None:
         assert repr(results[0][1]) == repr(results[1][1])
     # Up to the break, to the end of its module, the others.
     assert counter.frame_count == (4 if name == "one of many" else 3)
+
+
+class Blocks(torch.nn.ModuleList):
+    """A list of modules by another name."""
+
+
+class Fixed(torch.nn.ModuleList):
+    """A list of modules that is made in its own way."""
+
+    made = 0
+
+    def __init__(self, modules: Any) -> None:
+        super().__init__(modules)
+        type(self).made += 1
+
+
+@pytest.mark.parametrize("kind", [torch.nn.ModuleList, Blocks, Fixed])
+def test_a_slice_of_modules_outlives_a_break(kind: type) -> None:
+    def function(x: torch.Tensor, modules: Any) -> Any:
+        part = modules[1:4]
+        entries = iter(part)
+        x = next(entries)(x)
+        dynamo.graph_break()
+        x = part[1](x) + len(part)
+        return x, part, type(part), type(entries), list(entries), [name for name, _ in part.named_parameters()]
+
+    modules = kind(stack())
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        before = getattr(kind, "made", 0)
+        expected = function(torch.ones(2), modules)
+        between = getattr(kind, "made", 0)
+        found = compiled(torch.ones(2), modules)
+        assert getattr(kind, "made", 0) - between == between - before
+        assert torch.equal(expected[0], found[0])
+        assert list(expected[1]) == list(found[1])
+        assert expected[2:] == found[2:]
 
 
 def test_other_modules_at_a_later_call() -> None:

@@ -650,12 +650,12 @@ return out, x + 1
 
 
 def test_classes_of_typing_break_nothing() -> None:
-    def function(x: torch.Tensor, table: Any) -> torch.Tensor:
-        return x + 1 if isinstance(table, typing.Dict) and issubclass(dict, typing.Mapping) else x  # noqa: UP006
+    def function(x: torch.Tensor, value: Any) -> torch.Tensor:
+        return x + 1 if isinstance(value, typing.Dict) and issubclass(dict, typing.Mapping) else x  # noqa: UP006
 
     compiled = dynamo.compile(function, backend="eager", fullgraph=True)
-    for table in ({}, [], {1: 2}):
-        assert torch.equal(compiled(torch.ones(2), table), function(torch.ones(2), table))
+    for value in ({}, [], {1: 2}):
+        assert torch.equal(compiled(torch.ones(2), value), function(torch.ones(2), value))
 
 
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])

@@ -372,7 +372,9 @@ def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
 def module_list_getitem(tx: SymbolicFrame, var: Var, key: Var) -> Var:
     modules = var.get_attr(tx, "_modules").call_method(tx, "values", [], {}).unpack(tx)
     if isinstance(key, SliceVar):
-        return ModuleSliceVar(modules[key.as_constant()])
+        if not ModuleSliceVar.can_be(var.python_type()):
+            raise Break("call_of_unknown_function", f"a slice of {var!r}")
+        return ModuleSliceVar(modules[key.as_constant()], var.python_type())
     position = tx.trace.as_index(tx, key)
     if position is None:
         raise Break("index_unknown", repr(key))

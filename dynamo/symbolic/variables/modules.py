@@ -207,7 +207,15 @@ class ModuleVar(ObjectVar):
 class ModuleSliceVar(SequenceVar):
     """`module_list[a:b]`: a ModuleList made in the trace, as far as it is only iterated."""
 
-    kind = torch.nn.ModuleList
+    def __init__(self, modules: list[Var], kind: type) -> None:
+        super().__init__(modules)
+        self.kind = kind
+
+    @staticmethod
+    def can_be(kind: type) -> bool:
+        """False for a class that makes or iterates its lists in its own way."""
+        return all(find_in_mro(kind, name) is vars(torch.nn.ModuleList)[name]
+                   for name in ("__init__", "__iter__", "__len__"))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         raise Break("attribute_unknown", f"{name} of a slice of a ModuleList")
@@ -220,6 +228,10 @@ class ModuleSliceVar(SequenceVar):
         if name == "__iter__":
             return self.iterate(tx)
         raise Break("attribute_unknown", f"{name} of a slice of a ModuleList")
+
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        modules = DictVar.from_names({str(i): item for i, item in enumerate(self.items)})
+        return modules.call_method(tx, "values", [], {}).iterate(tx)
 
     def children(self) -> Iterable[Var]:
         return self.items
