@@ -36,6 +36,7 @@ from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.fold import fold_batch_norms
+from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
@@ -351,6 +352,8 @@ def compile_aten(
     one for a forward graph and its backward."""
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
+        if config.kernels:  # ATen's results would have the strides of what they read
+            module = write_in_place(module, LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return module.forward

@@ -27,6 +27,7 @@ from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
+from inductor.scheduler.verify import is_scattered
 
 WORKERS = 8
 Graphed = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -72,8 +73,8 @@ def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) 
 
 
 def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
-    if torch.are_deterministic_algorithms_enabled() and _adds(kernel):
-        raise NotPrintable("atomic additions are in no fixed order")
+    if torch.are_deterministic_algorithms_enabled() and _meets(kernel):
+        raise NotPrintable("what meets at one place is in no fixed order")
     return print_kernel(kernel, layouts)
 
 
@@ -83,9 +84,11 @@ def _report_slow(kernel: Kernel, reason: str) -> None:
         logs.log(log).emit(f"{kernel.name} ({', '.join(kernel.nodes)}) runs as ATen: {reason}")
 
 
-def _adds(kernel: Kernel) -> bool:
+def _meets(kernel: Kernel) -> bool:
+    """Whether several iterations may store into one place, and their order counts."""
     return any(
         op.imm == "add" and op.dtype.is_floating_point
+        or op.imm == "set" and is_scattered(op)
         for stage in kernel.stages
         for op in stage.stores()
     )

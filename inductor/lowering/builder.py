@@ -235,6 +235,19 @@ class Builder:
         self.nodes.append(ExternKernel(name, None, target, plain, named, (), self.origins, reason))
         return self._results(name, result) if result is not None else None
 
+    def extern_into(
+        self, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any],
+        buffer: str, reason: str,
+    ) -> None:
+        """Call an operator that writes into a buffer, which its first argument shows."""
+        plain = tuple(_argument(arg) for arg in args)
+        named = tuple((key, _argument(value)) for key, value in kwargs.items())
+        self.nodes.append(
+            ExternKernel(
+                self.new_name(), None, target, plain, named, (buffer,), self.origins, reason
+            )
+        )
+
     def looked_at(self, name: str) -> frozenset[str]:
         """The buffers whose memory a buffer shows: its own, or those that a call gave a view of."""
         return self.looks_at.get(name, frozenset()) | {name}

@@ -9,6 +9,7 @@ import torch
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import Extent
 from inductor.ir.scalar_ops import dtype_kind
+from inductor.lowering.pointwise import unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, compute_dtype, fits
 
@@ -48,13 +49,26 @@ def fill(call: Call, x: Any, value: Any) -> Any:
     return filled(call, value)
 
 
+@lowering(aten.fill.Tensor)
+def fill_with(call: Call, x: Any, value: Any) -> Any:
+    why = unsupported([x, value])
+    if why:
+        return call.refuse(why)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        number = ops.to_dtype(value.load(ops, ()), x.dtype)
+        return ops.to_dtype(number, compute_dtype(x.dtype))
+
+    return call.builder.computed(call.layout, [value], 1, compute)
+
+
 def _enter(value: int, *targets: Any) -> None:
     @lowering(*targets)
     def lower(call: Call, *args: Any, **kwargs: Any) -> Any:
         return filled(call, value)
 
 
-_enter(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+_enter(0, aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
 # nobody may rely on what is in them
 _enter(0, aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default)
 _enter(0, aten.empty_strided.default, aten.new_empty_strided.default)

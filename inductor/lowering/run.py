@@ -8,14 +8,15 @@ operator without one, or for which it declines, becomes a call into ATen.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dynamo.aot.records import PART
+from dynamo.aot.records import PART, Unsupported
 from dynamo.shapes.fake import Fake
+from inductor.fx_passes.in_place import PLACE
 from inductor.ir.extent import Real
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
 from inductor.lowering import activations as activations
@@ -135,12 +136,11 @@ class _Run:
             return
         self.builder.origins = _origins(node)
         result = self._described(node)
-        if target is aten.copy_.default:
-            self._write_input(node, *args)
-            self.values[node] = args[0]
-            return
         call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
         function = LOWERINGS.get(target)
+        if target._schema.is_mutable and isinstance(args[0], Tensor):
+            self.values[node] = self._write(node, call, args, kwargs)
+            return
         value = NotImplemented
         if function is None:
             call.reason = "no lowering"
@@ -158,6 +158,8 @@ class _Run:
             self._keep_if_shared(node, value)
             if not node.users:  # it runs for its errors
                 value.root().realize()
+        if PLACE in node.meta:
+            self._check_place(node, value)
         self.values[node] = value
 
     def output(self, node: torch.fx.Node) -> None:
@@ -226,22 +228,61 @@ class _Run:
         if value.cost > 1 or (value.cost == 1 and len(value.reads) > 1):
             value.realize()
 
-    def _write_input(self, node: torch.fx.Node, goal: Tensor, source: Tensor) -> None:
-        """`goal.copy_(source)`: the new contents of an input.
+    # -- writes in place --------------------------------------------------------------------------
 
-        What later nodes want of the old contents is computed before.
-        """
-        view = goal.view
-        assert view is not None
-        for other, value in self.values.items():
+    def _write(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Tensor:
+        """An operator that writes into its first argument."""
+        goal: Tensor = args[0]
+        self._check_place(node, goal)
+        view = goal.realize()
+        self._read_before(node, view.buffer)
+        if call.target is aten.copy_.default:
+            self.builder.store_into(view, converting(args[1], goal.dtype))
+            return goal
+        for tensor in self._tensors_of((args[1:], kwargs)):
+            if any(view.buffer in self.builder.looked_at(name) for name in tensor.reads):
+                tensor.realize()
+        function = LOWERINGS.get(call.target)
+        value = NotImplemented
+        if function is None:
+            call.reason = "no lowering"
+        elif self._foreign(node):
+            call.reason = "tensors of several devices"
+        elif self._odd(node):
+            call.reason = "a dtype without kernels"
+        else:
+            value = function(call, *args, **kwargs)
+        if value is NotImplemented:
+            self.fallbacks.append((str(call.target), call.reason))
+            self.builder.extern_into(call.target, args, kwargs, view.buffer, call.reason)
+        return goal
+
+    def _tensors_of(self, value: Any) -> Iterator[Tensor]:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, dict)):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from self._tensors_of(item)
+
+    def _check_place(self, node: torch.fx.Node, value: Any) -> None:
+        """Errors: Unsupported where a node that should lie in an input's memory does not."""
+        for tensor in self._tensors_of(value):
+            if tensor.view is None or not tensor.view.buffer.startswith("arg"):
+                raise Unsupported(f"{node.name} is no view of an input")
+
+    def _read_before(self, node: torch.fx.Node, buffer: str) -> None:
+        """What later nodes want of a buffer's contents is computed before they change."""
+        for other, value in list(self.values.items()):
             if all(user is node or user in self.values for user in other.users):
                 continue
-            for tensor in value if isinstance(value, tuple) else (value,):
-                if not isinstance(tensor, Tensor) or tensor.view is not None:
+            for tensor in self._tensors_of(value):
+                if not any(buffer in self.builder.looked_at(name) for name in tensor.reads):
                     continue
-                if any(view.buffer in self.builder.looked_at(name) for name in tensor.reads):
+                if tensor.view is None:
                     tensor.realize()
-        self.builder.store_into(view, converting(source, goal.dtype))
+                elif other.op == "call_function" and PLACE not in other.meta and tensor is value:
+                    view = self._copy_of(tensor, other)
+                    self.values[other] = self.builder.stored(tensor.layout, view.buffer)
 
 
 def _device_of(module: torch.fx.GraphModule) -> torch.device:

@@ -1,9 +1,10 @@
-"""Lowerings of operators that add values at computed places: a copy of the tensor, then a loop nest
-that accumulates into it.
+"""Lowerings of operators that add or store values at computed places: a loop nest that does so, in
+a copy of the tensor, or in place.
 
-Values that meet at one place are added one after the other, in the order of the loops on the CPU
-and in any order on a GPU (see `inductor.cuda` for programs that want one order). Half precision,
-where each addition would be rounded, and overwriting stores are left to ATen.
+Values that meet at one place are added or stored one after the other, in the order of the loops on
+the CPU and in any order on a GPU (see `inductor.cuda` for programs that want one order). Left to
+ATen are additions in half precision, where each would be rounded, and overwriting stores into a
+copy.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 import torch
 
 from inductor.ir.body import IndexFault, Ops, Value
-from inductor.ir.index import Index, flatten
+from inductor.ir.index import Index, constant, flatten
 from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
-from inductor.lowering.pointwise import broadcast, broadcast_sizes
+from inductor.lowering.pointwise import broadcast, broadcast_sizes, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor
 
@@ -25,41 +26,57 @@ DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 Place = Callable[[Ops, Indices], Indices]
 
 
-def _refusal(x: Tensor, values: Tensor) -> str:
-    if x.dtype not in DTYPES or values.dtype is not x.dtype:
-        return f"additions of {values.dtype} to {x.dtype}"
+def _refusal(call: Call, x: Tensor, values: Tensor, adds: bool) -> str:
+    if not adds and not in_place(call):
+        return "values that overwrite"
+    if adds and x.dtype not in DTYPES or values.dtype is not x.dtype:
+        return f"{'additions' if adds else 'stores'} of {values.dtype} to {x.dtype}"
+    if unsupported([x]):
+        return unsupported([x])
     return "an empty tensor" if 0 in x.size or 0 in values.size else ""
 
 
-def _accumulated(
-    call: Call, x: Tensor, values: Tensor, ranges: Sequence[int], place: Place
+def in_place(call: Call) -> bool:
+    """True for an operator that writes into its first argument."""
+    return call.target._schema.is_mutable
+
+
+def _written(
+    call: Call, x: Tensor, values: Tensor, ranges: Sequence[int], place: Place, adds: bool
 ) -> Tensor:
-    """A copy of `x` plus, for each index of `ranges`, the value of that index at its place."""
+    """For each index of `ranges`, the value of that index at its place: in a copy of `x`, or in
+    `x` itself."""
     builder, layout = call.builder, call.layout
-    copy = Tensor(layout, builder, compute=x.load, reads=x.reads, origins=builder.origins)
-    goal = builder.store(copy)
+    if in_place(call):
+        goal = x.realize()
+    else:
+        goal = builder.store(
+            Tensor(layout, builder, compute=x.load, reads=x.reads, origins=builder.origins)
+        )
+    mode = "add" if adds else "set"
 
     def body(ops: Ops, where: Indices) -> None:
         at = flatten(place(ops, where), goal.stride, goal.offset)
-        ops.store(goal.buffer, at, values.load(ops, broadcast(values, where)), "add")
+        value = values.load(ops, broadcast(values, where))
+        ops.store(goal.buffer, at, ops.to_dtype(value, goal.dtype), mode)
 
     builder.scatter(goal, tuple(ranges), body)
-    return builder.stored(layout, goal.buffer)
+    return x if in_place(call) else builder.stored(layout, goal.buffer)
 
 
-def _element(ops: Ops, value: Value, size: int) -> Index:
-    return ops.indirect(value, size, wrap=False, error=IndexFault.ELEMENT)
+def _element(ops: Ops, value: Value, size: int, fault: IndexFault = IndexFault.ELEMENT) -> Index:
+    return ops.indirect(value, size, wrap=False, error=fault)
 
 
-@lowering(aten.index_put.default)
+@lowering(aten.index_put.default, aten.index_put_.default)
 def index_put(
     call: Call, x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
     accumulate: bool = False,
 ) -> Any:
-    if not accumulate:
-        return call.refuse("values that overwrite")
+    if any(index is not None and index.dtype is torch.bool for index in indices):
+        return _masked(call, x, indices, values, accumulate)
     plan = _index_plan(x, indices)
-    why = _refusal(x, values)
+    why = _refusal(call, x, values, accumulate)
     if plan is None or why:
         return call.refuse(why or "a mask as an index")
     axes, first = plan
@@ -69,42 +86,97 @@ def index_put(
     chosen = broadcast_sizes([index.size for index in picked])
     others = [size for axis, size in enumerate(x.size) if axis not in axes]
     ranges = (*others[:first], *chosen, *others[first:])
+    if 0 in ranges:
+        return call.refuse("an empty tensor")
 
     def place(ops: Ops, where: Indices) -> Indices:
         return _places(ops, x, axes, first, len(chosen), picked, where)
 
-    return _accumulated(call, x, values, ranges, place)
+    return _written(call, x, values, ranges, place, accumulate)
 
 
-@lowering(aten.index_add.default)
+def _masked(
+    call: Call, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool
+) -> Any:
+    """One value for all places that a mask picks, or one for each index behind it."""
+    picked = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    axis, mask = picked[0]
+    rank, behind = len(x.size), len(x.size) - axis - len(mask.size)
+    chosen = values.size[-behind - 1] if len(values.size) > behind else 1
+    if accumulate or len(picked) > 1 or len(values.size) > axis + 1 + behind or chosen != 1:
+        return call.refuse("a mask as an index")
+    if values.dtype is not x.dtype or unsupported([x, values]) or 0 in x.size or not mask.size:
+        return call.refuse("a mask as an index")
+
+    def compute(ops: Ops, where: Indices) -> Value:
+        found = mask.load(ops, where[axis : rank - behind])
+        at = (*where[:axis], constant(0), *where[rank - behind :])
+        return ops.where(found, values.load(ops, broadcast(values, at)), x.load(ops, where))
+
+    inputs = [x, mask, values]
+    if not in_place(call):
+        return call.builder.computed(call.layout, inputs, 2, compute)
+    call.builder.store_into(x.realize(), call.builder.computed(x.layout, inputs, 2, compute))
+    return x
+
+
+@lowering(aten.index_add.default, aten.index_add_.default)
 def index_add(
     call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Any:
-    why = _refusal(x, source)
     fits = x.size and len(x.size) == len(source.size) and len(index.size) == 1
+    why = _refusal(call, x, source, True)
     if why or alpha != 1 or not fits:
         return call.refuse(why or "a factor, or a number")
+    return _along(call, x, dim, index, source, True, IndexFault.ELEMENT)
+
+
+@lowering(aten.index_copy_.default)
+def index_copy(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    fits = x.size and len(x.size) == len(source.size) and len(index.size) == 1
+    why = _refusal(call, x, source, False)
+    if why or not fits:
+        return call.refuse(why or "a number")
+    return _along(call, x, dim, index, source, False, IndexFault.POSITION)
+
+
+def _along(
+    call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, adds: bool, fault: IndexFault
+) -> Any:
+    """Slices of `source` go to those of `x` that the index names."""
     axis = dim % len(x.size)
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
 
     def place(ops: Ops, where: Indices) -> Indices:
         value = ops.to_dtype(index.load(ops, (where[axis],)), torch.int64)
-        return replaced(where, axis, _element(ops, value, x.size[axis]))
+        return replaced(where, axis, _element(ops, value, x.size[axis], fault))
 
-    return _accumulated(call, x, source, source.size, place)
+    return _written(call, x, source, source.size, place, adds)
 
 
-@lowering(aten.scatter_add.default)
+@lowering(aten.scatter_add.default, aten.scatter_add_.default)
 def scatter_add(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
-    why = _refusal(x, source)
-    if why or not x.size or 0 in index.size:
+    return _scattered(call, x, dim, index, source, True)
+
+
+@lowering(aten.scatter_.src)
+def scatter(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
+    return _scattered(call, x, dim, index, source, False)
+
+
+def _scattered(
+    call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, adds: bool
+) -> Any:
+    why = _refusal(call, x, source, adds)
+    if why or not x.size or not index.size or 0 in index.size:
         return call.refuse(why or "a number")
     axis = dim % len(x.size)
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
 
     def place(ops: Ops, where: Indices) -> Indices:
-        return replaced(where, axis, _element(ops, index.load(ops, where), x.size[axis]))
+        value = ops.to_dtype(index.load(ops, where), torch.int64)
+        return replaced(where, axis, _element(ops, value, x.size[axis]))
 
-    return _accumulated(call, x, source, index.size, place)
+    return _written(call, x, source, index.size, place, adds)

@@ -77,11 +77,12 @@ def _wanted(kernel: Kernel) -> Iterator[str]:
         for op in stage.ops:
             if op.name == "load" and op.buffer not in kernel.nodes:
                 yield op.buffer
-            elif op.name == "store" and (op.imm != "set" or _is_scattered(op)):
+            elif op.name == "store" and (op.imm != "set" or is_scattered(op)):
                 yield op.buffer
 
 
-def _is_scattered(store: Op) -> bool:
+def is_scattered(store: Op) -> bool:
+    """Whether its place is found in data."""
     assert store.index is not None
     return any(var.name.startswith("t") for var in store.index.variables())
 

@@ -17,6 +17,8 @@ from inductor.codegen.triton import plan
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
+from inductor.fx_passes.in_place import write_in_place
+from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 
@@ -25,6 +27,7 @@ def interpreted(gm, example_inputs):
     """A backend: the GPU path on CPU tensors."""
 
     def compile_aten(module, fakes):
+        module = write_in_place(module, LOWERINGS.__contains__)
         graph = lower_graph(module).graph
         text = cuda.generate(graph, schedule_graph(graph, 8)).text
         texts.append(text)
@@ -96,6 +99,17 @@ def changes_input(x, y):
     return x + 1
 
 
+def changes_rows(x, y):
+    rows = torch.tensor([4, 1])
+    x[2] = y[0] * 2
+    x[rows] = x[rows.flip(0)] + y[:2]
+    x[:, 3:6].index_copy_(1, rows % 3, y[:, :2])
+    y.scatter_(0, (rows[:, None] + torch.arange(12)) % 8, x[:2].sin())
+    y[y > 1] = 0.5
+    y.scatter_reduce_(0, rows[None], x[5:6], "amax")
+    return x[1:3] + 1, y.half().index_put_((rows,), x[:2].half())
+
+
 def pools(x, y):
     image = torch.stack([x, y])[None]
     image = F.pad(image, (1, 2, 3, 0), value=2.0)
@@ -114,7 +128,7 @@ def signs_and_bytes(x, y):
 
 
 PROGRAMS = [chain, signs_and_bytes, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
-            halves, integers, changes_input, pools, convolution]
+            halves, integers, changes_input, changes_rows, pools, convolution]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
