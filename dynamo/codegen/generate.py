@@ -44,6 +44,7 @@ from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnEx
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
+from dynamo.symbolic.variables.dicts import SetVar
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -545,8 +546,8 @@ def _null_place(instruction: Instruction) -> str:
 
 
 def _is_built(var: Var) -> bool:
-    """True for values that are more than a load of a constant."""
-    return not var.is_constant() or bool(tuple(var.children()))
+    """True for values that are more than a load of a constant; an empty set is no constant."""
+    return not var.is_constant() or isinstance(var, SetVar) or bool(tuple(var.children()))
 
 
 def _kind(var: Var) -> str:
