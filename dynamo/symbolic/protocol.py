@@ -69,7 +69,6 @@ FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "
 CONTENT_TYPES: dict[type, Callable[[], Var]] = {
     list: ListVar, dict: DictVar, set: SetVar,
     collections.OrderedDict: lambda: DictVar(collections.OrderedDict),
-    collections.defaultdict: lambda: DictVar(collections.defaultdict),
 }
 MOST_IDENTIFIED = 100
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
@@ -340,6 +339,8 @@ class ObjectProtocol:
         if base is None or issubclass(cls, torch.Size):
             return self.new_object(tx, cls, args)
         new = tuple.__new__ if base is tuple else base.__new__
+        if find_in_mro(cls, "__new__") is not vars(base)["__new__"]:  # of a struct sequence
+            raise Break("call_of_unknown_function", full_name(cls))
         made = self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined]
         if cls in self.made.vars:
             made.class_var = self.made.vars[cls]
@@ -598,14 +599,16 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
     root = None if source is None else source.root()
     if source is None:
         raise Break("value_unknown", "mappingproxy")
-    if not isinstance(root, ObjectSource):
+    of_class = isinstance(root, ObjectSource) and (
+        isinstance(source, DictSource) or isinstance(root.value, enum.EnumType))
+    if not of_class and trace.made.is_inside(source) is None:
         (mapping,) = state_of(value)
         if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
             # The names of a class, which the trace may change.
             raise Break("value_unknown", "mappingproxy")
         trace.guard("TYPE", source, types.MappingProxyType)
         return MappingProxyVar(trace.wrap(mapping, ItemSource(StateSource(source), 0)), source)
-    owner = root.value
+    owner = root.value if isinstance(root, ObjectSource) else None
     if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
         trace.guard("DICT_KEYS", source, tuple(value))
         for name in value:

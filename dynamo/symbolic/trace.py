@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -336,7 +337,9 @@ class Trace(ObjectProtocol):
             return args[0].call_method(tx, function.__name__, args[1:], kwargs)
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
-            if content is not None and issubclass(content.python_type(), owner):
+            if content is not None and issubclass(content.python_type(), owner) and (
+                function not in MADE_BY_CLASS
+            ):
                 args = [content, *args[1:]]
         if owner is dict and function.__name__ in vars(collections.OrderedDict):
             if args and args[0].python_type() is collections.OrderedDict:  # it has two orders
@@ -415,6 +418,8 @@ class Trace(ObjectProtocol):
         """`import name`, for modules that are already imported."""
         package = tx.globals.get("__package__") if level else None
         full = modelled.absolute_name(name, package, level)
+        if self.known_var(sys.modules) in self.effects.targets():
+            raise Break("import_of_new_module", f"{full}, behind a change of sys.modules")
         module = modelled.find_module(full)
         if module is None:
             raise Break("import_of_new_module", full)
@@ -442,6 +447,9 @@ METHOD_DESCRIPTORS = (
     types.WrapperDescriptorType,
     types.FunctionType,
 )
+# Methods of containers that call the class of a subclass's instance.
+MADE_BY_CLASS = (collections.OrderedDict.copy, collections.defaultdict.copy,
+                 collections.defaultdict.__copy__)  # type: ignore[attr-defined]
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # What lies in the model of a class and needs no place (the set is the one that `__repr__` of a

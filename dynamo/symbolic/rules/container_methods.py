@@ -6,9 +6,11 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import Break
 from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
@@ -79,6 +81,10 @@ def deque_insert(items: Any, index: Any, value: Any, /) -> None:
 @rule(operator.length_hint)
 def length_hint(tx: SymbolicFrame, items: Var, default: Var = ConstVar(0)) -> Var | None:  # noqa: B008
     if isinstance(items, ObjectVar):
+        kind = items.python_type()
+        methods = [find_in_mro(kind, name) for name in ("__len__", "__length_hint__")]
+        if any(method and not isinstance(method, types.FunctionType) for method in methods):
+            raise Break("call_of_unknown_function", f"length_hint({items!r})")
         return tx.trace.length_hint(tx, items, default)  # type: ignore[no-any-return]
     if find_in_mro(items.python_type(), "__len__") is None:
         return None

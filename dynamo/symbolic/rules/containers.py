@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.values import make_value, value_base
 
 if TYPE_CHECKING:
@@ -140,6 +142,13 @@ def list_sort(
     return NONE
 
 
+def is_struct(kind: type) -> bool:
+    """True for struct sequences (`time.struct_time`), which are made by their own `__new__`."""
+    return any(not isinstance(new, staticmethod | types.FunctionType)
+               for part in kind.__mro__ if part not in (tuple, object)
+               for new in [vars(part).get("__new__")] if new is not None)
+
+
 @rule([tuple.__new__])
 def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
     kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
@@ -149,7 +158,8 @@ def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
         named = NamedTupleVar(kind, values)
         named.class_var = tx.trace.made.vars.get(kind)
         return named
-    made = make_value(kind, TupleVar(values)) if value_base(kind) is tuple else None
+    plain = value_base(kind) is tuple and not is_struct(kind)
+    made = make_value(kind, TupleVar(values)) if plain else None
     if made is None:
         raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
     return made
@@ -251,6 +261,7 @@ def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:
         message = "dictionary is empty" if ordered else "popitem(): dictionary is empty"
         tx.trace.raise_exception(KeyError, message)
     entries = var.change(tx)
+    var.removals += 1
     hash_key = next(reversed(entries)) if last.truth(tx) else next(iter(entries))
     return TupleVar(list(entries.pop(hash_key)))
 
@@ -271,7 +282,14 @@ def update(
 @rule([dict.clear, ORDERED.clear], DictVar)
 def dict_clear(tx: SymbolicFrame, var: DictVar) -> Var:
     var.change(tx).clear()
+    var.removals += 1
     return NONE
+
+
+@rule([ORDERED.copy, collections.defaultdict.copy, collections.defaultdict.__copy__], ObjectVar)  # type: ignore[attr-defined]
+def copy_by_class(tx: SymbolicFrame, var: ObjectVar) -> Var:
+    """Of a subclass, which makes the copy."""
+    raise Break("call_of_unknown_function", f"a copy of {var!r}")
 
 
 @rule([dict.copy, ORDERED.copy], DictVar)
@@ -312,6 +330,7 @@ def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(
             raise Break("argument_mismatch", f"move_to_end({key!r})")
         tx.trace.raise_exception(KeyError, key)
     entries = var.change(tx)
+    var.removals += hash_key != (next(reversed(entries)) if last.truth(tx) else next(iter(entries)))
     moved = {hash_key: entries.pop(hash_key)}
     rest = dict(entries)
     entries.clear()

@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
@@ -80,7 +80,7 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
     first, second = a.python_type(), b.python_type()
     if first is second:
         calls = calls[:1] if backward.startswith("__r") else calls
-    elif issubclass(second, first) and goes_first(first, second, backward):
+    elif is_derived(second, first) and goes_first(first, second, backward):
         calls.reverse()
     for owner, name, other in calls:
         if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
@@ -93,6 +93,11 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
             if result is not None:
                 return result
     return None
+
+
+def is_derived(cls: type, base: type) -> bool:
+    """True for real subclasses, not for those that a metaclass takes for one."""
+    return any(parent is base for parent in cls.__mro__)
 
 
 def goes_first(left: type, right: type, backward: str) -> bool:
@@ -138,6 +143,17 @@ def union_of_dicts(tx: SymbolicFrame, a: DictVar, b: DictVar) -> Var:
     return result
 
 
+def is_set_like(var: Var) -> TypeGuard[SetVar | DictViewVar]:
+    """True for sets and for views of keys or items; a view of values has no such operators."""
+    return isinstance(var, SetVar) or (isinstance(var, DictViewVar) and var.part != "values")
+
+
+def as_set(tx: SymbolicFrame, items: SetVar | DictViewVar) -> SetVar:
+    """A new set of the items, whatever their order."""
+    known = list(items.entries.values()) if isinstance(items, SetVar) else items.unpack(tx)
+    return SetVar.from_items(tx, known)
+
+
 def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
     """Operators between containers."""
     if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
@@ -155,8 +171,9 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
             times = tx.trace.as_index(tx, count)
             if times is not None:
                 return sequence.clone(sequence.items * times)
-    if name in SETS and isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
-        left = a if isinstance(a, SetVar) else SetVar.from_items(tx, a.unpack(tx))
+    if name in SETS and is_set_like(a) and is_set_like(b):
+        views = isinstance(a, DictViewVar) or isinstance(b, DictViewVar)
+        left = as_set(tx, a) if views else a  # of a view, even the union with a frozenset is a set
         return left.call_method(tx, SETS[name], [b], {})
     if name == "or" and both(a, b, DictVar):
         return union_of_dicts(tx, a, b)  # type: ignore[arg-type]
@@ -302,17 +319,27 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     return handle
 
 
-def compare_sequences(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
+def compare_sequences(
+    tx: SymbolicFrame, name: str, a: SequenceVar, b: SequenceVar
+) -> bool:
     """Lexicographic order, as lists and tuples have it."""
-    left, right = a.unpack(tx), b.unpack(tx)
+    left, right = a.items, b.items
+    lengths = len(left), len(right)
     if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
         return name == "ne"  # tuples compare their items all the same
-    for p, q in zip(left, right, strict=False):
-        if not tx.trace.is_or_equals(tx, p, q):
-            if name in ("eq", "ne"):
-                return name == "ne"
-            return tx.trace.call(tx, function_of(name), p, q).truth(tx)
-    return bool(function_of(name)(len(left), len(right)))
+    index = 0
+    while index < min(len(left), len(right)):  # which comparisons of items may change
+        same = tx.trace.is_or_equals(tx, left[index], right[index])
+        if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
+            raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
+        if not same:
+            break
+        index += 1
+    if index >= min(len(left), len(right)):
+        return bool(function_of(name)(len(left), len(right)))
+    if name in ("eq", "ne"):
+        return name == "ne"
+    return tx.trace.call(tx, function_of(name), left[index], right[index]).truth(tx)
 
 
 def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:
@@ -327,18 +354,31 @@ def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any])
 
 def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
     if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
-        return compare_sequences(tx, name, a, b)
+        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, TupleVar | NamedTupleVar):
-        return compare_sequences(tx, name, a, b)
+        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, DictVar) and name in ("eq", "ne"):
         mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
         same = equal_dicts(tx, mine, theirs)
         if a.python_type() is b.python_type() is collections.OrderedDict:
             same = same and list(mine) == list(theirs)
         return same is (name == "eq")
-    if isinstance(a, SetVar | DictViewVar) and isinstance(b, SetVar | DictViewVar):
+    if is_set_like(a) and is_set_like(b):
+        if any(isinstance(var, DictViewVar) and var.part == "items" for var in (a, b)):
+            swap = isinstance(a, SetVar)  # which leaves it to the view
+            return compare_items(tx, COMPARE[name], b, a) if swap else compare_items(tx, name, a, b)
         return bool(function_of(name)(hash_keys(tx, a), hash_keys(tx, b)))
     return None
+
+
+def compare_items(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
+    """Views with values that need no hash: those of the one are looked for in the other."""
+    sizes = [var.length(tx).as_constant() for var in (a, b)]
+    if not function_of("eq" if name == "ne" else name)(*sizes):
+        return name == "ne"
+    less, more = (b, a) if name in ("gt", "ge") else (a, b)
+    found = all(more.contains(tx, item).truth(tx) for item in less.unpack(tx))
+    return found is (name != "ne")
 
 
 def hash_keys(tx: SymbolicFrame, items: SetVar | DictViewVar) -> set[Any]:

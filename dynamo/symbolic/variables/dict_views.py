@@ -97,6 +97,11 @@ class DictViewVar(Var):
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if self.part == "keys":
             return self.mapping.contains(tx, item)
+        if self.part == "items" and type(item) is TupleVar:
+            if len(item.items) != 2:
+                return ConstVar(False)
+            found = self.mapping.lookup(tx, item.items[0])
+            return ConstVar(found is not None and tx.trace.is_or_equals(tx, found, item.items[1]))
         return ConstVar(any(tx.trace.is_or_equals(tx, other, item) for other in self.unpack(tx)))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:

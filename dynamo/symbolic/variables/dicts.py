@@ -68,6 +68,7 @@ class DictVar(Var):
         self._seen: dict[Any, Var | None] = {}
         self._stored: dict[Hashable, tuple[Var, Var]] = {}  # beside the entries of an unread dict
         self.attributes: dict[str, Var] = {}
+        self.removals = 0  # how often a key has gone, or another place in an OrderedDict
         self.is_numbered = False  # its keys are numbers that nothing reads: their count is guarded
 
     @classmethod
@@ -203,6 +204,7 @@ class DictVar(Var):
         if hash_key not in self.entries:
             tx.trace.raise_exception(KeyError, key)
         del self.change(tx)[hash_key]
+        self.removals += 1
 
     # -- protocol ---------------------------------------------------------------------------
 

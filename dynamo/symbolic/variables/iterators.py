@@ -173,11 +173,10 @@ class MatchIteratorVar(SequenceIteratorVar):
 class RangeIteratorVar(IteratorVar):
     """Iterator over a range."""
 
-    kind = type(iter(range(0)))
-
     def __init__(self, rest: range) -> None:
         super().__init__()
         self.rest = rest
+        self.kind = type(iter(rest))
 
     def describe(self) -> str:
         return f"an iterator of {self.rest!r}"
@@ -271,7 +270,9 @@ class CallIteratorVar(IteratorVar):
             if issubclass(error.value.python_type(), StopIteration):
                 self.function = None
             raise
-        if tx.trace.is_or_equals(tx, item, self.sentinel):
+        if self.function is None:  # the function has gone through this iterator to its end
+            return self.stop(tx)
+        if tx.trace.is_or_equals(tx, self.sentinel, item):
             self.function = None
             return self.stop(tx)
         return item

@@ -1,0 +1,206 @@
+"""Containers that change while they are iterated or compared, their views and copies, and what iterators tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.features.harness import table
+from tests.features.reference import compare
+
+PROGRAMS = table('''
+# a key goes and comes again
+---
+d, seen = {0: 0}, []
+try:
+    for k in d:
+        seen.append(k); del d[0]; d[0] = 0
+        if len(seen) > 3: break
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, d
+# popped and stored again, values
+---
+d, seen = {0: 0}, []
+try:
+    for k in d.values():
+        seen.append(k); d[0] = d.pop(0)
+        if len(seen) > 3: break
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, d
+# cleared and filled
+---
+d, seen = {0: 0}, []
+try:
+    for k, v in d.items():
+        seen.append(k); d.clear(); d[0] = 1
+        if len(seen) > 3: break
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, d
+# values stored meanwhile
+---
+d = {'a': 1, 'b': 2}
+for k in d: d[k] = k + k
+return x + 1, d
+# ordered moved
+---
+d, seen = collections.OrderedDict.fromkeys('abc'), []
+try:
+    for k in d: seen.append(k); d.move_to_end(k)
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, list(d)
+# ordered moved to where it is
+---
+d, seen = collections.OrderedDict.fromkeys('abc'), []
+for k in d: seen.append(k); d.move_to_end('c'); d.move_to_end('a', last=False); d[k] = 1
+return x + 1, seen, d
+# ordered grows
+---
+d, seen = collections.OrderedDict.fromkeys('abc'), []
+try:
+    for k in d.items(): seen.append(k); d['f'] = 1
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, d
+# ordered shrinks over a break
+---
+d, seen = collections.OrderedDict.fromkeys('abc'), []
+try:
+    for k in d.values():
+        seen.append(k); d.pop('c', None); dynamo.graph_break()
+except RuntimeError as error: seen.append(str(error))
+return x + 1, seen, d
+# ordered changed behind its last item
+---
+d, seen = collections.OrderedDict.fromkeys('a'), []
+for k in d: seen.append(k); d['b'] = 1
+i = iter(collections.OrderedDict(a=1, b=2)); next(i)
+return x + 1, seen, d, type(i).__name__, type(reversed(d)).__name__
+# ordered, asked again behind the error
+---
+d, seen = collections.OrderedDict.fromkeys('ab'), []
+i = iter(d); next(i); d['c'] = 1
+for turn in range(2):
+    try: seen.append(next(i, 'end'))
+    except RuntimeError as error: seen.append(str(error))
+return x + 1, seen
+# views and frozensets
+---
+a, b, f = {'d': 1, 'e': 2}, {'d': 1}, frozenset
+found = [f(a) & b.keys(), b.keys() & f(a), f(a) | b.keys(), f(a) - b.keys(), f(b) ^ a.keys(), set(b) & a.keys(),
+         f(a.items()) & b.items(), a.keys() - f(b)]
+return x + 1, [(type(v), sorted(v)) for v in found]
+# views of values are no sets
+---
+d, seen = {1: 2}, [{1: 2}.values() == {1: 2}.values()]
+v = d.values()
+seen += [v == v, v == {2}, v != {2}]
+try: v & v
+except TypeError as error: seen.append(str(error))
+return x + 1, seen
+# views of items that have no hash
+---
+a, b, c = {1: [1]}, {1: [1]}, {1: [1], 2: [2]}
+p, q, r = a.items(), b.items(), c.items()
+seen = [p == q, p != q, p <= r, p < r, r > p, r >= q, r == p, (1, [1]) in p, (1, [2]) in p, (1,) in p, 1 in p, [1, [1]] in p]
+return x + 1, seen, {1: 2}.items() == {(1, 2)}, {(1, 2)} == {1: 2}.items(), {(1, 2)} < {1: 2, 2: 3}.items(), {(1, 2), 3} > {1: 2}.items()
+# views of items that raise
+class R:
+    def __eq__(s, o): raise ZeroDivisionError('eq')
+---
+seen = []
+for op in (operator.eq, operator.ne, operator.le, operator.ge):
+    try: op({1: R()}.items(), {1: R()}.items())
+    except Exception as error: seen.append(repr(error))
+return x + 1, seen
+# copies of subclasses
+class O(collections.OrderedDict):
+    def __init__(s, *a): super().__init__(*a); log('made')
+class D(collections.defaultdict): pass
+---
+o, d = O(), D(int, a=1)
+o['a'], o.x = 1, 2
+c = o.copy()
+return x + 1, type(c), list(c.items()), vars(c), type(d.copy()), type(copy.copy(d)), d.copy().default_factory, LOG[:]
+# a subclass of defaultdict
+class D(collections.defaultdict): pass
+---
+d = D(int, a=1)
+return x + 1, d.default_factory, d['q'], list(d), d, D(list)
+# lists that a comparison empties
+class X:
+    def __init__(s, change): s.change = change
+    def __eq__(s, o): s.change(); return NotImplemented
+---
+a, b, c = [], [], []
+a.append(X(b.clear)); b.append(X(a.clear)); c.append(X(c.clear))
+return x + 1, a == b, c == [1], len(a), len(b), len(c)
+# lists that a comparison fills
+class X:
+    def __init__(s, items): s.items = items
+    def __eq__(s, o): s.items.append(1); return True
+---
+a, b, c = [], [0, 1], []
+a += [X(b), 1]; c += [X(c), 2]
+return x + 1, a == b, a < b, c == [3, 2], len(b), len(c)
+# the order of a pair with a virtual subclass
+class A(abc.ABC):
+    def __eq__(s, o): LOG.append('A'); return NotImplemented
+    def __le__(s, o): LOG.append('A le'); return NotImplemented
+    def __add__(s, o): LOG.append('A add'); return NotImplemented
+class V:
+    def __eq__(s, o): LOG.append('V'); return NotImplemented
+    def __ge__(s, o): LOG.append('V ge'); return 5
+    def __radd__(s, o): LOG.append('V radd'); return 6
+A.register(V)
+---
+return x + 1, A() == V(), A() <= V(), A() + V(), isinstance(V(), A), LOG[:]
+# a function that goes through its own iterator
+---
+def spam():
+    if spam.inside: return 2
+    spam.inside = True
+    list(spam.iterator)
+    return 1
+spam.inside, spam.iterator = False, iter(spam, 2)
+return x + 1, next(spam.iterator, 'end'), next(spam.iterator, 'end')
+# the sentinel is asked first
+class S:
+    def __init__(s, name): s.name = name
+    def __eq__(s, o): LOG.append((s.name, o.name)); return True
+---
+return x + 1, list(iter(lambda: S('item'), S('sentinel'))), LOG[:]
+# tee goes through itself
+class I:
+    first = True
+    def __iter__(s): return s
+    def __next__(s):
+        first, s.first = s.first, False
+        if first: return next(s.other)
+        return 3
+---
+i = I()
+a, b = itertools.tee(i)
+i.other = b
+try: found = next(a)
+except RuntimeError as error: found = str(error)
+return x + 1, found
+# hints of lengths
+---
+hint, seen = operator.length_hint, []
+for made in (collections.deque([1, 2, 3]), reversed(collections.deque([1, 2, 3])), itertools.repeat(1, 3), [1, 2, 3],
+             {1: 1, 2: 2, 3: 3}.items(), {7: 1, 8: 2, 9: 3}):
+    i = iter(made)
+    row = [hint(i)]
+    for turn in range(4): next(i, None); row.append(hint(i))
+    seen.append(row)
+class L(list): pass
+return x + 1, seen, hint(L([1, 2])), hint(map(len, []), 9)
+# kinds of iterators over ranges
+---
+i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)
+j = reversed(range(10, 20, 2)); j.__setstate__(3)
+return x + 1, list(i), list(j), [type(iter(range(*v))).__name__ for v in ((5,), (2**70,), (2**63, 2**63 + 2), (0, 1, 2**70))]
+''')
+
+
+@pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
+def test_like_eager(name: str, text: str) -> None:
+    compare(text)
