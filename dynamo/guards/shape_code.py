@@ -84,7 +84,7 @@ class ShapeFacts:
         names = {**FUNCTIONS, **self.values(scope)}
         try:
             return bool(eval(self.expression, {"__builtins__": {}}, names))
-        except (ZeroDivisionError, OverflowError, ValueError):
+        except (ArithmeticError, ValueError):  # also those of decimal
             return False
 
     def sentence(self, scope: Scope) -> str:

@@ -38,7 +38,7 @@ from dynamo.symbolic.variables.lists import (
     SliceVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -155,6 +155,14 @@ def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, .
             if find_in_mro(args[0].python_type(), name) is not None:
                 return args[0].call_special(tx, name)
     return None
+
+
+@rule([format])
+def check_spec(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> None:  # noqa: B008
+    kind = spec.python_type()
+    if not issubclass(kind, str):
+        shown = "None" if kind is type(None) else told_name(kind)
+        tx.trace.raise_exception(TypeError, f"format() argument 2 must be str, not {shown}")
 
 
 @rule([str, repr, format])

@@ -35,6 +35,7 @@ from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro
 from dynamo.symbolic.variables.made_classes import (
     MadeClassVar,
     MadePartVar,
+    StandIn,
     kind_of,
     runs_program,
 )
@@ -202,9 +203,20 @@ def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
     return NONE
 
 
+def known_flag(name: str, value: Var) -> Var:
+    """An argument of `dataclasses.field`: what is no default decides how the class is made."""
+    if name in ("default", "default_factory") or (name == "doc" and not value.is_constant()):
+        return value
+    if name == "metadata" and not (value.is_constant() and value.as_constant() is None):
+        raise Break("class_definition", "a field with metadata")
+    return ConstVar(value.as_constant())
+
+
 def register_part(function: Any) -> None:
     """Makes a call of a decorator of methods, or the like, a part of a class."""
     def make(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        if function is dataclasses.field:
+            kwargs = {name: known_flag(name, value) for name, value in kwargs.items()}
         try:  # with a function for each: Python 3.13's `cached_property` asks it for its module
             function(*[len] * len(args), **dict.fromkeys(kwargs, len))
         except ValueError:  # of the values, which are others
@@ -239,14 +251,27 @@ def process_dataclass(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) ->
     return cls
 
 
+def decides_field(tx: SymbolicFrame, note: Any) -> bool:
+    """True for a stand-in of a text, of `InitVar[..]` or of an alias."""
+    known = tx.trace.known_var(note)
+    kind = None if known is None else kind_of(known)
+    return isinstance(note, StandIn) and (
+        kind is None or issubclass(kind, str) or kind.__module__ in ("dataclasses", "typing"))
+
+
 def check_fields(tx: SymbolicFrame, cls: MadeClassVar) -> None:
     """The model's defaults are stand-ins: what dataclasses ask of them is asked of the Vars."""
-    for name in cls.cls.__dict__.get("__annotations__", ()):
+    notes = cls.cls.__dict__.get("__annotations__", {})
+    if any(decides_field(tx, note) for note in notes.values()):
+        raise Break("class_definition", f"annotations of {cls!r} decide what its fields are")
+    for name in notes:
         value = cls.entries.get(name, NONE)
         kind = kind_of(value)
         if isinstance(value, MadePartVar):
             default = value.kwargs.get("default")
             kind = None if default is None else kind_of(default)
+        if find_in_mro(kind or object, "__set_name__") and isinstance(value, MadePartVar):
+            raise Break("class_definition", f"the default of a field is {value!r}")
         if kind is not None and kind.__hash__ is None:
             raise Break("class_definition", f"the default of a field is {value!r}")
 

@@ -26,6 +26,7 @@ FUNCTIONS = """random uniform triangular betavariate expovariate gammavariate ga
 normalvariate vonmisesvariate paretovariate weibullvariate randint randrange getrandbits""".split()
 DTYPES = {float: torch.float64, int: torch.int64}
 LARGEST = 2**62
+BASIC = ("random", "getrandbits")  # of a base class; all other numbers are made of these
 
 
 def register(name: str) -> None:
@@ -35,6 +36,9 @@ def register(name: str) -> None:
     def draw(tx: SymbolicFrame, generator: ObjectVar, *args: Var, **kwargs: Var) -> Var:
         if generator.source is None or generator.python_type() is not random.Random or kwargs:
             raise Break("call_of_unknown_function", f"{name} of {generator!r}")
+        found = [tx.trace.attributes.find(random.Random, part) for part in BASIC]
+        if any(place is None or place[0] is random.Random for place in found):
+            raise Break("call_of_unknown_function", f"{name}, the parts of which are replaced")
         values = tuple(map(plain_value, args))
         probe = tx.trace.run_real(lambda: function(random.Random(0), *values))
         if type(probe) not in DTYPES or any(abs(value) > LARGEST for value in values):

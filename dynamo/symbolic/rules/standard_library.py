@@ -7,7 +7,9 @@ effect: it appears after the graph that it was waiting for, in program order.
 from __future__ import annotations
 
 import binascii
+import contextlib
 import functools
+import inspect
 import io
 import json
 import logging
@@ -49,19 +51,65 @@ METHODS = {
 }
 foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.split()
          if name in vars(kind))
-foldable([re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.subn, re.escape,
-          re.compile])
+PATTERNS = [re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.subn, re.compile]
+foldable([*PATTERNS, re.escape])
+# Flags with which a pattern is printed, or warned of.
+TELLING = re.DEBUG | getattr(re, "TEMPLATE", 0)
+# The handlers of errors in texts that are not the program's.
+ERRORS = frozenset({"strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace",
+                    "namereplace", "surrogateescape", "surrogatepass"})
 
 foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
           binascii.unhexlify, zlib.crc32])
 if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
     foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
+COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
 FILES = (io.TextIOWrapper, io.StringIO)
 INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 LOGGING = [getattr(logging.Logger, name)
            for name in ("debug", "info", "warning", "error", "critical", "log")]
+
+
+@functools.lru_cache(512)
+def is_silent(pattern: str | bytes, flags: int) -> bool:
+    """True where compiling the pattern tells nothing; whether it is right is not looked at."""
+    if flags & TELLING:
+        return False
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with contextlib.suppress(Exception):
+            COMPILE_PATTERN(pattern, flags)  # does not remember it
+    return not told
+
+
+def _register_pattern(function: Any) -> None:
+    place = list(inspect.signature(function).parameters).index("flags")
+
+    @rule(function)
+    def check(tx: SymbolicFrame, pattern: Var, *args: Var, **kwargs: Var) -> None:
+        flags = kwargs.get("flags", (pattern, *args)[place] if len(args) >= place else ConstVar(0))
+        if not (pattern.is_constant() and flags.is_constant()):
+            return
+        text, number = pattern.as_constant(), flags.as_constant()
+        if isinstance(text, str | bytes) and isinstance(number, int):
+            if not is_silent(text, int(number)):
+                raise Break("call_of_unknown_function", f"a warning of the pattern {text!r}")
+
+
+def _register_coding(function: Any, place: int) -> None:
+    @rule(function)
+    def check(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> None:
+        errors = kwargs.get("errors", args[place] if len(args) > place else None)
+        if errors is not None and errors.is_constant() and errors.as_constant() not in ERRORS:
+            raise Break("call_of_unknown_function", f"the error handler {errors!r}")
+
+
+for _function in PATTERNS:
+    _register_pattern(_function)
+for _coding in (str.encode, bytes.decode, str, bytes):
+    _register_coding(_coding, 2)
 
 
 def plain_values(args: tuple[Var, ...]) -> list[Any]:

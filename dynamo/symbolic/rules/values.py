@@ -8,7 +8,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.constant import ConstVar, is_nan
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.values import VALUES, make_value, overrides, value_base, value_in
@@ -62,4 +62,6 @@ def hash_of_value(tx: SymbolicFrame, var: ObjectVar) -> Var | None:
     value = value_in(var)
     if value is None or overrides(var.cls, "__hash__") or find_in_mro(var.cls, "__hash__") is None:
         return None
+    if is_nan(value.as_constant()):  # it tells the object's place
+        raise Break("hash_unknown", repr(var))
     return tx.trace.call(tx, hash, value)

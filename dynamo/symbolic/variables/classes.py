@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
 
+IMMUTABLE_TYPE = 1 << 8  # of built-in types, no attribute of which can be set
 # What torch's functions take these classes for: `x.to(int)`.
 DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
@@ -77,12 +78,16 @@ class ClassVar(Var):
         return has
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        if self.cls.__flags__ & IMMUTABLE_TYPE:
+            tx.trace.run_real(lambda: type.__setattr__(self.cls, name, None))
         setter = find_owner(type(self.cls), "__setattr__")
         if setter is None or setter[1] is not type.__setattr__:
             raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
         tx.trace.attributes.set_in_class(tx, self.cls, name, value)
 
     def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        if self.cls.__flags__ & IMMUTABLE_TYPE:
+            tx.trace.run_real(lambda: type.__delattr__(self.cls, name))
         setter = find_owner(type(self.cls), "__delattr__")
         if setter is None or setter[1] is not type.__delattr__:
             raise Break("class_attribute_store", f"del {self.cls.__qualname__}.{name}")

@@ -10,6 +10,7 @@ import operator
 import sys
 from typing import TYPE_CHECKING
 
+from dynamo.base.errors import Break
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import find_in_mro
@@ -32,6 +33,8 @@ TYPES: dict[str, tuple[type, str]] = {
     "__complex__": (complex, "{cls}.__complex__ returned non-complex (type {got})"),
     "__length_hint__": (int, "__length_hint__ must be an integer, not {got}"),
 }
+# Whose results are to be exactly of the type: of a subclass Python warns.
+WARNING = frozenset({"__index__", "__int__", "__float__", "__complex__"})
 NO_INTEGER = "'{got}' object cannot be interpreted as an integer"
 
 
@@ -45,6 +48,8 @@ def as_demanded(tx: SymbolicFrame, name: str, cls: type, result: Var) -> Var:
     got = result.python_type()
     if not issubclass(got, wanted):
         tx.trace.raise_exception(TypeError, message.format(got=got.__name__, cls=cls.__name__))
+    if name in WARNING and got is not wanted:
+        raise Break("call_of_unknown_function", f"{name} gives a {got.__name__}, which warns")
     if name == "__hash__" and result.is_constant():
         number = int(result.as_constant())
         fits = -sys.maxsize - 1 <= number <= sys.maxsize and number != -1

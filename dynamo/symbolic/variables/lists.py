@@ -540,8 +540,8 @@ def is_named_tuple(value: Any) -> bool:
     cls = type(value)
     if not issubclass(cls, tuple):
         return False
-    if find_in_mro(cls, "n_sequence_fields") is not None:
-        return True
+    if is_structseq(cls):  # some hold more than their items, by names that do not count these
+        return cls.n_fields == cls.n_sequence_fields and not cls.n_unnamed_fields  # type: ignore[attr-defined,no-any-return]
     return find_in_mro(cls, "_fields") is not None and find_in_mro(cls, "_make") is not None and (
         not any(isinstance(find_in_mro(cls, name), types.FunctionType) for name in OF_TUPLE))
 

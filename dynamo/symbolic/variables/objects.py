@@ -436,6 +436,8 @@ class InstanceDictVar(Var):
         return found
 
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        if not isinstance(key.as_constant(), str):
+            raise Break("attribute_unknown", f"the key {key!r} in the __dict__ of {self.owner!r}")
         self.owner.write_own(tx, key.as_constant(), value)
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
