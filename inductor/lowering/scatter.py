@@ -88,11 +88,19 @@ def index_put(
     ranges = (*others[:first], *chosen, *others[first:])
     if 0 in ranges:
         return call.refuse("an empty tensor")
+    if not _spreads(values.size, ranges):
+        return call.refuse("sizes for which ATen raises")
 
     def place(ops: Ops, where: Indices) -> Indices:
         return _places(ops, x, axes, first, len(chosen), picked, where)
 
     return _written(call, x, values, ranges, place, accumulate)
+
+
+def _spreads(size: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether a tensor of this size can be broadcast."""
+    pairs = zip(reversed(size), reversed(wanted), strict=False)
+    return len(size) <= len(wanted) and all(mine in (1, other) for mine, other in pairs)
 
 
 def _masked(
@@ -107,6 +115,9 @@ def _masked(
         return call.refuse("a mask as an index")
     if values.dtype is not x.dtype or unsupported([x, values]) or 0 in x.size or not mask.size:
         return call.refuse("a mask as an index")
+    wanted = (*x.size[:axis], 1, *x.size[rank - behind :])
+    if mask.size != x.size[axis : rank - behind] or not _spreads(values.size, wanted):
+        return call.refuse("sizes for which ATen raises")
 
     def compute(ops: Ops, where: Indices) -> Value:
         found = mask.load(ops, where[axis : rank - behind])
@@ -124,19 +135,17 @@ def _masked(
 def index_add(
     call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Any:
-    fits = x.size and len(x.size) == len(source.size) and len(index.size) == 1
     why = _refusal(call, x, source, True)
-    if why or alpha != 1 or not fits:
-        return call.refuse(why or "a factor, or a number")
+    if why or alpha != 1:
+        return call.refuse(why or "a factor")
     return _along(call, x, dim, index, source, True, IndexFault.ELEMENT)
 
 
 @lowering(aten.index_copy_.default)
 def index_copy(call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
-    fits = x.size and len(x.size) == len(source.size) and len(index.size) == 1
     why = _refusal(call, x, source, False)
-    if why or not fits:
-        return call.refuse(why or "a number")
+    if why or index.dtype is not torch.int64:
+        return call.refuse(why or f"an index of {index.dtype}, for which ATen raises")
     return _along(call, x, dim, index, source, False, IndexFault.POSITION)
 
 
@@ -144,7 +153,11 @@ def _along(
     call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, adds: bool, fault: IndexFault
 ) -> Any:
     """Slices of `source` go to those of `x` that the index names."""
+    if not x.size or len(x.size) != len(source.size) or len(index.size) != 1:
+        return call.refuse("a number")
     axis = dim % len(x.size)
+    if source.size != (*x.size[:axis], index.size[0], *x.size[axis + 1 :]):
+        return call.refuse("sizes for which ATen raises")
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
 
@@ -169,9 +182,13 @@ def _scattered(
     call: Call, x: Tensor, dim: int, index: Tensor, source: Tensor, adds: bool
 ) -> Any:
     why = _refusal(call, x, source, adds)
-    if why or not x.size or not index.size or 0 in index.size:
+    if why or not len(x.size) == len(source.size) == len(index.size) != 0 or 0 in index.size:
         return call.refuse(why or "a number")
     axis = dim % len(x.size)
+    most = [other if at == axis else min(size, other)
+            for at, (size, other) in enumerate(zip(x.size, source.size, strict=True))]
+    if any(size > other for size, other in zip(index.size, most, strict=True)):
+        return call.refuse("sizes for which ATen raises")
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
 

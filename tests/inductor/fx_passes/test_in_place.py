@@ -256,3 +256,22 @@ def test_halves_and_whole_numbers() -> None:
         got, v = want.clone(), torch.tensor([0, 1, 1, 0]).to(dtype)
         assert repr(dynamo.compile(program)(got, v)) == repr(program(want, v))
         assert got.tolist() == want.tolist()
+
+
+def test_sizes_that_do_not_fit() -> None:
+    """Fakes let some of them pass: nothing is written, and the error is eager's."""
+    at, four = torch.tensor([1, 2]), torch.ones(4, 4)
+    programs = [
+        lambda x: x.__setitem__(torch.tensor([True, False]), 0.0), lambda x: x.__setitem__(x[:, 0] > 4, four[:3, :3]),
+        lambda x: x.__setitem__(at, four[0, :3]), lambda x: x.index_put_((at,), four[:3], accumulate=True),
+        lambda x: x.index_copy_(0, at, four[:2, :3]), lambda x: x.index_copy_(0, at.int(), four[:2]),
+        lambda x: x.index_add_(0, at, four[:2, :1]), lambda x: x.scatter_(0, at[:, None], four[:1, :1]),
+    ]  # fmt: skip
+    for program in programs:
+        for dynamic in (False, True):
+            dynamo.reset()
+            for run in (program, dynamo.compile(program, dynamic=dynamic)):
+                x = LAYOUTS["dense"]()
+                with pytest.raises((IndexError, RuntimeError)):
+                    run(x)
+                assert x.tolist() == LAYOUTS["dense"]().tolist()
