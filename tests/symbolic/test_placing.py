@@ -85,11 +85,61 @@ def test_gradients() -> None:
     assert repr(outcomes[0]) == repr(outcomes[1])
 
 
-def test_what_breaks() -> None:
-    def outside(x: Tensor, i: Tensor) -> Tensor:
-        x[i] = 1.0
-        return x * 2
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_tensors_from_outside(name: str, backend: str) -> None:
+    """They are written in place."""
+    key, size = KEYS[name]
 
+    def f(x: Tensor, i: Tensor, v: Any) -> Tensor:
+        x[key(i)] = v
+        return x[0] * 2
+
+    compiled = dynamo.compile(f, backend=backend, fullgraph=True)
+    for value in (5.5, torch.tensor(2, dtype=torch.int8), made(size, torch.float32)):
+        for number in (1, -1, 7):
+            outcomes = []
+            for run in (f, compiled):
+                whole = made((3, 3, 6), torch.float32)
+                x, version = whole[..., ::2], whole._version
+                try:
+                    result: Any = run(x, torch.tensor(number), value)
+                except IndexError as error:
+                    result = type(error)
+                outcomes.append((result, whole, number == 7 or whole._version > version))
+            assert repr(outcomes[0]) == repr(outcomes[1]), (value, number)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_memory_shared_with_what_is_written(backend: str, dynamic: bool) -> None:
+    """Eager copies into a view: the operator of the graph would refuse."""
+
+    def value(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        x[i] = v
+        return x + 1
+
+    def index(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        x[i] = 3
+        return x + 1
+
+    def plus(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        x[i] += v
+        return x + 1
+
+    for function in (value, index, plus):
+        compiled = dynamo.compile(function, backend=backend, dynamic=dynamic)
+        for shared in (False, True, False):
+            outcomes = []
+            for run in (function, compiled):
+                whole = torch.arange(12).reshape(4, 3)
+                v = whole[0] if shared else torch.ones(3, dtype=torch.int64)
+                i = whole[0, 1] if shared else torch.tensor(2)
+                outcomes.append((run(whole, i, v), whole))
+            assert repr(outcomes[0]) == repr(outcomes[1]), (function, shared)
+
+
+def test_what_breaks() -> None:
     def caught(x: Tensor, i: Tensor) -> Tensor:
         y = x * 2
         try:
@@ -103,7 +153,7 @@ def test_what_breaks() -> None:
         y[:, i] = y[0]
         return y * 2
 
-    for function in (outside, caught, overlapping):
+    for function in (caught, overlapping):
         for number in (1, 7):
             dynamo.reset()
             outcomes = []

@@ -2,8 +2,8 @@
 writes into a view of `x`.
 
 The graph writes at an index of one element instead, without reading. Where the program would catch
-the error of a number out of range, the graph breaks. So it does for tensors from outside: backends
-copy them as a whole to write one row, which is dearer than the break.
+the error of a number out of range, the graph breaks. Of what is written and what is read, the
+operator takes no two tensors in one memory, other than eager's copy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules.failing import catches
 from dynamo.symbolic.rules.picking import is_number, with_numbers_first
 from dynamo.symbolic.rules.table import rule
@@ -39,7 +40,7 @@ def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None
     if isinstance(value, TensorVar):
         if not fits(value.fake, target.as_fake(), len(numbers)):
             return None
-        if storage_of(value.fake) == storage_of(var.fake):  # eager copies item by item
+        if not are_apart(tx, var, value):
             return None
         value = tx.trace.call(tx, torch.Tensor.to, value, ConstVar(var.fake.dtype))
     elif not isinstance(value, ConstVar | SymbolicNumber) or (
@@ -62,11 +63,22 @@ def can_place(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> bool:
         return False
     if any(stride == 0 for stride in fake.stride()):  # eager refuses to write there
         return False
-    given = {storage_of(item.fake) for item in (var, *tx.trace.tensor_inputs) if item.source}
-    if storage_of(fake) in given:
+    if fake.dtype is torch.int64 and not all(are_apart(tx, var, item) for item in numbers):
         return False
     return all(item.fake.device == fake.device and tx.trace.world.constant_of(item.fake) is None
                for item in numbers)
+
+
+def are_apart(tx: SymbolicFrame, var: TensorVar, other: TensorVar) -> bool:
+    """Whether two tensors share no memory. Guarded for those that come from outside."""
+    storages = {storage_of(var.fake), storage_of(other.fake)}
+    outside = [item for item in (var, other) if item.source is not None]
+    given = [item for item in dict.fromkeys((*tx.trace.tensor_inputs, *outside))
+             if storage_of(item.fake) in storages]
+    if len(storages) < 2 or len({storage_of(item.fake) for item in given}) < 2:
+        return len(storages) == 2
+    return guard_apart(tx.trace, given)
+
 
 
 def fits(value: Any, target: Any, count: int) -> bool:
