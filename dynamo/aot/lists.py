@@ -40,6 +40,20 @@ def in_turns(
     return None
 
 
+def unscale(written: Sequence[Any], found_inf: Any, inverse_scale: Any) -> None:
+    """`_amp_foreach_non_finite_check_and_unscale_`, whose functional form has no fake kernel, in
+    the arithmetic of eager's kernel."""
+    scalars = (found_inf, inverse_scale)
+    if any(scalar.numel() != 1 or scalar.dtype is not torch.float32 for scalar in scalars):
+        raise Unsupported("a scale for which eager raises")
+    for tensor in written:
+        if not tensor.dtype.is_floating_point or tensor.device != found_inf.device:
+            raise Unsupported("a gradient for which eager raises")
+        found_inf.copy_(torch.where(torch.isfinite(tensor).all(), found_inf, 1.0))
+        held = torch.promote_types(tensor.dtype, torch.float32)
+        tensor.copy_(tensor.to(held) * inverse_scale.reshape(()))
+
+
 def _depend(written: Sequence[Any], others: Sequence[Any]) -> bool:
     """True where an item that is written shares memory with one of another place in the lists."""
     places: dict[int, int] = {}

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from torch.nn import functional
 from torch.nn.utils.stateless import _reparametrize_module
 
-from dynamo.aot.lists import in_turns, writes_a_list
+from dynamo.aot.lists import in_turns, unscale, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
 from dynamo.shapes.creation import CREATIONS, new_tensor
@@ -162,6 +162,7 @@ WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
 OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
     functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, math.sqrt: torch.sym_sqrt, **CREATIONS,
+    torch._amp_foreach_non_finite_check_and_unscale_: unscale,
 }  # fmt: skip
 OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor}
 

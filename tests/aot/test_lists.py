@@ -78,3 +78,23 @@ def test_a_tied_weight_is_clipped_as_in_eager() -> None:
 
     for found, expected in zip(weights(True), weights(False), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradients_of_a_scaled_loss(backend: str) -> None:
+    """What `GradScaler.unscale_` does: no warning, and eager's values."""
+
+    def program(gradients: list[Tensor], found: Tensor, inverse: Tensor) -> Tensor:
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        return gradients[0] + 1
+
+    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        for value in (3.0, float("inf"), float("nan")):
+            outcomes = []
+            for run in (program, compiled):
+                given = [torch.tensor([value, 1.5], dtype=dtype), torch.ones(3, 2, dtype=dtype).t() * 7]
+                found, inverse = torch.zeros(1), torch.full((1,), 2.0**-26 if dtype is torch.float16 else 0.3)
+                outcomes.append((run(given, found, inverse), given, found))
+            assert repr(outcomes[0]) == repr(outcomes[1])
+    assert not dynamo.counters["inductor"]["graphs run as captured"]
