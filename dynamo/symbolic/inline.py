@@ -31,7 +31,7 @@ STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", "rules", name)
     for name in ("standins.py", "standin_iterators.py", "standin_groups.py", "container_methods.py",
                  "python_sources.py", "autograd_functions.py", "optimizer_steps.py", "loops.py",
-                 "standin_hooks.py", "patterns.py", "averaging.py")
+                 "standin_hooks.py", "standin_checks.py", "patterns.py", "averaging.py")
 )
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {"is_compiling": True}

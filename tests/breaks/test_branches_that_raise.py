@@ -29,6 +29,15 @@ def asserts(x: Tensor, log: list[Any]) -> Any:
     return y + 1
 
 
+def checks(x: Tensor, log: list[Any]) -> Any:
+    torch._check_tensor_all(x < 9)
+    y = x * 2
+    log.append("checked")
+    torch._check_tensor_all_with(ValueError, y > -3, lambda: f"too small in {y.shape}")
+    torch._check_tensor_all(y.sum() > -99, lambda: "never")
+    return y + 1
+
+
 def a_written_test(x: Tensor, log: list[Any]) -> Any:
     fine = (x > -1.5).all()
     if not fine:
@@ -148,7 +157,7 @@ def takes_items(x: Tensor, log: list[Any]) -> Any:
 
 
 PROGRAMS: list[Program] = [
-    asserts, a_written_test, catches, draws, indexes, judges, leaves_blocks, chains, from_a_generator,
+    asserts, checks, a_written_test, catches, draws, indexes, judges, leaves_blocks, chains, from_a_generator,
     in_a_loop, takes_items,
 ]
 GOOD, BAD = torch.rand(4, generator=torch.Generator().manual_seed(1)) + 0.1, torch.tensor([0.5, -2.0, 1.0, -0.2])
@@ -182,6 +191,22 @@ def test_one_graph(program: Program, backend: str) -> None:
     for x in (GOOD, BAD, GOOD + 0.3, BAD * 2):
         want, got = outcome(program, x), outcome(compiled, x)
         assert_same(got, want)
+
+
+def test_a_check_that_is_caught_or_refused() -> None:
+    def f(x: Tensor, log: list[Any]) -> Any:
+        try:
+            torch._check_tensor_all_with(KeyError, x > 0)
+            log.append("fine")
+        except KeyError as error:
+            log.append(str(error))
+        if log[-1] == "fine":
+            torch._check_tensor_all(x * 2)
+        return x + 1
+
+    compiled = dynamo.compile(f, backend="eager")
+    for x in (GOOD, BAD, GOOD):
+        assert_same(outcome(compiled, x), outcome(f, x))
 
 
 def test_what_was_written_before_is_not_written_twice() -> None:

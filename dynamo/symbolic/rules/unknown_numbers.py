@@ -12,9 +12,12 @@ import torch
 
 from dynamo.base.errors import Break, Signal
 from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.standin_checks import check_all
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import ListVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import is_unknown
@@ -112,6 +115,21 @@ def check_rule(function: Any) -> None:
             text = text_of(tx, message)
             tx.trace.run_real(lambda: function(False, None if text is None else lambda: text))
         return ConstVar(None)
+
+
+@rule(torch._check_tensor_all)
+def check_tensor(tx: SymbolicFrame, cond: Var, message: Var = ConstVar(None)) -> Var:  # noqa: B008
+    return check_tensor_with(tx, ClassVar(RuntimeError), cond, message)
+
+
+@rule(torch._check_tensor_all_with)
+def check_tensor_with(
+    tx: SymbolicFrame, error: Var, cond: Var, message: Var = ConstVar(None)  # noqa: B008
+) -> Var:
+    """A branch, which the graph can test: no value is read."""
+    is_mask = isinstance(cond, TensorVar) and cond.fake.dtype is torch.bool
+    function = check_all if is_mask else torch._check_tensor_all_with
+    return inline_stand_in(tx, function, [error, cond, message], {})
 
 
 def text_of(tx: SymbolicFrame, message: Var) -> str | None:
