@@ -53,6 +53,7 @@ from dynamo.symbolic.rules import (
     texts,
     torch_functions,
     transforms,
+    typed_tensors,
     unknown_numbers,
     values,
     warning_filters,
@@ -98,8 +99,8 @@ PARTS = (
     modes, modules, number_tensors, objects, open_texts, operators, optimizer_steps, optimizers,
     parameters, patterns, picking, placing, python_modules, python_random, python_sources,
     random_state, seeded_random, standard_library, standin_groups, standin_iterators, standins,
-    table, tensor, tensors, texts, torch_functions, transforms, unknown_numbers, value_vars,
-    values, warning_filters, weakrefs,
+    table, tensor, tensors, texts, torch_functions, transforms, typed_tensors,
+    unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

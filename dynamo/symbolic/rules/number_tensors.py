@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import first_rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # The largest number of each: torch.full refuses a larger one, of which torch.tensor makes infinity.
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
 NAMES = {"dtype", "device"}
+ARRAY_FLOATS = {"float16", "float32", "longdouble"}
 
 
 @first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
@@ -43,6 +45,17 @@ def tensor_of_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) ->
     options = {**kwargs, "dtype": ConstVar(dtype)}
     made = [call(tx, torch.full, TupleVar([]), var, **options) for var in numbers]
     return call(tx, torch.stack, ListVar(made)) if flat else made[0]
+
+
+@first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar))
+def tensor_of_array_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+    """Floats of numpy (but float64, a float) are no whole numbers, which torch says itself."""
+    dtype = kwargs.get("dtype", ConstVar(None)).as_constant()
+    if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
+        for kind in {item.python_type() for item in data.unpack(tx)}:
+            if kind.__module__ == "numpy" and kind.__name__ in ARRAY_FLOATS:
+                raise Break("argument_mismatch", f"{kind.__name__} as {dtype}")
+    return None
 
 
 def is_small(tx: SymbolicFrame, number: Var, most: float) -> bool:

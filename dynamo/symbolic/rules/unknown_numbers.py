@@ -15,7 +15,6 @@ from dynamo.symbolic.rules import torch_functions
 from dynamo.symbolic.rules.standin_checks import check_all
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import ListVar
@@ -119,13 +118,17 @@ def check_rule(function: Any) -> None:
 
 @rule(torch._check_tensor_all)
 def check_tensor(tx: SymbolicFrame, cond: Var, message: Var = ConstVar(None)) -> Var:  # noqa: B008
-    return check_tensor_with(tx, ClassVar(RuntimeError), cond, message)
+    return check_all_of(tx, tx.trace.wrap(RuntimeError, None), cond, message)
 
 
 @rule(torch._check_tensor_all_with)
 def check_tensor_with(
     tx: SymbolicFrame, error: Var, cond: Var, message: Var = ConstVar(None)  # noqa: B008
 ) -> Var:
+    return check_all_of(tx, error, cond, message)
+
+
+def check_all_of(tx: SymbolicFrame, error: Var, cond: Var, message: Var) -> Var:
     """A branch, which the graph can test: no value is read."""
     is_mask = isinstance(cond, TensorVar) and cond.fake.dtype is torch.bool
     function = check_all if is_mask else torch._check_tensor_all_with
