@@ -11,6 +11,7 @@ from dynamo.symbolic.rules import standin_groups
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, stopped, traceback_of
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import TupleVar
@@ -42,10 +43,17 @@ def POP_EXCEPT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> Non
 @opcode
 def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
     wanted = frame.pop()
+    kind, found = frame.stack[-1].python_type(), False
     for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
-        if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
+        if not isinstance(item, ClassVar) or not inherits(item.cls, BaseException):
             frame.trace.raise_exception(TypeError, NO_EXCEPTION)
-    frame.push(frame.trace.call(frame, isinstance, frame.stack[-1], wanted))
+        found = found or inherits(kind, item.cls)
+    frame.push(ConstVar(found))
+
+
+def inherits(cls: type, base: type) -> bool:
+    """`issubclass`, of which no metaclass is asked."""
+    return any(each is base for each in type.__dict__["__mro__"].__get__(cls))
 
 
 @opcode
