@@ -1,11 +1,12 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 picks another interpreter.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
+# `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
 
-.PHONY: setup test demo lint bench libraries
+.PHONY: setup test demo lint bench libraries cpython
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -31,6 +32,10 @@ test: setup
 
 libraries: setup .libraries/.installed
 	PYTHONPATH=.libraries $(PY) -m pytest -q -m libraries tests/libraries
+
+# In parallel where pytest-xdist is installed.
+cpython: setup
+	$(PY) -m pytest -q -m cpython tests/cpython $$($(PY) -c 'import xdist' 2>/dev/null && echo -n auto)
 
 demo: setup
 	$(PY) -m examples.demo
