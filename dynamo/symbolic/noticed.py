@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
 MOST_LOOKED_AT = 1000  # objects behind one value
-LENDING = (("_ctypes", "Structure"), ("_cffi_backend", "_CDataBase"), ("mmap", "mmap"))
+LENDING = (
+    ("_ctypes", "Structure"), ("_cffi_backend", "_CDataBase"), ("mmap", "mmap"),
+    ("_xxsubinterpreters", "InterpreterID"), ("_xxinterpchannels", "ChannelID"),
+)
 NOT_WATCHED = (torch.Tensor, torch.nn.Module)  # torch itself refers to them weakly
 NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str, bytes, int, float)
 
@@ -78,7 +81,8 @@ def _tells(kind: type) -> bool:
 
 
 def _lending() -> tuple[type, ...]:
-    """Classes whose objects own memory that others read by its address, or lock another's."""
+    """Classes of C whose objects own what others use without holding them: memory that is read by
+    its address, a lock on another's, interpreters and channels."""
     found: list[type] = [memoryview]
     for module, name in LENDING:
         if module in sys.modules:
