@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import logging
+import unittest
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -88,14 +89,13 @@ def record(run: Callable[[torch.Tensor], Any], calls: int, action: str) -> list[
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     LOG.addHandler(handler)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(out):
+        with warnings.catch_warnings(record=True) as found, contextlib.redirect_stdout(out):
             warnings.simplefilter(action)
-            warnings.showwarning = lambda message, category, filename, lineno, *rest: seen.append(
-                (str(message), category, filename, lineno))
             for call in range(calls):
                 result = run(torch.full((2,), float(call)))
-                seen.append(str(result))
-        return [*seen, out.getvalue()]
+                seen.append((str(result), len(found)))
+        given = [(str(each.message), each.category, each.filename, each.lineno) for each in found]
+        return [*seen, *given, out.getvalue()]
     finally:
         LOG.removeHandler(handler)
 
@@ -120,6 +120,7 @@ class Keeps(logging.Handler):
 
 
 KEEPS = Keeps()
+CASE = unittest.TestCase()
 WATCHED = logging.getLogger("test_output.watched")
 WATCHED.propagate = False
 WATCHED.addHandler(KEEPS)
@@ -150,7 +151,32 @@ def warned_behind_a_break() -> Any:
         return [str(each.message) for each in found]
 
 
-@pytest.mark.parametrize("function", [logged_and_read, handler_exchanged, warned_behind_a_break])
+def logs_asserted() -> Any:
+    try:
+        with CASE.assertLogs(LOG, "INFO") as found:
+            LOG.info("a")
+        count = found.output
+        with CASE.assertLogs(LOG, "ERROR"):
+            LOG.info("b")
+        return count
+    except AssertionError as error:
+        return count, str(error)
+
+
+def captured_warnings() -> Any:
+    stream = io.StringIO()
+    handler, logger = logging.StreamHandler(stream), logging.getLogger("py.warnings")
+    with warnings.catch_warnings():
+        logging.captureWarnings(True)
+        warnings.simplefilter("always")
+        logger.addHandler(handler)
+        warnings.warn("some text")
+        logger.removeHandler(handler)
+        logging.captureWarnings(False)
+    return "some text" in stream.getvalue()
+
+
+@pytest.mark.parametrize("function", [logs_asserted, captured_warnings, logged_and_read, handler_exchanged, warned_behind_a_break])
 def test_output_that_the_program_reads(function: Callable[[], Any]) -> None:
     def f(x: torch.Tensor) -> Any:
         return x + 1, function()

@@ -65,8 +65,7 @@ if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
     foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
 COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
 FILES = (io.TextIOWrapper, io.StringIO)
-INSTALLED = tuple(
-    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 LOGGING = [getattr(logging.Logger, name)
            for name in ("debug", "info", "warning", "error", "critical", "log")]
@@ -156,24 +155,25 @@ for _function in (json.dumps, json.loads):
 
 
 def is_seen(tx: SymbolicFrame, logger: logging.Logger | None) -> bool:
-    """True where a handler of the program gets what is logged, or the trace has changed who does:
-    a record that is made behind the graph would be too late."""
+    """True where a handler that the program may read gets what is logged, or the trace has changed
+    who does: a record that is made behind the graph would be too late."""
     written = {id(target) for target in tx.trace.effects.targets_since({}) if target is not None}
     while logger is not None:
         parts: list[Any] = [logger, logger.handlers, logger.filters, *logger.filters]
         for handler in logger.handlers:
             parts += [handler, handler.filters, *handler.filters, handler.formatter]
         if any(id(tx.trace.known_var(part)) in written for part in parts) or any(
-            is_of_the_program(type(part)) for part in (logger, *logger.handlers, *logger.filters)
+            not only_writes(type(part)) for part in (logger, *logger.handlers, *logger.filters)
         ):
             return True
         logger = logger.parent if logger.propagate else None
     return False
 
 
-def is_of_the_program(kind: type) -> bool:
+def only_writes(kind: type) -> bool:
+    """True for loggers, filters and handlers of streams of `logging`, and those of libraries."""
     module = sys.modules.get(kind.__module__)
-    return not str(getattr(module, "__file__", "")).startswith(INSTALLED)
+    return module is logging or str(getattr(module, "__file__", "")).startswith(INSTALLED)
 
 
 def _register_logging(function: Any) -> None:
@@ -253,6 +253,8 @@ def warn(
             tx.trace.raise_exception(kind, text)
         return filters.record(tx, text, kind, place) if found == "always" else None
     if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
+        return None
+    if warnings.showwarning is not warnings._showwarning_orig:  # type: ignore[attr-defined]
         return None
     collected = getattr(warnings._showwarnmsg_impl, "__self__", None)  # type: ignore[attr-defined]
     if collected is not None:  # the list of `catch_warnings(record=True)`
