@@ -22,6 +22,7 @@ from dynamo.symbolic.variables.modules import ModuleVar
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
     from dynamo.symbolic.variables.base import Var
+    from dynamo.symbolic.variables.objects import ObjectVar
     from dynamo.symbolic.variables.tensor import TensorVar
 
 
@@ -43,6 +44,18 @@ def keep_changed_apart(trace: Trace) -> None:
     for variables in met.values():
         guard_different(trace, variables)
     keep_dicts_apart(trace, own)
+    for owner in [owner for owner in trace.owners.values() if id(owner.real) in own]:
+        if not isinstance(owner, ModuleVar):
+            guard_owners(trace, owner)
+
+
+def guard_owners(trace: Trace, changed: ObjectVar) -> None:
+    """Guards that objects of the class of a changed one have instance dicts of their own."""
+    sources = dict.fromkeys(
+        DictSource(owner.source) for owner in trace.owners.values()
+        if owner.source is not None and type(owner.real) is type(changed.real))
+    if len(sources) > 1:
+        trace.guards.add(Guard("DIFFERENT", None, tuple(sources), None))
 
 
 def keep_dicts_apart(trace: Trace, changed: set[int]) -> None:

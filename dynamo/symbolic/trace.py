@@ -212,7 +212,9 @@ class Trace(ObjectProtocol):
 
     def note_owner(self, own: dict[str, Any], var: ObjectVar) -> None:
         """The instance dict of a real object is looked at, or written."""
-        if isinstance(self.known_var(own), DictVar):  # neither would see the other's changes
+        other = self.owners.get(id(own), var)
+        if other is not var or isinstance(self.known_var(own), DictVar):
+            # neither would see the other's changes
             raise Break("attribute_unknown", f"a name in the dict of {var!r}, also met by itself")
         self.owners[id(own)] = var
 

@@ -238,6 +238,7 @@ def copy(call: Call, x: TensorVar) -> Any:
 
 @function("astype")
 def astype(call: Call, x: TensorVar, dtype: Any, *, copy: Any = True) -> Any:
+    need(copy is True, "copy")  # else it may be the same array
     return call.cast(x, call.dtype)
 
 

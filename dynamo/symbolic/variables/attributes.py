@@ -153,8 +153,8 @@ class Attributes:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
         if name == "__dict__" and has_instance_dict(cls):
-            var.real_dict(tx)
-            return InstanceDictVar(var)
+            shared = var.real_dict(tx) is var.real is not None
+            return var if shared else InstanceDictVar(var)
         self.guard_reader(cls)
         found = self.find(cls, name)
         if found == CLASS_OF_OBJECT:
@@ -183,9 +183,9 @@ class Attributes:
         binder = BINDERS.get(type(raw.value))
         if binder is not None:
             return binder(tx, raw)
-        if isinstance(raw.value, property):
-            return property_value(tx, raw)
         getter = self.find_special(type(raw.value), "__get__")
+        if getter is property.__get__:
+            return property_value(tx, raw)
         if getter is None or isinstance(raw.value, type):
             return self.trace.wrap(raw.value, raw.source())
         if not isinstance(getter, types.FunctionType):
@@ -304,7 +304,7 @@ class Attributes:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
         found = find_owner(cls, name)
         raw = None if found is None else found[1]
-        if isinstance(raw, property):
+        if isinstance(raw, property) and find_in_mro(type(raw), "__set__") is property.__set__:
             if raw.fset is None:
                 message = f"property {name!r} of {cls.__qualname__!r} object has no setter"
                 self.trace.raise_exception(AttributeError, message)
@@ -364,10 +364,11 @@ class Attributes:
         if isinstance(raw, types.MemberDescriptorType):
             present = var.read_slot(tx, name, raw)
         elif raw is not None and is_data_descriptor(raw):
-            if isinstance(raw, property) and raw.fdel is not None:
+            plain = find_in_mro(type(raw), "__delete__") is property.__delete__
+            if plain and raw.fdel is not None:
                 tx.call(self.trace.wrap(raw.fdel, None), [var], {})
                 return
-            if isinstance(raw, property):
+            if plain:
                 message = f"property {name!r} of {cls.__qualname__!r} object has no deleter"
                 self.trace.raise_exception(AttributeError, message)
             if isinstance(find_in_mro(type(raw), "__delete__"), types.FunctionType):

@@ -36,7 +36,7 @@ from dynamo.symbolic.variables.constant import (
 )
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
-from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.lookup import OWN_DICT, find_in_mro, instance_dict, told_name
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class DictVar(Var):
 
     def is_empty(self) -> bool:
         """True where the dict has no entry; a real one that has some is not read for it."""
-        return not self.real_size() and not self.entries if self.is_unread else not self._entries
+        return not self.real_size() and not self.entries if self.is_unread else not self.entries
 
     def _read(self) -> None:
         trace, source = self._trace, self.source
@@ -181,6 +181,8 @@ class DictVar(Var):
 
     def change(self, tx: SymbolicFrame) -> dict[Hashable, tuple[Var, Var]]:
         """The entries, to be mutated now."""
+        if self._real is not None and instance_dict(self._real) is self._real:
+            raise Break("call_of_unknown_function", f"a change of {self!r}, {OWN_DICT}")
         entries = self.entries
         tx.trace.effects.change_contents(self)
         return entries
@@ -240,7 +242,7 @@ class DictVar(Var):
             self._trace.guard("TYPE", self.source, type(self._real))
             self._trace.guard("BOOL_TRUTH", self.source, True)
             return True
-        return bool(self._entries)
+        return bool(self.entries)
 
     def length(self, tx: SymbolicFrame) -> Var:
         if self._trace is None or self._stored:

@@ -80,6 +80,9 @@ def absolute_name(name: str, package: str | None, level: int) -> str:
     return ".".join([*base, name] if name else base)
 
 
+OWN_DICT = "which is its own __dict__"  # `self.__dict__ = self`: items are attributes
+
+
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """The instance dict, None for instances without one. Runs no user code.
 

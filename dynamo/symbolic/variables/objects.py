@@ -23,6 +23,7 @@ from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import (
+    OWN_DICT,
     find_in_mro,
     find_owner,
     instance_dict,
@@ -157,7 +158,8 @@ class ObjectVar(Var):
     def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
         self.python_type()
-        self.real_dict(tx)
+        if self.real_dict(tx) is self.real is not None:
+            raise Break("attribute_store_unknown", f"{name} of {self!r}, {OWN_DICT}")
         tx.trace.effects.store_attr(self, name, value)
         note_written(self.written, self.renewed, name, value)
 
