@@ -583,7 +583,7 @@ def instance_dict(
 
 @rebuilds(object_vars.SuperVar)
 def super_(rebuilder: Rebuilder, var: object_vars.SuperVar) -> None:
-    rebuilder.call_const(super, var.start, var.receiver)
+    rebuilder.call_const(super, var.start_var, var.receiver)
 
 
 # -- iterators ---------------------------------------------------------------------------------

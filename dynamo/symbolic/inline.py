@@ -193,6 +193,7 @@ def _bind_keywords(
     allowed = code.co_varnames[
         code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount
     ]
+    only = [name for name in code.co_varnames[: code.co_posonlyargcount] if name in kwargs]
     rest: dict[str, Var] = {}
     for name, value in kwargs.items():
         if name in allowed:
@@ -201,13 +202,10 @@ def _bind_keywords(
             names[name] = value
         elif code.co_flags & inspect.CO_VARKEYWORDS:
             rest[name] = value
-        elif name in code.co_varnames[: code.co_posonlyargcount]:
-            _fail(
-                tx,
-                function,
-                "got some positional-only arguments passed as keyword arguments: "
-                f"'{name}'",
-            )
+        elif only:
+            shown = ", ".join(only)
+            _fail(tx, function, "got some positional-only arguments passed as keyword arguments: "
+                                f"'{shown}'")
         else:
             _fail(tx, function, f"got an unexpected keyword argument '{name}'")
     return rest
@@ -281,6 +279,8 @@ def resume_generator(
             delegated = _throw_into_delegate(frame, tx, exception)
             if delegated is not None:
                 return delegated
+            if outside is not None:  # an `except` block of the generator's own
+                frame.set_context(exception)
             tx.trace.frames.append(frame)
             try:
                 frame.handle(ObservedException(exception, step=tx.trace.steps))

@@ -177,7 +177,7 @@ class SymbolicFrame:
         value = error.value
         if error.step is None:
             error.step = self.trace.steps
-            self._set_context(value)
+            self.set_context(value)
         handler = self.decoded.handlers[self.current.index]
         if handler is None:
             try:
@@ -195,7 +195,8 @@ class SymbolicFrame:
         self.trace.context.raised_at[value] = error.step
         self.ip = handler.target
 
-    def _set_context(self, value: Var) -> None:
+    def set_context(self, value: Var) -> None:
+        """Notes which exception was being handled when another was raised."""
         handled = self.exception
         if handled is None or handled is value or not isinstance(value, ExceptionVar):
             return

@@ -50,7 +50,13 @@ from dynamo.symbolic.variables.iterators import (
     SequenceIteratorVar,
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
-from dynamo.symbolic.variables.lookup import base_of, find_in_mro, find_owner, full_name
+from dynamo.symbolic.variables.lookup import (
+    base_of,
+    class_dict,
+    find_in_mro,
+    find_owner,
+    full_name,
+)
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
 from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
@@ -201,7 +207,7 @@ class ObjectProtocol:
         """`operator.length_hint(var, default)` of what methods of the program say."""
         cls = var.python_type()
         for name in ("__len__", "__length_hint__"):
-            if not isinstance(find_in_mro(cls, name), types.FunctionType):
+            if isinstance(find_in_mro(cls, name), (types.NoneType, *WRAPPERS)):
                 continue
             method = self.attributes.bind(tx, var, cls, name)
             try:
@@ -303,16 +309,20 @@ class ObjectProtocol:
             raise Break("module_structure_change", cls.__qualname__)
         new = self.attributes.find_special(cls, "__new__")
         made_by_python = isinstance(getattr(new, "__func__", new), types.FunctionType)
+        owner = find_owner(cls, "__new__")
+        if not made_by_python and owner is not None and is_programs(owner[0]):
+            raise Break("call_of_unknown_function", f"{owner[0].__qualname__}.__new__")
         if made_by_python:
             maker = self.attributes.bind(tx, None, cls, "__new__")
             made = tx.call(maker, [var, *args], kwargs)
             if not issubclass(made.python_type(), cls):
                 return made
+            cls = made.python_type()
         else:
             made = self._new_plain(tx, cls, args, kwargs)
         self.attributes.find_special(cls, "__init__")
         init = find_owner(cls, "__init__")
-        if init is not None and isinstance(init[1], types.FunctionType):
+        if init is not None and not isinstance(init[1], types.WrapperDescriptorType):
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
             result = tx.call(self.attributes.bind_raw(tx, raw), args, kwargs).python_type()
             if result is not type(None):
@@ -429,7 +439,9 @@ class ObjectProtocol:
             return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
         if name == "__type_params__" and sys.version_info >= (3, 12):
             return tx.trace.make_tuple([])
-        if not hasattr(types.FunctionType, name):
+        if name == "__annotations__":
+            return annotations_of(tx, var)
+        if find_in_mro(types.FunctionType, name) is None:
             tx.trace.raise_exception(
                 AttributeError, f"'function' object has no attribute '{name}'")
         raise Break("attribute_unknown", f"{name} of {var!r}")
@@ -541,6 +553,15 @@ class ObjectProtocol:
         return tensors.call_method(tx, var, name, args, kwargs)
 
 
+def annotations_of(tx: SymbolicFrame, var: FunctionVar) -> Var:
+    """`__annotations__` of a function that the trace has made: one dict."""
+    if not isinstance(var.annotations, DictVar):
+        parts = [] if var.annotations is None else var.annotations.unpack(tx)
+        pairs = list(zip(parts[::2], parts[1::2], strict=True))
+        var.annotations = DictVar.from_pairs(tx, pairs)
+    return var.annotations
+
+
 def alias_part(tx: SymbolicFrame, var: Var) -> Any:
     """A parameter of a generic alias."""
     if isinstance(var, MadeClassVar):
@@ -556,10 +577,15 @@ def alias_part(tx: SymbolicFrame, var: Var) -> Any:
     return real
 
 
+def is_programs(cls: type) -> bool:
+    """True for classes that `class` statements have made: those of C may have its flags, too."""
+    return cls.__flags__ & (1 << 9 | 1 << 8) == 1 << 9 and "__module__" in class_dict(cls)
+
+
 def is_made_by_object(cls: type) -> bool:
     """True where the C part of making an instance is `object.__new__`."""
     for base in cls.__mro__:
-        new = base.__dict__.get("__new__")
+        new = class_dict(base).get("__new__")
         if new is not None and not isinstance(new, types.FunctionType | staticmethod):
             return new is object.__new__
     return True
@@ -588,9 +614,10 @@ def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
     if source is None or value.__self_class__ is None or sees_lookups(value.__thisclass__):
         raise Break("value_unknown", "super")
     trace.guard("TYPE", source, super)
-    trace.guard("ID", AttrSource(source, "__thisclass__"), value.__thisclass__)
+    trace.guard("ID", AttrSource(source, "__self_class__"), value.__self_class__)
     receiver = trace.wrap(value.__self__, AttrSource(source, "__self__"))
-    return SuperVar(value.__thisclass__, receiver, value.__self_class__)
+    start = trace.wrap(value.__thisclass__, AttrSource(source, "__thisclass__"))
+    return SuperVar(start, receiver, value.__self_class__)
 
 
 @wraps(types.MappingProxyType)

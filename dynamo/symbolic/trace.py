@@ -293,8 +293,11 @@ class Trace(ObjectProtocol):
         builtins = builtins_of(module_globals)
         if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
-        if name not in builtins:
-            if builtins is builtins_of({}):
+        replaced, value = self.effects.written_global(builtins, name)
+        if value is not None:
+            return value
+        if replaced or name not in builtins:
+            if not replaced and builtins is builtins_of({}):
                 self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             self.raise_name_error(name, f"name '{name}' is not defined")
         source = BuiltinSource(name)

@@ -48,6 +48,12 @@ class Scope:
         class Error(ValueError):
             pass
 
+        class Kind(type):
+            pass
+
+        class Labelled(metaclass=Kind):
+            label = "own"
+
         class Helper(nn.Module):
             def helped(self, x):
                 return x * 50
@@ -61,6 +67,7 @@ class Scope:
                 return self.helped(x)
 
         self.One, self.Two, self.Child, self.Long, self.Numbers, self.Error = One, Two, Child, Long, Numbers, Error
+        self.Kind, self.Labelled = Kind, Labelled
         self.OtherHelper, self.Net = OtherHelper, Net
         self.child, self.grandchild, self.numbers, self.net = Child(), Grandchild(), Numbers([1]), Net()
         self.nest = nn.Sequential(Net(), Net())
@@ -73,6 +80,31 @@ def caught(s, x):
         return x + 2
     except ValueError:
         return x + 1
+
+
+def stored(s, x):
+    s.child.z = 5
+    return s.child.__dict__["z"], x + 1
+
+
+def stored_in_new(s, x):
+    made = s.Child()
+    made.z = 5
+    return made.__dict__["z"], x + 1
+
+
+def deleted(s, x):
+    s.child.z = 5
+    del s.child.z
+    return "z" in s.child.__dict__, x + 1
+
+
+class OtherKind(type):
+    def __getattribute__(cls, name):
+        return "other" if name == "label" else type.__getattribute__(cls, name)
+
+
+OTHER_STORE = property(None, lambda self, v: self.__dict__.update(z=6), lambda self: None)
 
 
 def bases(name: str, *others: Any) -> Callable[[Scope], None]:
@@ -105,6 +137,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[Scope], None]]] = {
     "module": (lambda s, x: (s.Child.__module__, x + 1), part("Child", "__module__", "other")),
     "docstring": (lambda s, x: (s.Child.__doc__, x + 1), part("Child", "__doc__", "Other.")),
     "no docstring": (lambda s, x: (s.Child.__doc__, x + 1), part("Child", "__doc__", None)),
+    "a store": (stored, part("Child", "z", OTHER_STORE)),
+    "a store in a new object": (stored_in_new, part("Child", "z", OTHER_STORE)),
+    "a deletion": (deleted, part("Child", "z", OTHER_STORE)),
+    "how classes are read": (
+        lambda s, x: (s.Labelled.label, x + 1), part("Kind", "__getattribute__", OtherKind.__getattribute__)),
     "_call_impl": (lambda s, x: s.net(x), lambda s: setattr(s.net, "_call_impl", torch.sin)),
     "_call_impl within": (lambda s, x: s.nest(x), lambda s: setattr(s.nest[1], "_call_impl", torch.sin)),
     "_compiled_call_impl": (lambda s, x: s.net(x), lambda s: setattr(s.net, "_compiled_call_impl", torch.sin)),

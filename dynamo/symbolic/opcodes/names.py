@@ -10,6 +10,7 @@ from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
 from dynamo.symbolic.variables.exceptions import read_attribute
 
@@ -209,9 +210,10 @@ def DELETE_ATTR(frame: SymbolicFrame, arg: str, instruction: Instruction) -> Non
 def LOAD_SUPER_ATTR(
     frame: SymbolicFrame, arg: tuple[str, bool, str], instruction: Instruction
 ) -> None:
-    name, _, place = arg
+    name, given, place = arg
     function, cls, receiver = frame.pop_many(3)
-    proxy = frame.call(function, [cls, receiver], {})
+    is_super = isinstance(function, ClassVar) and function.cls is super
+    proxy = frame.call(function, [cls, receiver] if given or is_super else [], {})
     push_with_null(frame, proxy.get_attr(frame, name), place)
 
 

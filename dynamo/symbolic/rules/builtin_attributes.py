@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import builtins
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -93,8 +94,23 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
         return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
     if kinds in cls.__mro__:
         return True
+    check_protocol(tx, var, kinds)
     told = told_class(tx, var, cls)
     return any([is_subclass(tx, kind, kinds) for kind in {cls, told}])
+
+
+def check_protocol(tx: SymbolicFrame, var: Var, kinds: type) -> None:
+    """Breaks where a protocol asks the instance for its attributes, or refuses."""
+    if not issubclass(type(kinds), type(typing.Protocol)) or kinds is typing.Protocol or (
+        not find_in_mro(kinds, "_is_protocol")
+    ):
+        return
+    members = typing._get_protocol_attrs(kinds)  # type: ignore[attr-defined]
+    methods_only = all(callable(getattr(kinds, name, None)) for name in members)
+    by_class = not isinstance(var, ObjectVar) or (
+        all(find_in_mro(var.cls, name) is not None for name in members))
+    if not (find_in_mro(kinds, "_is_runtime_protocol") and methods_only and by_class):
+        raise Break("call_of_unknown_function", f"isinstance({var!r}, {kinds.__qualname__})")
 
 
 def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
@@ -110,9 +126,15 @@ def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
 def is_subclass(tx: SymbolicFrame, cls: type, kinds: type) -> bool:
     """What `issubclass` says, or the part of `isinstance` that looks at classes alone."""
     found: bool = tx.trace.run_real(lambda: issubclass(cls, kinds))
-    if not found and isinstance(kinds, abc.ABCMeta) and not (is_settled(cls) and is_settled(kinds)):
-        tx.trace.guard("CONST", REGISTRATIONS, abc.get_cache_token())
+    if not found and isinstance(kinds, abc.ABCMeta):
+        guard_registrations(tx, cls, kinds)
     return found
+
+
+def guard_registrations(tx: SymbolicFrame, *classes: type) -> None:
+    """Guards that no class is registered with an abstract one, which these might be."""
+    if not all(map(is_settled, classes)):
+        tx.trace.guard("CONST", REGISTRATIONS, abc.get_cache_token())
 
 
 # Grows with each class that is registered with an abstract one.
@@ -144,6 +166,8 @@ KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parame
 
 @rule([issubclass])
 def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
+    if isinstance(cls, ObjectVar):  # which may have `__bases__`
+        raise Break("call_of_unknown_function", f"issubclass({cls!r}, {classes!r})")
     if not isinstance(cls, ClassVar):
         tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
     return ConstVar(any_class(
@@ -255,7 +279,8 @@ def makes_itself(cls: type) -> tuple[bool, bool]:
 @rule([object.__new__, *{cls.__new__ for cls in PLAIN_EXCEPTIONS}, list.__new__, dict.__new__,
        set.__new__])
 def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
-    assert isinstance(cls, ClassVar)
+    if not isinstance(cls, ClassVar):
+        raise Break("argument_mismatch", f"__new__({cls!r})")
     if (args or kwargs) and not issubclass(cls.cls, BaseException | list | dict | set):
         own_new, own_init = makes_itself(cls.cls)
         if own_new:
@@ -282,16 +307,19 @@ def super_(tx: SymbolicFrame, *args: Var) -> Var:
         first = tx.code.co_varnames[0] if tx.code.co_argcount else None
         if cell is None or first is None:
             tx.trace.raise_exception(RuntimeError, "super(): no arguments")
-        start = cell.load(tx)
+        start = cell.peek(tx.trace)
+        if start is None:
+            tx.trace.raise_exception(RuntimeError, "super(): empty __class__ cell")
         receiver = tx.load_local(first)
         if receiver is None:
             tx.trace.raise_exception(RuntimeError, "super(): arg[0] deleted")
         args = (start, receiver)
     start, receiver = args if len(args) == 2 else (args[0], NONE)
-    if not isinstance(start, ClassVar):
+    unbound = receiver.is_constant() and receiver.as_constant() is None
+    if not isinstance(start, ClassVar) or unbound:
         raise Break("argument_mismatch", f"super{args}")
     if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
-        return SuperVar(start.cls, receiver, receiver.cls)
+        return SuperVar(start, receiver, receiver.cls)
     if not issubclass(receiver.python_type(), start.cls):
         raise Break("argument_mismatch", f"super{args}")
-    return SuperVar(start.cls, receiver, receiver.python_type())
+    return SuperVar(start, receiver, receiver.python_type())

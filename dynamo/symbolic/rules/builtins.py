@@ -369,7 +369,7 @@ def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
         raise Break("call_of_unknown_function", "inspect.signature with keywords")
     bound = isinstance(function, MethodVar)
     inner = function.function if isinstance(function, MethodVar) else function
-    if not isinstance(inner, FunctionVar) or inner.real is None:
+    if not isinstance(inner, FunctionVar) or inner.real is None or inner.written:
         raise Break("call_of_unknown_function", f"inspect.signature({function!r})")
     inner.guard_signature(tx.trace)
     real = types.MethodType(inner.real, object()) if bound else inner.real

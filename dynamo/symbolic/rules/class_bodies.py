@@ -24,7 +24,7 @@ from dynamo.symbolic.rules.library_classes import (
     typed_dict_class,
 )
 from dynamo.symbolic.rules.table import rule
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
@@ -77,6 +77,10 @@ def build_class(
     if prepare is not type.__dict__["__prepare__"]:
         maker = tx.trace.wrap(kind, None).get_attr(tx, "__prepare__")
         namespace = tx.call(maker, arguments, keywords)
+        if find_in_mro(namespace.python_type(), "__getitem__") is None:
+            given = namespace.python_type().__name__
+            tx.trace.raise_exception(TypeError, (
+                f"{kind.__name__}.__prepare__() must return a mapping, not {given}"))
     cell = tx.run_class_body(body, namespace)
     if kind in PLAIN_METACLASSES:
         made: Var = make_type(tx, kind, name, classes, namespace, keywords)
@@ -139,6 +143,9 @@ def make_type(
     var = made.make(kind, name.as_constant(), bases, entries, tx.step_at_start)
     if isinstance(cell, CellVar):
         cell.store(tx, var)
+    elif cell is not None:
+        tx.trace.raise_exception(TypeError, (
+            f"__classcell__ must be a nonlocal cell, not {cell.python_type()!r}"))
     for key, value in entries.items():
         set_name(tx, var, key, value)
     init_subclass(tx, var, keywords)
@@ -164,13 +171,16 @@ def set_name(tx: SymbolicFrame, cls: MadeClassVar, name: str, value: Var) -> Non
     if isinstance(value, MadePartVar):
         value.real.__set_name__(cls.cls, name)
     else:
-        value.call_method(tx, "__set_name__", [cls, ConstVar(name)], {})
+        try:
+            value.call_method(tx, "__set_name__", [cls, ConstVar(name)], {})
+        except ObservedException as error:  # to which Python adds where it was
+            raise Break("class_definition", f"{cls!r}: __set_name__ of {value!r}") from error
 
 
 def init_subclass(tx: SymbolicFrame, cls: MadeClassVar, keywords: dict[str, Var]) -> None:
     """`super(cls, cls).__init_subclass__(**keywords)`; typing's has run already."""
     if runs_program(cls.cls.__bases__):
-        hook = SuperVar(cls.cls, cls, cls.cls).get_attr(tx, "__init_subclass__")
+        hook = SuperVar(cls, cls, cls.cls).get_attr(tx, "__init_subclass__")
         tx.call(hook, [], keywords)
     elif keywords:
         tx.trace.call(tx, object.__dict__["__init_subclass__"], cls, **keywords)

@@ -17,7 +17,14 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
-from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    SequenceVar,
+    TupleVar,
+    is_named_tuple_class,
+)
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.values import make_value, value_base
 
@@ -154,7 +161,7 @@ def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
     kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
     if kind is tuple:
         return TupleVar(values)
-    if hasattr(kind, "_fields"):
+    if is_named_tuple_class(kind):
         named = NamedTupleVar(kind, values)
         named.class_var = tx.trace.made.vars.get(kind)
         return named

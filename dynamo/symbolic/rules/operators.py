@@ -195,6 +195,8 @@ def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
         real = getattr(var, "real", None) or getattr(var, "value", None)
         if isinstance(var, ClassVar):
             real = var.cls
+        if isinstance(real, type) and real in tx.trace.made.vars:
+            raise Break("class_definition", f"{var!r} stands in a union")
         if var.is_constant() and var.as_constant() is None:
             real = None
         elif not isinstance(real, (type, *ALIASES)):

@@ -35,6 +35,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.exceptions import traceback_of
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.open_text import is_open_text
@@ -298,6 +299,10 @@ def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
     target = None if is_none(file) else real_file(tx, file)
     if target is None and not is_none(file):
         return None
+    _, stored = tx.trace.effects.written_global(vars(sys), "stdout")
+    kind = type(sys.stdout) if stored is None else stored.python_type()
+    if target is None and find_in_mro(kind, "write") is None:
+        raise Break("call_of_unknown_function", f"print to {kind.__qualname__}")
     values = [printed(tx, arg) for arg in args]
     keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
     tx.trace.run_real(lambda: print(file=io.StringIO(), **keywords))  # a wrong one fails here

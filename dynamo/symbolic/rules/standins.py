@@ -98,12 +98,29 @@ def reduce_object(value: Any, slots: tuple[str, ...]) -> Any:
     arguments: tuple[Any, ...] = ()
     make: Any = copyreg.__newobj__  # type: ignore[attr-defined]
     if hasattr(cls, "__getnewargs_ex__"):
-        arguments, keywords = value.__getnewargs_ex__()
+        given = value.__getnewargs_ex__()
+        check_new_arguments(given, "__getnewargs_ex__")
+        arguments, keywords = given
         if keywords:
             return copyreg.__newobj_ex__, (cls, arguments, keywords), *rest_of(value, cls, slots)  # type: ignore[attr-defined]
     elif hasattr(cls, "__getnewargs__"):
         arguments = value.__getnewargs__()
+        check_new_arguments(arguments, "__getnewargs__")
     return make, (cls, *arguments), *rest_of(value, cls, slots)
+
+
+def check_new_arguments(given: Any, name: str) -> None:
+    """The errors of what the method of that name gives."""
+    if not isinstance(given, tuple):
+        raise TypeError(f"{name} should return a tuple, not '{type(given).__name__}'")
+    if name == "__getnewargs__":
+        return
+    if len(given) != 2:
+        raise ValueError(f"{name} should return a tuple of length 2, not {len(given)}")
+    for place, kind, part in ("first", tuple, given[0]), ("second", dict, given[1]):
+        if not isinstance(part, kind):
+            raise TypeError(f"{place} item of the tuple returned by {name} must be a "
+                            f"{kind.__name__}, not '{type(part).__name__}'")
 
 
 def rest_of(value: Any, cls: type, slots: tuple[str, ...]) -> tuple[Any, Any, Any]:

@@ -22,12 +22,20 @@ from dynamo.symbolic.variables.binders import (
     is_data_descriptor,
     is_read_first,
     is_settled,
+    is_slot,
     property_value,
+    slot_name,
 )
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import FunctionVar
-from dynamo.symbolic.variables.lookup import IMMUTABLE_TYPE, find_in_mro, find_owner, told_name
+from dynamo.symbolic.variables.lookup import (
+    IMMUTABLE_TYPE,
+    class_dict,
+    find_in_mro,
+    find_owner,
+    told_name,
+)
 from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
 
 if TYPE_CHECKING:
@@ -48,7 +56,7 @@ class Attributes:
         if not self.written:
             return find_owner(cls, name)
         for owner in type.__dict__["__mro__"].__get__(cls):
-            own = type.__dict__["__dict__"].__get__(owner)
+            own = class_dict(owner)
             if (owner, name) in self.written:
                 value = self.written[owner, name]
                 if value is not None:
@@ -230,6 +238,7 @@ class Attributes:
             if name == "__dict__" and any(owner is cls for owner, _ in self.written):
                 raise Break("class_attribute_store", f"{cls.__qualname__}.__dict__ is read")
             return special(tx, cls)
+        self.guard_reader(type(cls))
         meta_found = self.find(type(cls), name)
         if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
@@ -255,6 +264,9 @@ class Attributes:
         self.guard_search(type(var.cls), name, found[0])
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
+            made = self.trace.made.vars.get(var.cls)
+            if made is not None and name == "__annotations__":
+                return made.annotations(tx)
             value = self.trace.run_real(lambda: getattr(var.cls, name))
             if is_settled(var.cls) or var.cls in self.trace.made.vars:
                 return self.trace.constant(value)
@@ -264,13 +276,15 @@ class Attributes:
 
     def get_super(self, tx: SymbolicFrame, var: SuperVar, name: str) -> Var:
         """`super().name`."""
+        if name == "__class__":
+            return self.trace.wrap(super, None)
         mro = list(type.__dict__["__mro__"].__get__(var.cls))
         receiver = var.receiver
         # In a metaclass the receiver is a class and the instance at once.
         through_class = isinstance(receiver, ClassVar) and receiver.cls is var.cls
         instance = None if through_class else receiver
         for owner in mro[mro.index(var.start) + 1 :]:
-            attributes = type.__dict__["__dict__"].__get__(owner)
+            attributes = class_dict(owner)
             if (owner, name) in self.written:
                 raise Break("class_attribute_store", f"super().{name}")
             if name in attributes:
@@ -279,6 +293,8 @@ class Attributes:
                 if name == "__new__" and not isinstance(raw.value, staticmethod):
                     return self.trace.wrap(getattr(owner, "__new__"), None)  # noqa: B009
                 return self.bind_raw(tx, raw)
+        if find_in_mro(super, name) is not None:
+            raise Break("attribute_unknown", f"{name} of super()")
         self.trace.raise_exception(
             AttributeError, f"'super' object has no attribute '{name}'"
         )
@@ -312,12 +328,11 @@ class Attributes:
             source = RawAttribute(raw, found[0], name, cls, var).source()
             setter = self.trace.wrap(raw.fset, AttrSource(source, "fset"))
             tx.call(setter, [var, value], {})
-        elif raw is None or isinstance(raw, types.MemberDescriptorType) or not is_data_descriptor(
-            raw
-        ):
-            if raw is None and not has_instance_dict(cls):
-                message = f"'{cls.__name__}' object has no attribute '{name}'{WITHOUT_DICT}"
-                self.trace.raise_exception(AttributeError, message)
+        elif isinstance(raw, types.MemberDescriptorType) and is_slot(raw):
+            var.write_own(tx, slot_name(tx, raw, cls), value)
+        elif raw is None or not is_data_descriptor(raw):
+            self.guard_unhidden(cls, name, found)
+            self._check_dict(cls, name, found)
             var.write_own(tx, name, value)
         elif isinstance(find_in_mro(type(raw), "__set__"), types.FunctionType):
             assert found is not None
@@ -326,6 +341,15 @@ class Attributes:
             descriptor.call_method(tx, "__set__", [var, value], {})
         else:
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
+
+    def _check_dict(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
+        """The error of a write where instances have no dict."""
+        if has_instance_dict(cls):
+            return
+        text = f"'{told_name(cls)}' object "
+        text += f"has no attribute '{name}'{WITHOUT_DICT}" if found is None else (
+            f"attribute '{name}' is read-only")
+        self.trace.raise_exception(AttributeError, text)
 
     def set_in_class(self, tx: SymbolicFrame, cls: type, name: str, value: Var | None) -> None:
         """`type.__setattr__(cls, name, value)` (None: `type.__delattr__`), for attributes whose
@@ -361,7 +385,8 @@ class Attributes:
         """`object.__delattr__(var, name)`."""
         cls = var.python_type()
         raw = find_in_mro(cls, name)
-        if isinstance(raw, types.MemberDescriptorType):
+        if is_slot(raw):
+            name = slot_name(tx, raw, cls)
             present = var.read_slot(tx, name, raw)
         elif raw is not None and is_data_descriptor(raw):
             plain = find_in_mro(type(raw), "__delete__") is property.__delete__
@@ -379,10 +404,11 @@ class Attributes:
                 return
             raise Break("attribute_store_unknown", f"del {name} of {var!r}")
         else:
+            self.guard_unhidden(cls, name, find_owner(cls, name))
+            self._check_dict(cls, name, find_owner(cls, name))
             present = var.read_own(tx, name)
-        if present is None:
-            slot = isinstance(raw, types.MemberDescriptorType)  # CPython says no more than its name
-            message = name if slot else f"'{cls.__name__}' object has no attribute '{name}'"
+        if present is None:  # CPython says no more of a slot than its name
+            message = name if is_slot(raw) else f"'{cls.__name__}' object has no attribute '{name}'"
             self.trace.raise_exception(AttributeError, message)
         var.write_own(tx, name, None)
 

@@ -21,7 +21,7 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSour
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, told_name
 from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
 
 if TYPE_CHECKING:
@@ -113,9 +113,14 @@ def bind_static(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A class method."""
     function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
-    if isinstance(raw.value.__func__, property):
-        raise Break("descriptor_unknown", raw.name)
+    inner = type(raw.value.__func__)
+    if inner not in BOUND_TO_CLASS and find_in_mro(inner, "__get__") is not None:
+        raise Break("descriptor_unknown", f"{raw.name}, a class method of {raw.value.__func__!r}")
     return MethodVar(function, tx.trace.wrap(raw.cls, None))
+
+
+# What `classmethod` may hold: bound to a class, they are called with it.
+BOUND_TO_CLASS = (types.FunctionType, functools._lru_cache_wrapper)
 
 
 def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:
@@ -168,7 +173,7 @@ def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
     if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
         return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
-    found = raw.instance.read_slot(tx, raw.name, raw.value)
+    found = raw.instance.read_slot(tx, slot_name(tx, raw.value, raw.cls), raw.value)
     if found is None:
         message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
         tx.trace.raise_exception(AttributeError, message)
@@ -187,6 +192,17 @@ def bind_field(tx: SymbolicFrame, raw: RawAttribute) -> Var:
         tx.trace.guard("ID", raw.source(), raw.value)
     index = raw.value.__reduce__()[1][0]
     return items.items[index]
+
+
+def slot_name(tx: SymbolicFrame, slot: types.MemberDescriptorType, cls: type) -> str:
+    """The name by which instances of a class keep a slot; the class may have it by another, too."""
+    if not issubclass(cls, slot.__objclass__):
+        tx.trace.raise_exception(TypeError, (
+            f"descriptor '{slot.__name__}' for '{slot.__objclass__.__name__}' objects doesn't "
+            f"apply to a '{told_name(cls)}' object"))
+    if find_in_mro(cls, slot.__name__) is not slot:
+        raise Break("attribute_unknown", f"a hidden slot {slot.__name__} of {cls.__qualname__}")
+    return slot.__name__
 
 
 def told_by_slots(cls: type) -> str:
@@ -234,9 +250,16 @@ SETTLED = frozenset({"torch", "builtins", "collections", "enum", "functools", "t
 
 def is_settled(cls: type) -> bool:
     """True for classes that get no new attributes while a program runs."""
-    module = cls.__dict__.get("__module__")
+    module = class_dict(cls).get("__module__")
     root = module.partition(".")[0] if isinstance(module, str) else ""
     return not cls.__flags__ & HEAP_TYPE or root in SETTLED
+
+
+def is_slot(value: Any) -> bool:
+    """True for a class attribute that `__slots__` has made; those of C may be read-only."""
+    kind = HEAP_TYPE | 1 << 8  # with the flag of types that can't be changed
+    return isinstance(value, types.MemberDescriptorType) and (
+        value.__objclass__.__flags__ & kind == HEAP_TYPE)
 
 
 def is_read_first(value: Any) -> bool:

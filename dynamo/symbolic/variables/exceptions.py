@@ -11,6 +11,7 @@ from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -136,6 +137,10 @@ class ExceptionVar(Var):
         elif name in SLOTS:
             setattr(self, name.strip("_"), value)
         else:
+            hidden = find_in_mro(self.cls, name)
+            custom = find_in_mro(self.cls, "__setattr__") is not BaseException.__setattr__
+            if custom or find_in_mro(type(hidden), "__set__") is not None:
+                raise Break("attribute_store_unknown", f"{name} of {self!r}")
             tx.trace.effects.store_attr(self, name, value)
             self.written[name] = value
             return

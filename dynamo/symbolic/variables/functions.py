@@ -177,7 +177,7 @@ class FunctionVar(Var):
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             trace.guard("ID", AttrSource(self.source, name), getattr(self.real, name))
         own = DictSource(self.source)
-        for name in ("__signature__", "__wrapped__"):
+        for name in ("__signature__", "__wrapped__", "__text_signature__"):
             if name in self.real.__dict__:
                 trace.guard("ID", ItemSource(own, name), self.real.__dict__[name])
             else:
@@ -279,7 +279,10 @@ class FunctionVar(Var):
         self._write(tx, name, None)
 
     def _write(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
-        if name in FIXED_FUNCTION_PARTS:
+        wanted = WRITABLE_PARTS.get(name, object)
+        known = find_in_mro(types.FunctionType, name) is None or (
+            name in WRITABLE_PARTS and value is not None)
+        if not known or (value is not None and not issubclass(value.python_type(), wanted)):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
         tx.trace.effects.store_attr(self, name, value, raw=False)
         note_written(self.written, self.renewed, name, value)
@@ -321,9 +324,13 @@ class FunctionVar(Var):
         self._write(tx, name, value)
 
 
-FIXED_FUNCTION_PARTS = frozenset(
-    {"__code__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__"}
-)
+# What the program may set of what each function has, and the types that are taken.
+WRITABLE_PARTS: dict[str, type | tuple[type, ...]] = {
+    "__name__": str, "__qualname__": str, "__module__": object, "__doc__": object,
+    "__annotations__": (dict, type(None)), "__type_params__": tuple,
+}
+# Attributes that a bound method has itself; others are its function's.
+OWN_OF_METHODS = frozenset({*dir(object), "__call__", "__get__"}) - {"__doc__"}
 
 
 class MethodVar(Var):
@@ -354,6 +361,10 @@ class MethodVar(Var):
             return self.receiver
         if name == "__func__" and isinstance(self.function, FunctionVar):
             return self.function
+        if name == "__class__":
+            return tx.trace.wrap(self.python_type(), None)  # type: ignore[no-any-return]
+        if name in OWN_OF_METHODS:
+            raise Break("attribute_unknown", f"{name} of {self!r}")
         return self.function.get_attr(tx, name)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
@@ -412,14 +423,15 @@ class BuiltinVar(Var):
         return tx.trace.call_real(tx, self.value, args, kwargs)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name == "__get__":
-            return MethodVar(BuiltinVar(types.MethodDescriptorType.__get__), self)
+        getter = find_in_mro(type(self.value), name) if name == "__get__" else None
+        if isinstance(getter, types.WrapperDescriptorType):
+            return MethodVar(BuiltinVar(getter), self)
         try:
             found = getattr(self.value, name)
         except AttributeError as error:
             tx.trace.raise_exception(AttributeError, *error.args)
-        assert self.source is not None
-        return tx.trace.wrap(found, AttrSource(self.source, name))
+        source = None if self.source is None else AttrSource(self.source, name)
+        return tx.trace.wrap(found, source)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return ("constant", self.value)

@@ -530,20 +530,29 @@ class SliceVar(Var):
         raise Break("hash_unknown", repr(self))
 
 
-# What a named tuple has from `tuple`, where it is read and compared as one.
-OF_TUPLE = frozenset({*vars(tuple), "__bool__", "__iadd__", "__imul__", "__radd__"}) - {
-    "__new__", "__getnewargs__", "__doc__"}
+# Special methods of a named tuple that no operation on it asks.
+UNASKED = frozenset("""__new__ __init__ __repr__ __str__ __format__ __getnewargs__ __replace__
+    __reduce__ __reduce_ex__ __copy__ __deepcopy__ __getstate__ __setstate__
+    __init_subclass__ __class_getitem__""".split())
 
 
 def is_named_tuple(value: Any) -> bool:
-    """True for instances of namedtuple classes that override no access."""
+    """True for instances of namedtuple classes that have no operation of their own."""
     cls = type(value)
     if not issubclass(cls, tuple):
         return False
     if is_structseq(cls):  # some hold more than their items, by names that do not count these
         return cls.n_fields == cls.n_sequence_fields and not cls.n_unnamed_fields  # type: ignore[attr-defined,no-any-return]
-    return find_in_mro(cls, "_fields") is not None and find_in_mro(cls, "_make") is not None and (
-        not any(isinstance(find_in_mro(cls, name), types.FunctionType) for name in OF_TUPLE))
+    return is_named_tuple_class(cls)
+
+
+def is_named_tuple_class(cls: type) -> bool:
+    """True where instances are read, compared and added as tuples are."""
+    if find_in_mro(cls, "_fields") is None or find_in_mro(cls, "_make") is None:
+        return False
+    return not any(
+        name.startswith("__") and name not in UNASKED and isinstance(value, types.FunctionType)
+        for part in cls.__mro__ for name, value in vars(part).items())
 
 
 @wraps(list)

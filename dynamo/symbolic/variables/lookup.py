@@ -23,6 +23,11 @@ def find_in_mro(cls: type, name: str) -> Any:
     return None if found is None else found[1]
 
 
+def class_dict(cls: type) -> Mapping[str, Any]:
+    """The dict of a class, of which no metaclass is asked."""
+    return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
+
+
 def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
     """The first class of the MRO that has the attribute, and its raw value."""
     return next(all_in_mro(cls, name), None)
@@ -31,7 +36,7 @@ def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
 def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
     """Each class of the MRO that has the attribute, and its raw value."""
     for owner in type.__dict__["__mro__"].__get__(cls):
-        value = type.__dict__["__dict__"].__get__(owner).get(name, _MISSING)
+        value = class_dict(owner).get(name, _MISSING)
         if value is not _MISSING:
             yield owner, value
 
@@ -90,7 +95,7 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
     {'a': 1}
     """
     for owner in type.__dict__["__mro__"].__get__(type(value)):
-        descriptor = type.__dict__["__dict__"].__get__(owner).get("__dict__")
+        descriptor = class_dict(owner).get("__dict__")
         if isinstance(descriptor, types.GetSetDescriptorType):
             return descriptor.__get__(value)  # type: ignore[no-any-return]
     try:

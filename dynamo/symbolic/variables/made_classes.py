@@ -24,7 +24,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
+from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, find_owner, instance_dict
 from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
@@ -77,6 +77,20 @@ class MadeClassVar(ClassVar):
         tx.trace.made.note_parts(self)
         tx.trace.effects.tick()
 
+    def annotations(self, tx: SymbolicFrame) -> Var:
+        """`cls.__annotations__`: reading makes a dict where the class has none."""
+        own = class_dict(self.cls).get("__annotations__")
+        if own is not None:
+            known: Var | None = tx.trace.known_var(own)
+            return tx.trace.constant(own) if known is None else known  # type: ignore[no-any-return]
+        real: dict[str, Any] = {}
+        made = self.entries["__annotations__"] = DictVar()
+        type.__setattr__(self.cls, "__annotations__", real)
+        tx.trace.remember(real, made)
+        tx.trace.made.note_parts(self)
+        tx.trace.effects.tick()
+        return made
+
     def del_attr(self, tx: SymbolicFrame, name: str) -> None:
         if self.must_stay(name) or name not in self.entries or self.decorators:
             super().del_attr(tx, name)
@@ -89,7 +103,7 @@ class MadeClassVar(ClassVar):
 
     def must_stay(self, name: str) -> bool:
         """True for attributes whose change changes more, or is done by the metaclass."""
-        special = (*READ_BY_TYPE, *WRAPPED, "__annotations__")
+        special = (*READ_BY_TYPE, *WRAPPED, *DESCRIBES, "__annotations__")
         setter = find_owner(self.kind, "__setattr__")
         hidden = find_in_mro(self.kind, name)
         return (
@@ -235,6 +249,8 @@ class MadeClasses:
         self, kind: type, name: str, bases: list[ClassVar], entries: dict[str, Var], step: int
     ) -> MadeClassVar:
         """`type.__new__(kind, name, bases, entries)`; nothing of the program has run for it yet."""
+        for key, value in entries.items():
+            check_entry(kind, key, value)
         fixed = {key: plain_entry(entries[key]) for key in READ_BY_TYPE if key in entries}
         real_bases = tuple(base.cls for base in bases)
         model = self.trace.run_real(lambda: make_bare(kind, name, real_bases, list(entries), fixed))
@@ -275,7 +291,7 @@ class MadeClasses:
 
     def note_parts(self, var: MadeClassVar) -> None:
         """Notes everything that lies in the model, which must not leave the trace."""
-        for item in (var.cls, *type.__dict__["__dict__"].__get__(var.cls).values()):
+        for item in (var.cls, *class_dict(var.cls).values()):
             if isinstance(item, INNER_KINDS):
                 if self.trace.known_var(item) in (None, var):
                     self._inner[id(item)] = item, var
@@ -320,10 +336,35 @@ INNER_KINDS = (types.FunctionType, StandIn, dict, type, types.MappingProxyType,
                types.MemberDescriptorType, types.GetSetDescriptorType, weakref.ref)
 
 
+def check_entry(kind: type, name: str, value: Var) -> None:
+    """Breaks for an entry that can't be stored into a class that exists, and for one that C code
+    would ask in the model whether it is abstract."""
+    if name == "__new__" and isinstance(value, BuiltinVar):
+        raise Break("class_definition", f"its __new__ is {value!r}")
+    hidden = find_in_mro(kind, name)
+    if hidden is not None and find_in_mro(type(hidden), "__set__") is not None:
+        if name not in (*READ_BY_TYPE, "__annotations__"):
+            raise Break("class_definition", f"the entry {name!r}, which its metaclass has, too")
+    if issubclass(kind, ABCMeta) and any(map(tells_abstract, (value, *value.children()))):
+        raise Break("class_definition", f"{value!r}, which tells whether it is abstract")
+
+
+def tells_abstract(var: Var) -> bool:
+    """True where `__isabstractmethod__` is no constant of a function."""
+    if isinstance(var, FunctionVar):
+        told = var.written.get("__isabstractmethod__")
+        return told is not None and not told.is_constant()
+    if isinstance(var, ObjectVar):
+        return "__isabstractmethod__" in var.written or (
+            "__isabstractmethod__" in (instance_dict(var.real) or ())) or (
+            find_in_mro(var.cls, "__isabstractmethod__") is not None)
+    return False
+
+
 def plain_entry(var: Var) -> Any:
     """A constant entry; a list for `__slots__` too."""
     if isinstance(var, ListVar | TupleVar):
-        return tuple(item.as_constant() for item in var.items)
+        return var.python_type()(item.as_constant() for item in var.items)
     return var.as_constant()
 
 
@@ -336,7 +377,8 @@ def make_bare(
     (<class 'int'>,)
     """
     def entries() -> dict[str, Any]:
-        return {key: fixed.get(key) for key in names} | fixed
+        own = {key: list(value) if type(value) is list else value for key, value in fixed.items()}
+        return {key: own.get(key) for key in names} | own
 
     if not runs_program(bases):
         return type.__new__(kind, name, bases, entries())

@@ -37,6 +37,7 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+    from dynamo.symbolic.variables.classes import ClassVar
     from dynamo.symbolic.variables.functions import FunctionVar
 
 PythonFunction = (types.FunctionType,)
@@ -99,6 +100,8 @@ class ObjectVar(Var):
     def real_dict(self, tx: SymbolicFrame) -> dict[str, Any] | None:
         """The dict of a real instance."""
         found = None if self.real is None else instance_dict(self.real)
+        if found is None and self.real is not None and self.cls.__dictoffset__:  # C code keeps it
+            raise Break("attribute_unknown", f"the dict of {self!r}")
         if found is not None:
             tx.trace.note_owner(found, self)
         return found
@@ -317,6 +320,12 @@ def is_frozen_dataclass(cls: type) -> bool:
     return bool(parameters is not None and parameters.eq and parameters.frozen)
 
 
+# What `list[int]` has itself; other attributes are those of `list`.
+OWN_OF_ALIASES = frozenset("""__class__ __bases__ __origin__ __args__ __parameters__ __unpacked__
+    __typing_unpacked_tuple_args__ __mro_entries__ __reduce_ex__ __reduce__ __copy__
+    __deepcopy__""".split())
+
+
 class AliasVar(ObjectVar):
     """`int | None` or `list[int]`: a constant."""
 
@@ -333,6 +342,12 @@ class AliasVar(ObjectVar):
             trace, self._trace = self._trace, None
             trace.guard("ID", self.source, self.real)
         return self.real
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        real = self.as_constant()
+        if isinstance(real, types.GenericAlias) and name not in OWN_OF_ALIASES:
+            return tx.trace.wrap(real.__origin__, None).get_attr(tx, name)
+        return super().get_attr(tx, name)
 
     def python_type(self) -> type:
         self.as_constant()
@@ -499,9 +514,10 @@ class InstanceEntriesVar(DictVar):
 class SuperVar(Var):
     """`super(start, receiver)`: attributes from the classes after `start`."""
 
-    def __init__(self, start: type, receiver: Var, cls: type) -> None:
+    def __init__(self, start: ClassVar, receiver: Var, cls: type) -> None:
         super().__init__()
-        self.start, self.receiver, self.cls = start, receiver, cls
+        self.start_var, self.receiver, self.cls = start, receiver, cls
+        self.start = start.cls
 
     def describe(self) -> str:
         return f"super({self.start.__name__}, ...)"
@@ -510,7 +526,7 @@ class SuperVar(Var):
         return super
 
     def children(self) -> Iterable[Var]:
-        return (self.receiver,)
+        return (self.start_var, self.receiver)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         return tx.trace.attributes.get_super(tx, self, name)

@@ -49,14 +49,14 @@ class PythonModuleVar(Var):
         if self._trace is not None:
             trace, self._trace = self._trace, None
             trace.guard("ID", self.source, self._module)
-            if self._module.__name__.partition(".")[0] not in FIXED_ROOTS:
+            if root_of(self._module) not in FIXED_ROOTS:
                 trace.guard("TYPE", self.source, type(self._module))
         return self._module
 
     tells_place = False
 
     def describe(self) -> str:
-        return f"the module {self._module.__name__}"
+        return f"the module {self._module.__dict__.get('__name__')}"
 
     def python_type(self) -> type:
         return type(self.module)
@@ -70,7 +70,7 @@ class PythonModuleVar(Var):
         written, pending = tx.trace.effects.written_global(attributes, name)
         if written and pending is not None:
             return pending
-        root = module.__name__.partition(".")[0]
+        root = root_of(module)
         kind = find_in_mro(type(module), name)
         if kind is None and (written or name not in attributes) and root not in FIXED_ROOTS:
             fallback = self._fallback(tx, name)
@@ -115,15 +115,31 @@ class PythonModuleVar(Var):
         assert self.source is not None
         return tx.trace.wrap(value, AttrSource(self.source, name))
 
+    def check_store(self, name: str) -> None:
+        """Breaks where a store does more than to change the dict."""
+        kind = type(self.module)
+        hidden = find_in_mro(kind, name)
+        if isinstance(find_in_mro(kind, "__setattr__"), types.FunctionType) or (
+            hidden is not None and find_in_mro(type(hidden), "__set__") is not None
+        ):
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
+
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
+        self.check_store(name)
         tx.trace.effects.store_global(self.module.__dict__, name, value)
 
     def del_attr(self, tx: SymbolicFrame, name: str) -> None:
+        self.check_store(name)
         self.get_attr(tx, name)
         tx.trace.effects.store_global(self.module.__dict__, name, None)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
+
+
+def root_of(module: types.ModuleType) -> str:
+    """The package that a module is in; one that is being made has no name yet."""
+    return str(module.__dict__.get("__name__")).partition(".")[0]
 
 
 @wraps_if(1, lambda value: issubclass(type(value), types.ModuleType))

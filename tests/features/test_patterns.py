@@ -1,0 +1,85 @@
+"""Patterns of `match` that classes and mappings answer, or refuse."""
+
+from __future__ import annotations
+
+from tests.features.harness import make_tests, table
+
+SETUP = r"""
+import abc, array, collections, collections.abc, types
+class Class: __slots__ = ("slot",)
+class MA:
+    __match_args__ = (None,)
+class MB:
+    __match_args__ = ["a"]; a = 1
+class Keys: KEY = "a"
+class M1(collections.UserDict, collections.abc.Sequence): pass
+class M3(collections.UserDict, list): pass
+class M4(dict, collections.abc.Sequence): pass
+class S1(collections.UserList, collections.abc.Mapping): pass
+class S3(list, collections.abc.Mapping): pass
+class S4(collections.UserList, dict): pass
+for _k in (M1, M3, M4, S1, S3, S4): _k.__abstractmethods__ = frozenset()
+"""
+
+ANY_GRAPHS = table(r'''
+# match args none
+try:
+    match MA(): 
+        case MA(y): return 1
+except TypeError as e: return str(e), x + 1
+# match args list
+try:
+    match MB(): 
+        case MB(y): return 1
+except TypeError as e: return str(e), x + 1
+# match args made
+class Class: __match_args__ = ["a"]; a = 1
+try:
+    match Class(): 
+        case Class(y): return 1
+except TypeError as e: return str(e), x + 1
+# match args made none
+class Class: __match_args__ = (None,); a = 1
+try:
+    match Class(): 
+        case Class(y): return 1
+except TypeError as e: return str(e), x + 1
+# mapping duplicate
+m = {"a": 0, "b": 1}
+try:
+    match m:
+        case {Keys.KEY: y, "a": z}: return 1
+except ValueError as e: return str(e), x + 1
+# mapping sequence
+r = []
+for o in (M1(), M3(), M4(), S1(), S3(), S4()):
+    match o:
+        case [*_]: r.append("seq")
+        case {}: r.append("map")
+    match o:
+        case {}: r.append("map")
+        case [*_]: r.append("seq")
+return r, x + 1
+# mapping sequence made
+class N1(collections.UserDict, collections.abc.Sequence): pass
+class N2(list, collections.abc.Mapping): pass
+r = []
+for o in (N1(), N2.__new__(N2) if False else N1()):
+    match o:
+        case [*_]: r.append("seq")
+        case {}: r.append("map")
+return r, x + 1
+# patma more
+class T(collections.abc.Sequence):
+    def __len__(self): return 1
+    def __getitem__(self, i): return 5
+r = []
+for o in (T(), collections.deque([1]), memoryview(b"a"), array.array("b", b"a"), range(1), collections.ChainMap({}), types.MappingProxyType({}), b"a", "a", bytearray(b"a"), {1}.__iter__()):
+    match o:
+        case [z]: r.append(("seq", z))
+        case {}: r.append("map")
+        case _: r.append("other")
+return r, x + 1
+''')
+
+_, test_any_graphs = make_tests([], ANY_GRAPHS, SETUP)
