@@ -160,8 +160,9 @@ def _compile(
                     )  # fmt: skip
             if trains:
                 return compile_training(
-                    gm, example_inputs, compile_forward, compile_backward, decompositions=table
-                )
+                    gm, example_inputs, compile_forward, compile_backward, decompositions=table,
+                    epilogue_in_graph=in_graph and not config.cudagraphs,
+                )  # fmt: skip
             return compile_inference(
                 gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
                 epilogue_in_graph=in_graph,
@@ -222,7 +223,10 @@ def _compile_symbolic(
             return checks[0], call
     if trains:
         compile_backward = functools.partial(_compile_backward, settings, None)
-        call = compile_training(gm, example_inputs, compile_first, compile_backward, **options)
+        call = compile_training(
+            gm, example_inputs, compile_first, compile_backward,
+            epilogue_in_graph=_kernels_write(example_inputs), **options,
+        )  # fmt: skip
     else:
         call = compile_inference(
             gm, example_inputs, compile_first,

@@ -15,6 +15,7 @@ from torch import fx
 
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
 from dynamo.aot.decompose import decompose
+from dynamo.aot.epilogue import write_in_forward
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
@@ -90,6 +91,7 @@ def compile_training(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     partition: Cutter = min_cut,
+    epilogue_in_graph: bool = False,
     symbolic: bool = False,
 ) -> Callable[..., Any]:
     """Compiles a program and its backward; for inference only where no output needs a gradient.
@@ -98,8 +100,9 @@ def compile_training(
         the values of the program (`module.meta["values"]` is their number), then what only backward
         needs; the second is called at the first backward and gives gradients (None where there is
         none).
-    partition: which values are saved for backward. symbolic: as for `compile_inference`; backward
-        may have ints among its inputs.
+    partition: which values are saved for backward. epilogue_in_graph: forward ends with
+        `aten.copy_` nodes for the mutated inputs whose new values nobody needs otherwise.
+    symbolic: as for `compile_inference`; backward may have ints among its inputs.
     Errors: Unsupported.
     """
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
@@ -109,14 +112,19 @@ def compile_training(
     )
     if joint is None:
         return compile_inference(
-            gm, example_inputs, forward_compiler, decompositions=decompositions, symbolic=symbolic
-        )
+            gm, example_inputs, forward_compiler, decompositions=decompositions,
+            epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
+        )  # fmt: skip
     module = simplify(joint.module, decompositions, world)
     halves = partition_joint(joint, module, partition, world.table())
-    graph = describe(joint.reference, joint.plan, halves.forward, joint.mutations, False)
+    mutations = joint.mutations
+    if epilogue_in_graph and mutations:
+        mutations = write_in_forward(joint, halves)
+    graph = describe(joint.reference, joint.plan, halves.forward, mutations, False)
     graph = with_symbols(graph, world)
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
     world.forget_reals()
+    joint = replace(joint, mutations=mutations)
     function = make_function(gm, joint, halves, forward, backward_compiler)
     return wrap_compiled(graph, function, gm.forward)

@@ -11,7 +11,8 @@ and done again at run time on the real tensors, in this order:
 3. *Mutations.* An input whose data the program changed, directly or through a view, gets its last
    value: `input.copy_(value)`, which bumps the version counter once. The value is an extra output
    of the graph, or the graph ends with `aten.copy_(placeholder, value)` nodes, which stand
-   after all other nodes (`AtenGraph.epilogue_in_graph`); no other node mutates. Under autograd, an
+   after all other nodes (`AtenGraph.epilogue_in_graph`; forward of a training graph may end with
+   some); no other node mutates. Under autograd, an
    input that gets a value with a gradient is written inside of the autograd function and marked
    dirty, so that it gets the function's history.
 4. *Outputs.* Each is one of:

@@ -81,7 +81,9 @@ class _Writer:
         lines += self._written(graph.touched)  # first: what the graph saves is as new as its input
         call = f"compiled({given})"
         if results:
-            call = ", ".join(f"v{index}" for index in range(results)) + f", = {call}"
+            written = any(mutation.output is None for mutation in graph.mutations)
+            rest = "*_ " if written and not graph.epilogue_in_graph else ""  # None for each of them
+            call = ", ".join(f"v{index}" for index in range(results)) + f", {rest}= {call}"
         lines.append(f"    {call}")
         for mutation in graph.mutations_outside:
             data = ".data" if mutation.input in graph.quiet else ""

@@ -97,7 +97,9 @@ def _make_node(
     foreign = set() if alone else set(outputs) - set(half.outputs)
     order = _restore_order(half)
     sizes = half.sizes
-    without_gradient = tuple(at for at in shown if at not in half.outputs)
+    kept = {mutation.output for mutation in joint.mutations}
+    absent = {at for at in range(len(joint.plan.values), joint.values) if at not in kept}
+    without_gradient = tuple(at for at in shown if at not in half.outputs and at not in absent)
     place = {output: at for at, output in enumerate(shown)}
     tangents = [(tangent.output, place[tangent.output], tangent)
                 for tangent in joint.tangents if tangent.output in half.outputs]
