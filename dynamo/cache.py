@@ -26,7 +26,7 @@ from dynamo.base.decisions import Stance, decisions
 from dynamo.base.errors import RecompileError, RecompileLimitExceeded
 from dynamo.guards.changes import changed_facts
 from dynamo.guards.explain import Difference, differences, distance
-from dynamo.guards.records import Guard, name_of_user
+from dynamo.guards.records import Guard, name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
@@ -225,8 +225,8 @@ def place_of(frame: hook.FrameState) -> str:
         module = type(frame.locals["self"])
         code = forward_code(module) or code
         return f"{code.co_filename}:{code.co_firstlineno} {module.__qualname__}.forward"
-    name = name_of_user(code.co_name)
-    behind = "" if name == code.co_name else ", the part behind a graph break"
+    name = code.co_name
+    behind = "" if name_of_part(code) == name else ", the part behind a graph break"
     return f"{code.co_filename}:{code.co_firstlineno} {name}{behind}"
 
 

@@ -48,7 +48,7 @@ from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
 from dynamo.guards.explain import failures
 from dynamo.guards.listing import lines, python_lines, verbose_lines
-from dynamo.guards.records import Guard, UserLine, released, source_text
+from dynamo.guards.records import Guard, UserLine, name_of_part, released, source_text
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
 from dynamo.libraries import OWN, is_whole, library_of
@@ -553,7 +553,7 @@ def frame_event(
 ) -> Event:
     """What tracing a frame has found: its operations, and the break at its end, if any."""
     operations = 0 if result.graph is None else result.graph.operations
-    data: dict[str, Any] = {"frame": frame.code.co_name, "operations": operations}
+    data: dict[str, Any] = {"frame": name_of_part(frame.code), "operations": operations}
     if isinstance(result.exit, BreakExit):
         reason, frames = result.exit.reason, result.exit.frames
         data["break"] = {

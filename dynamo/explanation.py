@@ -18,7 +18,7 @@ from dynamo.base.breaks import summarize
 from dynamo.base.events import Event
 from dynamo.base.words import counted
 from dynamo.guards.listing import python_lines, verbose_lines
-from dynamo.guards.records import Guard, name_of_user
+from dynamo.guards.records import Guard
 from dynamo.testing import CompileCounter
 
 
@@ -138,8 +138,8 @@ def guards_of(
 
 def part_of_program(code: CodeType) -> str:
     """A function as the program names it, with the line where a part behind a break begins."""
-    behind = re.match(r"__resume_(\d+)_", code.co_name)
-    return f"{name_of_user(code.co_name)} from line {behind[1]}" if behind else code.co_qualname
+    behind = re.match(r"__resume_(\d+)_", code.co_qualname)
+    return f"{code.co_name} from line {behind[1]}" if behind else code.co_qualname
 
 
 def repeats(event: Event, earlier: list[Event]) -> bool:

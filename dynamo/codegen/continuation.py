@@ -136,8 +136,7 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     line = place.position[0] or raw.firstlineno
     raw.instructions = []
     _set_parameters(raw, layout, form == "raise")
-    raw.name = f"__resume_{line}_{raw.name}"
-    raw.qualname = raw.name
+    raw.qualname = f"__resume_{line}_{raw.name}"  # tracebacks show the name
     emitter = Emitter(raw, place.position)
     if raw.freevars:
         emitter.emit("COPY_FREE_VARS", len(raw.freevars))

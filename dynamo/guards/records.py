@@ -7,9 +7,9 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 from __future__ import annotations
 
 import linecache
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 from dynamo.guards.sources import Source
@@ -28,7 +28,7 @@ class UserLine:
     text: str = ""
 
     def __str__(self) -> str:
-        return f"{self.filename}:{self.lineno} in {name_of_user(self.function)}"
+        return f"{self.filename}:{self.lineno} in {self.function}"
 
 
 def source_text(line: UserLine) -> str:
@@ -36,15 +36,10 @@ def source_text(line: UserLine) -> str:
     return linecache.getline(line.filename, line.lineno).strip()
 
 
-def name_of_user(function: str) -> str:
-    """The function as the user named it, for the part of it behind a graph break too.
-
-    >>> name_of_user("__resume_12_f")
-    'f'
-    """
-    if not function.startswith("__resume_"):
-        return function
-    return re.sub(r"^(__resume_\d+_)+", "", function)
+def name_of_part(code: CodeType) -> str:
+    """What logs call a code object: `__resume_12_f` is f behind a graph break in line 12. Its plain
+    name, which tracebacks show, is the user's."""
+    return code.co_qualname if code.co_qualname.startswith("__resume_") else code.co_name
 
 
 @dataclass(frozen=True, slots=True)

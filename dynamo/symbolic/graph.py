@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.guards.records import UserLine, name_of_user, source_text
+from dynamo.guards.records import UserLine, source_text
 from dynamo.guards.sources import DrawSource, ItemSource, Source
 from dynamo.shapes.fake import Fake
 from dynamo.symbolic.trace_result import GraphInput, GraphRecord
@@ -177,6 +177,6 @@ def storage_of(fake: torch.Tensor) -> int:
 def format_stack(lines: tuple[UserLine, ...]) -> str:
     """The user's stack as Python prints it: places and their texts. `fx` prints the last one."""
     return "\n".join(
-        f'  File "{line.filename}", line {line.lineno}, in {name_of_user(line.function)}\n'
+        f'  File "{line.filename}", line {line.lineno}, in {line.function}\n'
         f"    {source_text(line) or '?'}" for line in lines
     )

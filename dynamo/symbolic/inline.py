@@ -150,13 +150,13 @@ def is_users(code: CodeType) -> bool:
 
 def count_running(code: CodeType) -> int:
     """Calls of a function that this thread is in the middle of; compiled ones and the parts after
-    a break have its place and the end of its name."""
+    a break have its place and name."""
     place, count = (code.co_filename, code.co_firstlineno), 0
     frame = sys._getframe().f_back
     while frame is not None:
         at = frame.f_code
         same_place = (at.co_filename, at.co_firstlineno) == place
-        count += same_place and at.co_name.endswith(code.co_name)
+        count += same_place and at.co_name == code.co_name
         frame = frame.f_back
     return count
 
