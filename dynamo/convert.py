@@ -139,7 +139,7 @@ class Converter:
                 try:
                     return self.convert(frame, context)
                 finally:
-                    context.forget_raised()
+                    context.raised_at.clear()
         except SkipFrame as skip:
             logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
             counters.counters["skips"][skip.reason] += 1
@@ -237,7 +237,6 @@ class Converter:
             has_inputs=bool(collect), runs_again=again, tests=tests,
             open_axes=result.open_axes,
             draws=tuple(source.number for source in sources if isinstance(source, DrawSource)),
-            raised=frozenset(context.raised_at),
         )
         with timed("codegen"), collection_paused():
             code, direct = generate(plan, self.codes, self.continuations)
@@ -267,7 +266,7 @@ class Converter:
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         for _ in range(RESTARTS):
             loaded = len(sys.modules)
-            context.forget_raised()
+            context.raised_at.clear()
             trace = Trace(context)
             trace.forced_breaks = frozenset(context.forced)
             modes = contextlib.ExitStack()

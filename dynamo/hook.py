@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
+from typing import Any
 
 from dynamo._C import (
     SKIP,
@@ -55,10 +56,14 @@ from dynamo._C import (
     forget,
     leave,
     mark_compiled,
+    pass_on,
     set_all_eager,
     set_skip,
+    traceback,
 )
 
+# Of an instruction: its code, globals (None: those of the new code), offset and line.
+Place = tuple[CodeType, dict[str, Any] | None, int, int]
 GRAPH_INPUTS = "__graph_inputs"  # the fast local that takes the collected inputs
 
 __all__ = [
@@ -69,6 +74,7 @@ __all__ = [
     "Disabled",
     "Entry",
     "FrameState",
+    "Place",
     "Region",
     "active_region",
     "call_last",
@@ -79,9 +85,11 @@ __all__ = [
     "entry_count",
     "forget",
     "mark_compiled",
+    "pass_on",
     "reset",
     "set_all_eager",
     "skip",
+    "traceback",
 ]
 
 

@@ -33,6 +33,7 @@ class Raw:
     arg: the plain argument, where none of the next two replaces it.
     slots: name of the local or cell that the argument stands for (two while paired ones are read).
     target: where a jump goes.
+    offset: in bytes, in the code object that it was read from.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Raw:
     slots: tuple[str, ...] = ()
     target: Raw | None = None
     position: Position = NOWHERE
+    offset: int = 0
 
     def __str__(self) -> str:
         shown = " ".join(self.slots) or (f"-> {self.target.name}" if self.target else str(self.arg))
@@ -171,7 +173,7 @@ def _read_instructions(
         if name == "EXTENDED_ARG":
             unit += 1
             continue
-        instruction = Raw(name, arg, position=positions[unit])
+        instruction = Raw(name, arg, position=positions[unit], offset=2 * unit)
         at_unit[start] = at_unit[unit] = instruction
         raw.instructions.append(instruction)
         after = unit + 1 + caches[opcode]
@@ -195,7 +197,8 @@ def _split_pairs(raw: RawCode) -> None:
         if len(item.slots) == 2:
             first, second = item.slots
             verb, other = item.name.split("_FAST")[:2]
-            rest = Raw(f"{other.lstrip('_')}_FAST", slots=(second,), position=item.position)
+            rest = Raw(f"{other.lstrip('_')}_FAST", slots=(second,), position=item.position,
+                       offset=item.offset)
             item.name, item.slots = f"{verb}_FAST", (first,)
             seconds[id(item)] = rest
     if seconds:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -32,12 +33,11 @@ from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
 from dynamo.codegen.live import RECEIVER
 from dynamo.codegen.operands import operands, real_effect
-from dynamo.codegen.rebuild import Rebuilder, as_raised, is_fetched, needed
+from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release
-from dynamo.codegen.shown_frames import Place, call_through
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
-from dynamo.hook import GRAPH_INPUTS, call_last, call_moving
+from dynamo.hook import GRAPH_INPUTS, Place, call_last, call_moving, pass_on
 from dynamo.symbolic.context import CodeCache
 from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
@@ -76,7 +76,6 @@ class Plan:
     tests: True where the graph tests what the trace has expected.
     open_axes: see `TraceResult`.
     draws: which of the random numbers are the graph's last inputs.
-    raised: exceptions that the trace has raised.
     """
 
     code: CodeType
@@ -91,7 +90,6 @@ class Plan:
     tests: bool = False
     open_axes: Mapping[Var, tuple[int, ...]] = field(default_factory=dict)
     draws: tuple[int, ...] = ()
-    raised: Collection[Var] = ()
 
 
 def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
@@ -112,6 +110,28 @@ def generate(
     return Generator(plan, codes, continuations).run()
 
 
+def place_of(
+    codes: CodeCache, continuations: Continuations, code: CodeType, instruction: int,
+    module_globals: dict[str, Any] | None,
+) -> Place:
+    """The place of an instruction in the program, for a traceback."""
+    code, instruction = continuations.origin(code, instruction)
+    decoded = codes.decode(code)
+    raw = decoded.raw.instructions[decoded.instructions[instruction].end - 1]
+    return code, module_globals, raw.offset, raw.position[0] or code.co_firstlineno
+
+
+@dataclass(slots=True, eq=False)
+class Passing:
+    """An exception passes a call of the new code, at a depth of the stack: its traceback shows
+    `places` for it. outer: the handler that it goes to, and the depth of the stack there."""
+
+    call: Raw
+    depth: int
+    places: tuple[Place, ...]
+    outer: tuple[Raw, int] | None = None
+
+
 class Generator:
     """Makes one code object."""
 
@@ -123,11 +143,13 @@ class Generator:
         self.emitter = Emitter(self.raw, (plan.code.co_firstlineno, None, None, None))
         fetcher = Fetcher(self.emitter, plan.globals, plan.builtins)
         counts = needed(exit_roots(plan.exit), plan.effects)
-        self.rebuilder = Rebuilder(self.emitter, fetcher, counts)
+        self.place_of = partial(place_of, codes, continuations)
+        self.rebuilder = Rebuilder(self.emitter, fetcher, counts, self.place_of)
         self.depth = 0
         self.draws = Draws(self.rebuilder, plan.effects)
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
         self.leaves: list[Raw] = []  # where the program's code runs again, see `release`
+        self.passing: list[Passing] = []
 
     def run(self) -> tuple[CodeType, Direct | None]:
         emitter = self.emitter
@@ -155,6 +177,7 @@ class Generator:
             emitter.emit("RETURN_VALUE")
         else:
             self._break(self.plan.exit)
+        self._emit_passing(self.passing)
         if self.call is not None:
             exits = self.continuations.open_blocks(self.plan.code)
             again.emit_handler(emitter, self.call, self.plan.code, exits,
@@ -195,10 +218,33 @@ class Generator:
                 self.rebuilder.load(var)
                 emitter.store_attr("__class__")
 
+    # -- tracebacks -------------------------------------------------------------------------
+
+    def _emit_passing(self, passing: list[Passing]) -> None:
+        """What the exceptions that pass calls of the new code do there."""
+        emitter = self.emitter
+        for item in passing:
+            first = emitter.emit("PUSH_EXC_INFO")
+            emitter.protect(item.call, item.call, first, item.depth)
+            name = emitter.store_fresh("passing")
+            emitter.emit("POP_EXCEPT")
+            emitter.start_call_const(pass_on)
+            emitter.load_fast(name)
+            emitter.load_const(item.places)
+            emitter.call(2)
+            emitter.emit("POP_TOP")
+            emitter.load_fast(name)
+            emitter.delete_fast(name)
+            last = emitter.emit("RERAISE", 0)
+            if item.outer is not None:
+                emitter.protect(first, last, *item.outer)
+
     # -- breaks -----------------------------------------------------------------------------
 
     def _break(self, exit: BreakExit) -> None:
-        levels = [_Level(self, state) for state in exit.frames]
+        levels: list[_Level] = []
+        for state in reversed(exit.frames):
+            levels.insert(0, _Level(self, state, levels[0] if levels else None))
         levels[-1].ends_frame = self.continuations.is_continuation(self.plan.code)
         line = exit.frames[-1].line.lineno
         self.emitter.position = (line, None, None, None)
@@ -214,9 +260,7 @@ class Generator:
         """Leaves the return value of the frame `number` on the stack (0 is the innermost)."""
         level = levels[number]
         if number == 0:
-            through = self._through(levels[1:-1])
-            level.call_continuation(
-                "at", level.state.instruction, level.state.stack, (), through=through)
+            level.call_continuation("at", level.state.instruction, level.state.stack, ())
             return
 
         def after() -> None:
@@ -226,13 +270,6 @@ class Generator:
             level.call_continuation("after", level.state.instruction + 1, stack, (name,))
 
         self._guarded(level, lambda: self._nested(levels, number - 1), after)
-
-    def _through(self, levels: list[_Level]) -> Callable[..., Any]:
-        """What calls the innermost frame; if that raises, its traceback shows these."""
-        assert isinstance(self.plan.exit, BreakExit)
-        if not levels or self.plan.exit.reason.code != "escaping_exception":
-            return call_moving
-        return call_through([level.place() for level in reversed(levels)])
 
     def _guarded(
         self, level: _Level, action: Callable[[], None], after: Callable[[], None]
@@ -245,7 +282,9 @@ class Generator:
         emitter.place(start)
         self.depth += level.handled
         depth = self.depth
+        passed = len(self.passing)
         action()
+        inside = self.passing[passed:]
         self.depth -= level.handled
         last = self.raw.instructions[-1]
         after()
@@ -253,7 +292,13 @@ class Generator:
             return
         join = emitter.label()
         emitter.jump(join)
-        handler = emitter.emit("PUSH_EXC_INFO")
+        handler = Raw("PUSH_EXC_INFO", position=emitter.position)
+        beyond = len(level.callers())
+        for item in inside:
+            item.outer, item.places = (handler, depth), item.places[beyond:]
+            self.passing.remove(item)
+        self._emit_passing(inside)
+        emitter.append(handler)
         name = emitter.store_fresh("exception")
         emitter.emit("POP_EXCEPT")
         level.leave_handled()
@@ -397,8 +442,9 @@ class Generator:
 class _Level:
     """One frame of a break while its code is made."""
 
-    def __init__(self, generator: Generator, state: FrameState) -> None:
+    def __init__(self, generator: Generator, state: FrameState, caller: _Level | None) -> None:
         self.generator = generator
+        self.caller = caller
         self.ends_frame = False  # its continuation's result is the new code's, which keeps nothing
         code, instruction = generator.continuations.origin(state.code, state.instruction)
         self.state = FrameState(
@@ -418,10 +464,14 @@ class _Level:
         ]
         self.handled = len(self.saved)
 
-    def place(self) -> Place:
-        """Where the frame is, for a traceback."""
-        raw = self.decoded.raw.instructions[self.instruction.end - 1]
-        return Place(self.state.code.co_name, self.state.code.co_filename, raw.position)
+    def callers(self) -> tuple[Place, ...]:
+        """Where the frames that call this one are, for a traceback."""
+        if self.caller is None:
+            return ()
+        state = self.caller.state
+        module_globals = None if self.caller.caller is None else state.globals
+        place = self.generator.place_of(state.code, state.instruction, module_globals)
+        return (*self.caller.callers(), place)
 
     def keep_values(self) -> None:
         """Rebuilds what the continuations need, once for all of them."""
@@ -431,7 +481,6 @@ class _Level:
                 if not var.active:
                     continue
                 var = var.current
-                self._keep_handled(var)
             if is_fetched(var):
                 assert var.source is not None
                 rebuilder.fetcher.store(var.source)
@@ -443,21 +492,6 @@ class _Level:
                 rebuilder.emitter.emit("POP_TOP")
             else:
                 rebuilder.places[var] = rebuilder.emitter.store_fresh("kept")
-
-    def _keep_handled(self, var: Var) -> None:
-        """A handled exception has a traceback: `with` relies on it. One that was raised before has
-        what the program has left it."""
-        rebuilder = self.generator.rebuilder
-        if var in rebuilder.handled or (
-            is_fetched(var) and var not in self.generator.plan.raised
-        ):
-            return
-        rebuilder.handled.add(var)
-        rebuilder.call_const(as_raised, var)
-        if is_fetched(var):
-            rebuilder.emitter.emit("POP_TOP")
-        else:
-            rebuilder.places[var] = rebuilder.emitter.store_fresh("handled")
 
     def enter_handled(self) -> None:
         """Makes the exceptions that the frame is handling the current ones."""
@@ -478,7 +512,6 @@ class _Level:
         stack: tuple[Var, ...],
         names: tuple[str, ...],
         null_last: bool = False,
-        through: Callable[..., Any] = call_moving,
     ) -> None:
         """Calls the continuation with stack, locals, and values that lie in locals `names`."""
         generator, state, emitter = self.generator, self.state, self.generator.emitter
@@ -499,9 +532,7 @@ class _Level:
             Fact(LocalSource(name), "size", axis)
             for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
         })  # fmt: skip
-        if self.ends_frame and through is call_moving:
-            through = call_last
-        emitter.start_call_const(through)
+        emitter.start_call_const(call_last if self.ends_frame else call_moving)
         self._load_function(code, cells)
         for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):
             assert var is not None
@@ -514,7 +545,9 @@ class _Level:
         for name in names:
             emitter.load_fast(name)
             emitter.delete_fast(name)
-        generator.leaves.append(emitter.call(1 + count + len(names)))
+        call = emitter.call(1 + count + len(names))
+        generator.leaves.append(call)
+        generator.passing.append(Passing(call, generator.depth, self.callers()))
 
     def _ordered_locals(self, form: str, instruction: int) -> list[str]:
         names = list(self.state.locals)

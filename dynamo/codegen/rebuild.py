@@ -8,14 +8,14 @@ before they are filled, so that cycles close.
 from __future__ import annotations
 
 import collections
-import sys
 import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, TypeVar
+from types import CodeType
+from typing import Any, TypeVar, cast
 
+from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
@@ -45,6 +45,7 @@ from dynamo.symbolic.variables.tensor import TensorVar
 
 V = TypeVar("V", bound=Var)
 Row = Callable[["Rebuilder", Any], None]
+PlaceOf = Callable[[CodeType, int, dict[str, Any] | None], hook.Place]
 ROWS: dict[type[Var], Row] = {}
 
 
@@ -94,15 +95,18 @@ def _effect_values(effects: Iterable[Effect]) -> list[Var]:
 class Rebuilder:
     """Pushes real values in one frame.
 
-    places: locals that hold values already (graph results, shared objects); unfinished: classes
-    that are being made, and the classes that can be finished only after them.
+    place_of: the place of an instruction, for a traceback; places: locals that hold values already
+    (graph results, shared objects); unfinished: classes that are being made, and the classes that
+    can be finished only after them.
     """
 
-    def __init__(self, emitter: Emitter, fetcher: Fetcher, counts: Counter[Var]) -> None:
+    def __init__(
+        self, emitter: Emitter, fetcher: Fetcher, counts: Counter[Var], place_of: PlaceOf
+    ) -> None:
         self.emitter = emitter
         self.fetcher = fetcher
         self.counts = counts
-        self.handled: set[Var] = set()
+        self.place_of = place_of
         self.places: dict[Var, str] = {}
         self.unfinished: dict[Var, list[Var]] = {}
 
@@ -534,14 +538,10 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.build("BUILD_TUPLE", var.args)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("args")
-    if var.shares_traceback():
-        assert var.traceback is not None
+    if not var.traceback.is_constant():
         rebuilder.load(var.traceback)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__traceback__")
-    elif isinstance(var.traceback, exceptions.TracebackVar):
-        rebuilder.call_const(as_raised, var)
-        rebuilder.emitter.emit("POP_TOP")
 
 
 @rebuilds(contexts.GraphContextVar)
@@ -551,20 +551,23 @@ def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
 
 @rebuilds(exceptions.TracebackVar)
 def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
-    owner = var.exception
-    if isinstance(owner, exceptions.ExceptionVar) and owner.traceback is not var:
-        rebuilder.call_const(as_raised, exceptions.ExceptionVar(Exception, []))
-    else:
-        rebuilder.call_const(as_raised, owner)
+    """All entries up to one that something else needs, too, in one call."""
+    places, rest = [], cast(Var, var)
+    while isinstance(rest, exceptions.TracebackVar) and rest not in rebuilder.places:
+        if rest is not var and rebuilder.counts[rest] > 1:
+            break
+        places.append(rebuilder.place_of(rest.code, rest.instruction, rest.globals))
+        rest = rest.following
+    rebuilder.emitter.start_call_const(hook.traceback)
+    rebuilder.load(rest)
+    rebuilder.emitter.load_const(tuple(places))
+    rebuilder.emitter.call(2)
+
+
+@rebuilds(exceptions.OutsideTracebackVar)
+def outside_traceback(rebuilder: Rebuilder, var: exceptions.OutsideTracebackVar) -> None:
+    rebuilder.load(var.exception)
     rebuilder.emitter.load_attr("__traceback__")
-
-
-def as_raised(error: BaseException) -> BaseException:
-    """The exception with a traceback that points to the caller."""
-    if error.__traceback__ is None:
-        frame = sys._getframe(1)
-        error.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
-    return error
 
 
 @rebuilds(weakrefs.WeakRefVar)

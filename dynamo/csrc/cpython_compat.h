@@ -93,15 +93,18 @@ static inline void frame_set_code(Frame *f, PyCodeObject *code, int arguments) {
     Py_DECREF(old);
 }
 
-/* A frame that will not run stands at its code's last instruction. */
-static inline void frame_goto_end(Frame *f) {
-    _Py_CODEUNIT *last = _PyCode_CODE(FRAME_CODE(f)) + Py_SIZE(FRAME_CODE(f)) - 1;
+/* A frame that does not run stands at the instruction at a code unit. */
+static inline void frame_go_to(Frame *f, Py_ssize_t unit) {
+    _Py_CODEUNIT *at = _PyCode_CODE(FRAME_CODE(f)) + unit;
 #if PY_VERSION_HEX >= 0x030D0000
-    f->instr_ptr = last;
+    f->instr_ptr = at;
 #else
-    f->prev_instr = last;
+    f->prev_instr = at;
 #endif
 }
+
+/* A frame that will not run stands at its code's last instruction. */
+static inline void frame_goto_end(Frame *f) { frame_go_to(f, Py_SIZE(FRAME_CODE(f)) - 1); }
 
 /* Gives up a frame at its start whose evaluation is skipped. On 3.11 the caller of the hook clears
  * it; later the evaluator would have, so the hook must. Such a frame was never linked, so no frame

@@ -136,6 +136,10 @@ PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count)
 PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_last_calls(PyObject *call); /* takes the call */
 
+/* tracebacks.c */
+PyObject *make_traceback(PyObject *module, PyObject *args);
+PyObject *pass_on(PyObject *module, PyObject *args);
+
 /* regions.c */
 Region *switch_region(Region *next); /* takes and returns a strong reference (or NULL) */
 PyObject *frame_hook(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwflag);

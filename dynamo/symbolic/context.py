@@ -13,7 +13,6 @@ from dynamo.bytecode.liveness import Liveness
 from dynamo.guards.shape_code import Fact
 from dynamo.shapes.marks import Mark
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.exceptions import ExceptionVar
 
 
 class CodeCache:
@@ -85,9 +84,3 @@ class CompileContext:
     plain_arrays: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
 
-    def forget_raised(self) -> None:
-        """Forgets the exceptions of an attempt, which are parts of cycles with their tracebacks."""
-        for var in self.raised_at:
-            if isinstance(var, ExceptionVar):
-                var.traceback = None
-        self.raised_at.clear()

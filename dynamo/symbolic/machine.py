@@ -23,7 +23,11 @@ from dynamo.symbolic.variables import compiled as compiled  # registers wrappers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar, TracebackVar
+from dynamo.symbolic.variables.exceptions import (
+    ExceptionVar,
+    lacks_traceback,
+    note_passing,
+)  # fmt: skip
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.loop_iterators import LoopIteratorVar
@@ -179,15 +183,13 @@ class SymbolicFrame:
             error.step = self.trace.steps
             self.set_context(value)
         handler = self.decoded.handlers[self.current.index]
+        if error.kept_in is not self or (handler and lacks_traceback(value)):
+            note_passing(self, value)
         if handler is None:
             try:
                 raise error
             finally:
                 del error  # its traceback holds this frame: the two would live as a cycle
-        if isinstance(value, ExceptionVar) and (
-            error.kept_in is not self or value.traceback is None
-        ):
-            value.traceback = TracebackVar(value)
         del self.stack[handler.depth :]
         if handler.lasti:
             self.push(ConstVar(0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
-from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -41,11 +40,8 @@ def add_note(tx: SymbolicFrame, exception: ExceptionVar, note: Var) -> Var:
 
 @rule(BaseException.with_traceback, ExceptionVar)
 def with_traceback(tx: SymbolicFrame, exception: ExceptionVar, traceback: Var) -> Var:
-    """`exception.with_traceback(None)` of an exception that was not raised."""
-    if not (traceback.is_constant() and traceback.as_constant() is None):
-        raise Break("traceback_read", "with_traceback()")
-    if tx.trace.context.raised_at.get(exception) is not None:
-        raise Break("traceback_read", "with_traceback()")
+    """`exception.with_traceback(traceback)`."""
+    exception.set_attr(tx, "__traceback__", traceback)
     return exception
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -20,6 +23,8 @@ SLOTS = ("__cause__", "__context__", "__traceback__", "__suppress_context__")
 
 
 HEAP_TYPE = 1 << 9
+OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
+SET_TRACEBACK = hook.Disabled(BaseException.with_traceback)
 # Built-in class -> the attribute that holds its first argument, and what the interpreter sets.
 FIRST_ARGUMENT: dict[type, str] = {StopIteration: "value", SystemExit: "code"}
 NAMED: dict[type, tuple[str, ...]] = {
@@ -43,8 +48,7 @@ class ExceptionVar(Var):
     """An exception made in the trace.
 
     cls: its class; args: what `args` holds. Attributes written by the program are in `written`,
-    those that the interpreter set in `named`. traceback: none is known
-    before it is caught or one is written.
+    those that the interpreter set in `named`.
     """
 
     def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):
@@ -53,7 +57,7 @@ class ExceptionVar(Var):
         self.args = args
         self.cause: Var = ConstVar(None)
         self.context: Var = ConstVar(None)
-        self.traceback: Var | None = None
+        self.traceback: Var = ConstVar(None)
         self.suppress_context: Var = ConstVar(False)
         self.written: dict[str, Var | None] = {}
         self.named: dict[str, Var] = {}
@@ -88,12 +92,8 @@ class ExceptionVar(Var):
         yield from (value for value in self.written.values() if value is not None)
         if self.class_var is not None:
             yield self.class_var
-        if self.shares_traceback():
-            yield self.traceback  # type: ignore[misc]
-
-    def shares_traceback(self) -> bool:
-        """True where the traceback is that of the group that this one is a part of."""
-        return isinstance(self.traceback, TracebackVar) and self.traceback.exception is not self
+        if not self.traceback.is_constant():
+            yield self.traceback
 
     def truth(self, tx: SymbolicFrame) -> bool:
         return True
@@ -109,10 +109,6 @@ class ExceptionVar(Var):
             return self.first_argument()
         elif name in NAMED.get(self.base(), ()):
             return self.named.get(name, ConstVar(None))
-        elif name == "__traceback__":
-            if self.traceback is None:
-                raise Break("traceback_read")
-            return self.traceback
         elif name in SLOTS:
             return getattr(self, name.strip("_"))  # type: ignore[no-any-return]
         return tx.trace.get_class_attr(tx, self, name)
@@ -224,7 +220,42 @@ def stopped(stop: Var) -> ExceptionVar:
 
 
 class TracebackVar(Var):
-    """The traceback of an exception: it exists, and can be passed on."""
+    """An entry of a traceback and those behind it.
+
+    code, instruction: the frame's, which the exception has left there; globals: its own, None for
+    those of the root frame; following: the next entry, or None.
+    """
+
+    def __init__(
+        self, code: types.CodeType, instruction: int, module_globals: dict[str, Any] | None,
+        following: Var,
+    ) -> None:
+        super().__init__()
+        self.code = code
+        self.instruction = instruction
+        self.globals = module_globals
+        self.following = following
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def children(self) -> Iterable[Var]:
+        return () if self.following.is_constant() else (self.following,)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "tb_next":
+            return self.following
+        raise Break("traceback_read", name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return tx.trace.identity_key(self)
+
+
+class OutsideTracebackVar(Var):
+    """The traceback of an exception from outside; it has one."""
 
     def __init__(self, exception: Var) -> None:
         super().__init__()
@@ -240,10 +271,9 @@ class TracebackVar(Var):
         return True
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
-        """One exception gets another traceback each time that it is raised."""
         if self is other:
             return True
-        if isinstance(other, TracebackVar) and other.exception is self.exception:
+        if isinstance(other, OutsideTracebackVar):
             raise Break("traceback_read", "its identity")
         return False
 
@@ -253,5 +283,24 @@ class TracebackVar(Var):
 
 def traceback_of(exception: Var) -> Var:
     """The traceback of an exception that has been raised."""
-    known = getattr(exception, "traceback", None)
-    return known if isinstance(known, TracebackVar) else TracebackVar(exception)
+    if isinstance(exception, ExceptionVar):
+        return exception.traceback
+    return OutsideTracebackVar(exception)
+
+
+def lacks_traceback(exception: Var) -> bool:
+    """True for an exception of the trace that has none. (CPython 3.11 crashes in a `with` then.)"""
+    return isinstance(exception, ExceptionVar) and exception.traceback.is_constant()
+
+
+def note_passing(frame: SymbolicFrame, exception: Var) -> None:
+    """The exception is about to leave, or be caught in, the frame: its traceback gets an entry."""
+    if frame.code.co_filename.startswith(OWN_FOLDER):
+        return  # it stands for a function that is written in C
+    module_globals = frame.globals if frame.parent is not None else None
+    place = frame.code, frame.current.index, module_globals
+    if isinstance(exception, ExceptionVar):
+        exception.traceback = TracebackVar(*place, exception.traceback)
+    else:
+        entry = TracebackVar(*place, OutsideTracebackVar(exception))
+        frame.trace.effects.call(SET_TRACEBACK, exception, entry)

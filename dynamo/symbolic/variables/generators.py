@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.exceptions import note_passing
 from dynamo.symbolic.variables.iterators import (
     EnumerateVar,
     FilterVar,
@@ -119,6 +120,7 @@ class GeneratorVar(IteratorVar):
         exception = tx.trace.as_exception(tx, args)
         if not self.started:
             self.finished = True
+            note_passing(self.frame, exception)
         return self._resume(tx, None, exception)
 
     def _close(self, tx: SymbolicFrame) -> Var:
