@@ -101,6 +101,7 @@ class ObjectProtocol:
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
         self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
+        self.handled_outside = sys.exception() is not None  # by a caller, or an outer block
         self.refers_weakly = False  # from then on the program can tell when an object dies
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 

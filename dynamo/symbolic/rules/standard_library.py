@@ -211,8 +211,10 @@ def make_weakref(tx: SymbolicFrame, target: Var, *callback: Var) -> Var | None:
 
 
 @rule(sys.exc_info)
-def exc_info(tx: SymbolicFrame) -> Var:
+def exc_info(tx: SymbolicFrame) -> Var | None:
     """Class, instance and traceback of the exception that is being handled."""
+    if tx.exception is None and tx.trace.handled_outside:
+        return None
     if tx.exception is None:
         return TupleVar([ConstVar(None)] * 3)
     kind = tx.trace.wrap(tx.exception.python_type(), None)
@@ -220,8 +222,8 @@ def exc_info(tx: SymbolicFrame) -> Var:
 
 
 @rule(sys.exception)
-def exception(tx: SymbolicFrame) -> Var:
-    return tx.exception or ConstVar(None)
+def exception(tx: SymbolicFrame) -> Var | None:
+    return tx.exception or (None if tx.trace.handled_outside else ConstVar(None))
 
 
 def warn_at(
