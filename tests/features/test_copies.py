@@ -96,6 +96,8 @@ z = copy.deepcopy(x); z.add_(1); return z + x
 y = x * 2; z = copy.deepcopy(y); z.add_(1); return z + y
 # deepcopy list
 xs = [x, x, x + 1]; ys = copy.deepcopy(xs); ys[0].add_(1); return ys[0] is ys[1], ys[1] + x
+# deepcopy set
+s = {1, 2}; d = copy.deepcopy({"s": s, "t": [s]}); d["s"].add(3); return d["s"] is d["t"][0], x + len(d["t"][0]) + len(s)
 # deepcopy dict
 d = {"a": x, "b": [x]}; e = copy.deepcopy(d); e["a"].mul_(2); return e["b"][0] is e["a"], e["a"] + x
 # copy dict

@@ -51,9 +51,9 @@ def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
     if isinstance(target, ConstVar):
         # But for singletons, equal constants may or may not be one object: each is another key.
         return IdVar(ConstVar(target.value))
-    if target.is_constant() and target.source is None:
+    mutable = issubclass(target.python_type(), set)  # each evaluation makes another
+    if target.is_constant() and target.source is None and not mutable:
         raise Break("identity_of_constant", repr(target))
-    target.python_type()
     if target.source is not None:
         tx.trace.tell_apart(target)
     return IdVar(target)
