@@ -31,6 +31,7 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
 from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.worth import mentions_tensors
 
 SHOWN = 3  # reasons in the warning about a limit
 
@@ -55,13 +56,14 @@ class CodeRecord:
     """One code object in one region.
 
     changed: the numbers and sizes that had several values, with the first one; they are symbolic in
-    later traces.
+    later traces. fruitless: traces after which the frame ran as it is.
     """
 
     number: int
     changed: dict[Fact, int | float] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
+    fruitless: int = 0
     warned: bool = False
 
 
@@ -109,6 +111,8 @@ class FramePolicy:
             quiet = stance.name == "default" and not config.error_on_recompile
             if limit and record.warned and quiet:
                 return None
+            if record.fruitless >= self.own_limit() and not mentions_tensors(frame):
+                return None
             if known:
                 found = nearest_difference(known, frame, record.changed.keys())
                 if isinstance(found, hook.Entry):
@@ -122,6 +126,8 @@ class FramePolicy:
             record.attempts += 1
             made = self.convert(
                 frame, self.options_now(stance), compile_id, dict(record.changed))
+            if made is None:
+                record.fruitless += 1
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
                 self.refuse(frame, "it was not compiled for these arguments")
             if isinstance(made, hook.Entry):
@@ -143,9 +149,13 @@ class FramePolicy:
             "The stance 'fail_on_recompile' (dynamo.set_stance) forbids it."
         )
 
+    def own_limit(self) -> int:
+        """How many entries, and how many fruitless traces, one code object may have."""
+        return self.options.recompile_limit or config.recompile_limit
+
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:
         """The limit that forbids one more entry."""
-        own = self.options.recompile_limit or config.recompile_limit
+        own = self.own_limit()
         if count >= own:
             return Limit("recompile_limit", own)
         total = config.accumulated_recompile_limit

@@ -96,6 +96,7 @@ from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
+from dynamo.worth import is_bound, mentions_tensors
 
 WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
 RESTARTS = 100
@@ -391,11 +392,7 @@ class Converter:
             return
         if any(guard.kind == "TENSOR" for guard in result.guards):
             return
-        if any(map(holds_tensor, frame.locals.values())):
-            return
-        names = map(frame.globals.get, frame.code.co_names)
-        cells = [cell.cell_contents for cell in frame.cells.values() if _is_bound(cell)]
-        if any(value is torch or holds_tensor(value) for value in (*names, *cells)):
+        if mentions_tensors(frame):
             return
         raise SkipFrame(
             "no tensor before the first break", forever=self.codes.is_endless(frame.code)
@@ -448,7 +445,7 @@ def declared_marks(
     """What `dynamic=` says of the tensors that this frame gets."""
     if options.dims is None:
         return {}
-    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if _is_bound(cell)}
+    cells = {name: cell.cell_contents for name, cell in frame.cells.items() if is_bound(cell)}
     return options.dims.marks(frame.code, {**cells, **frame.locals})
 
 
@@ -526,25 +523,6 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     record.module.recompile()
     inputs = tuple(item for item in record.inputs if item.name in left)
     return replace(record, inputs=inputs, operations=operations)
-
-
-def holds_tensor(value: Any) -> bool:
-    """True for tensors, modules, and plain containers of these."""
-    kind = type(value)  # isinstance() may ask the value itself
-    items: Iterable[Any] = (value,)
-    if issubclass(kind, list | tuple):
-        items = (list if issubclass(kind, list) else tuple).__iter__(value)
-    elif issubclass(kind, dict):
-        items = dict.values(value)
-    return any(issubclass(type(item), torch.Tensor | torch.nn.Module) for item in items)
-
-
-def _is_bound(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 def frame_event(

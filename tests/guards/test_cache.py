@@ -12,6 +12,7 @@ import torch
 
 import dynamo
 from dynamo import hook
+from dynamo.base import counters
 from dynamo.base.config import Config
 from dynamo.testing import CompileCounter
 
@@ -205,3 +206,25 @@ def test_builtins_of_its_own() -> None:
             assert torch.equal(compiled(x), x + 1)
         own["len"] = lambda items: 7
         assert torch.equal(compiled(x), x + 7)
+
+
+class Asked:
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+def asks(x: torch.Tensor, target: Asked, name: str) -> torch.Tensor:
+    return x + hasattr(target, name)
+
+
+def test_traces_that_give_nothing_come_to_an_end() -> None:
+    """Where `asks` is at its limit, `__getattribute__` is a frame of its own, which only raises."""
+    compiled, x, target = dynamo.compile(asks, backend="eager"), torch.ones(2), Asked()
+    reason = "no tensor before the first break"
+    with dynamo.config.patch(recompile_limit=3), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(20):
+            assert torch.equal(compiled(x, target, f"name {number}"), x)
+        assert counters.counters["skips"][reason] == 3
+        target.found = 1
+        assert torch.equal(compiled(x, target, "found"), x + 1)
