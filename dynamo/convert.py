@@ -93,6 +93,7 @@ from dynamo.symbolic.trace_result import (
 )
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.generators import GeneratorVar
+from dynamo.symbolic.variables.open_text import UnreadText
 from dynamo.symbolic.variables.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
@@ -353,6 +354,8 @@ class Converter:
                 raise RestartTrace(var.frame.created_at, Break(
                     "escaping_generator",
                     f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
+            if isinstance(var, UnreadText):
+                raise RestartTrace(var.made_at, Break("item", var.tensor))
             if isinstance(var, OutsideIteratorVar) and var.is_torn():
                 raise RestartTrace(var.begun_at, Break("opaque_iterator", repr(var)))
             if isinstance(var, GraphContextVar) and var.step is not None:

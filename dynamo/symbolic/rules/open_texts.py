@@ -18,7 +18,8 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
-from dynamo.symbolic.variables.open_text import OpenText, joined, of_number
+from dynamo.symbolic.variables.open_text import OpenText, UnreadText, joined, of_number
+from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -77,6 +78,16 @@ def text_of_text(tx: SymbolicFrame, text: Var, *rest: Var, **names: Var) -> Var 
 @first_rule([format], OpenText)
 def format_text(tx: SymbolicFrame, text: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
     return text if spec.is_constant() and spec.as_constant() == "" else None
+
+
+@first_rule([format], TensorVar)
+def format_tensor(tx: SymbolicFrame, tensor: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
+    plain = tensor.python_type() is torch.Tensor and tensor.fake.device.type != "meta"  # type: ignore[attr-defined]
+    if not plain or torch._C._functorch.get_dynamic_layer_stack_depth():
+        return None
+    if not spec.is_constant() or spec.as_constant() != "":
+        return None
+    return UnreadText(tx.step_at_start, repr(tensor))
 
 
 @first_rule([operator.add, operator.iadd, str.__add__], OpenText)

@@ -2,7 +2,8 @@
 
 An `OpenText` is made of texts and numbers; it may be joined to others, returned, printed and put
 in containers, and the new bytecode makes it of the numbers of each call. Whatever else looks at it
-reads `value`, which fixes the numbers.
+reads `value`, which fixes the numbers. An `UnreadText` has the value of a tensor in it: most are
+messages of errors that do not happen, and only one that is looked at breaks the graph.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
@@ -65,6 +67,22 @@ class OpenText(ConstVar):
         return make
 
 
+class UnreadText(OpenText):
+    """A str with the text of a tensor in it. made_at: the step that formats the tensor, where the
+    graph breaks if the text is looked at, or leaves the trace; tensor: it, in words."""
+
+    def __init__(self, made_at: int, tensor: str) -> None:
+        super().__init__(())
+        self.made_at, self.tensor = made_at, tensor
+
+    @property
+    def value(self) -> str:
+        raise RestartTrace(self.made_at, Break("item", self.tensor))
+
+    def describe(self) -> str:
+        return f"the text of {self.tensor}"
+
+
 def is_open_text(var: Var) -> bool:
     """True for a text with a number that is open still."""
     return isinstance(var, OpenText) and any(map(is_open, var.children()))
@@ -82,12 +100,17 @@ def joined(parts: Iterable[Var]) -> Var | None:
     """The texts one after the other; None where one is no text, or none is open."""
     pieces: list[Piece] = []
     any_open = False
+    unread: UnreadText | None = None
     for part in parts:
-        if isinstance(part, OpenText):
+        if isinstance(part, UnreadText):
+            unread = unread or part
+        elif isinstance(part, OpenText):
             pieces += part.pieces
             any_open = any_open or is_open_text(part)
         elif type(part) is ConstVar and part.python_type() is str:
             pieces.append(part.as_constant())
         else:
             return None
+    if unread is not None:
+        return UnreadText(unread.made_at, unread.tensor)
     return OpenText(tuple(pieces)) if any_open and len(pieces) <= LONGEST else None
