@@ -287,6 +287,12 @@ d = foo.__annotations__
 b = "__annotations__" in foo.__dict__
 del foo.__annotations__
 return a, d, b, "__annotations__" in foo.__dict__, x + 1
+# annotations of a class from outside
+a = "__annotations__" in vars(Nothing)
+b = Nothing.__annotations__
+c = "__annotations__" in vars(Nothing)
+del Nothing.__annotations__
+return a, b, c, "__annotations__" in vars(Nothing), x + 1
 # annotations that are read
 class A: pass
 a = A.__annotations__

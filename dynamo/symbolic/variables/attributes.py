@@ -267,6 +267,10 @@ class Attributes:
             made = self.trace.made.vars.get(var.cls)
             if made is not None and name == "__annotations__":
                 return made.annotations(tx)
+            if name == "__annotations__" and name not in class_dict(var.cls) and (
+                not is_settled(var.cls)
+            ):
+                raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
             if is_settled(var.cls) or var.cls in self.trace.made.vars:
                 return self.trace.constant(value)
