@@ -161,6 +161,19 @@ def test_a_change_is_seen(name: str) -> None:
     assert repr(program(s, x)) != before[0]
 
 
+@pytest.mark.parametrize("ask", (lambda o: issubclass(o, ValueError), lambda o: isinstance(ValueError(), o)))
+def test_what_is_no_class_may_be_one_next(ask: Callable[[Any], bool]) -> None:
+    def program(o, x):
+        try:
+            return ask(o), x + 1
+        except TypeError:
+            return None, x + 1
+
+    compiled, x = dynamo.compile(program, backend="eager"), torch.randn(3)
+    for o in (3, ValueError, "text", KeyError, len, 4):
+        assert compiled(o, x)[0] is program(o, x)[0]
+
+
 def test_bases_changed_to_and_fro() -> None:
     s, x = Scope(), torch.randn(3)
     compiled = dynamo.compile(lambda s, x: s.child.go(x), backend="eager")

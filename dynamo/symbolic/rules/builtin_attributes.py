@@ -56,6 +56,7 @@ def any_class(
     if isinstance(value, types.UnionType):
         return any(test(kind) for kind in value.__args__)
     if isinstance(classes, ConstVar):
+        tx.trace.guarded_type(classes)
         what = "type" if function == "isinstance" else "class"
         some = "types" if what == "type" else "classes"
         tx.trace.raise_exception(
@@ -169,6 +170,7 @@ def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     if isinstance(cls, ObjectVar):  # which may have `__bases__`
         raise Break("call_of_unknown_function", f"issubclass({cls!r}, {classes!r})")
     if not isinstance(cls, ClassVar):
+        tx.trace.guarded_type(cls)  # another value may be a class
         tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
     return ConstVar(any_class(
         tx, "issubclass", cls, classes, lambda kind: is_subclass_of(tx, cls, kind)))
