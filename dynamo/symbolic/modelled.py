@@ -15,6 +15,7 @@ from dynamo.symbolic.rules import (
     conditional,
     container_methods,
     containers,
+    context_variables,
     contexts,
     copying,
     dates,
@@ -93,14 +94,14 @@ CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
     cells, checkpointing, class_bodies, classes, conditional, constant, container_methods,
-    containers, contexts, copying, dates, devices, dicts, dispatching, distributions,
-    exception_rules, exceptions, folding, foreach, foreign, functions, generator_rules,
-    generators, gradients, handles, hooks, identity, inference, iterators, lists, loops, methods,
-    modes, modules, number_tensors, objects, open_texts, operators, optimizer_steps, optimizers,
-    parameters, patterns, picking, placing, python_modules, python_random, python_sources,
-    random_state, seeded_random, standard_library, standin_groups, standin_iterators, standins,
-    table, tensor, tensors, texts, torch_functions, transforms, typed_tensors,
-    unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    containers, context_variables, contexts, copying, dates, devices, dicts, dispatching,
+    distributions, exception_rules, exceptions, folding, foreach, foreign, functions,
+    generator_rules, generators, gradients, handles, hooks, identity, inference, iterators,
+    lists, loops, methods, modes, modules, number_tensors, objects, open_texts, operators,
+    optimizer_steps, optimizers, parameters, patterns, picking, placing, python_modules,
+    python_random, python_sources, random_state, seeded_random, standard_library,
+    standin_groups, standin_iterators, standins, table, tensor, tensors, texts, torch_functions,
+    transforms, typed_tensors, unknown_numbers, value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

@@ -304,6 +304,8 @@ y = x.clone(); i = (x.sum() * 0).long(); y[i] = x[1]; return y + 1
 y = x.clone(); i = (x.sum() * 0).long(); y[i, i] = 5.0; y[0, i] = 7; y[i, 0] = 9; return y + 1
 # idx set col
 y = x.clone(); i = (x.sum() * 0).long(); y[:, i] = 5.0; return y + 1
+# context get
+return x * CV.get() + 1, CV.name
 ''')
 
 # The codes of the breaks behind the name.
@@ -312,9 +314,7 @@ BREAKING = table(r'''
 a = array.array("f", [1, 2]); a.append(3); return x * a[2] + len(a)
 # arr outside: call_of_unknown_function
 return x * ARR[1] + len(ARR), list(ARR)
-# context get: attribute_unknown call_of_unknown_function
-return x * CV.get() + 1
-# context set: attribute_unknown call_of_unknown_function
+# context set: call_of_unknown_function
 t = CV.set(5); y = x * CV.get() + 1; CV.reset(t); return y, CV.get()
 # cached method own: call_of_unknown_function
 c = CacheM(); return x * c.f(3) + 1
