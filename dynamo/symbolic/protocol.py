@@ -350,7 +350,8 @@ class ObjectProtocol:
         if base is None or issubclass(cls, torch.Size):
             return self.new_object(tx, cls, args)
         new = tuple.__new__ if base is tuple else base.__new__
-        if find_in_mro(cls, "__new__") is not vars(base)["__new__"]:  # of a struct sequence
+        is_struct = find_in_mro(cls, "__new__") is not vars(base)["__new__"]
+        if is_struct or find_in_mro(cls, "__del__") is not None:
             raise Break("call_of_unknown_function", full_name(cls))
         made = self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined]
         if cls in self.made.vars:

@@ -152,6 +152,38 @@ class V:
 A.register(V)
 ---
 return x + 1, A() == V(), A() <= V(), A() + V(), isinstance(V(), A), LOG[:]
+# hashes are asked as often
+class H(int):
+    def __hash__(s): LOG.append(int(s)); return int(s)
+---
+d = dict.fromkeys(map(H, range(3)))
+seen = [len(LOG)]
+s = set(d); seen.append(len(LOG))
+e = dict(d); seen.append(len(LOG))
+f = s.difference(d); seen.append(len(LOG))
+d[H(1)] = 5; seen.append(len(LOG))
+return x + 1, seen, len(e), len(f)
+# plain values of subclasses that are no number
+class C(complex): pass
+class F(float): pass
+---
+n = float('nan')
+return (x + 1, [type(complex(C(a, b))) for a in (0.0, n) for b in (n, float('inf'))], type(float(F(n))),
+        type(float(F('nan'))), type(+F(n)))
+# a sequence that is freed behind its last item
+import gc
+class T(tuple):
+    def __del__(s): LOG.append('gone')
+class S(str):
+    def __del__(s): LOG.append('gone')
+---
+seen = []
+for kind in (T, S):
+    i = iter(kind())
+    seen.append(next(i, 'end'))
+    gc.collect()
+    seen.append(LOG[:])
+return x + 1, seen
 # a function that goes through its own iterator
 ---
 def spam():

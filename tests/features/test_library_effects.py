@@ -170,15 +170,6 @@ try:
 except ImportError as error: seen = str(error)
 finally: sys.modules['colorsys'] = colorsys
 return x + 1, seen
-# numbers of several kinds
-import decimal
-def add(v): return v + 1
----
-seen = []
-for v in (1, 2, 3, decimal.Decimal('NaN'), decimal.Decimal('sNaN'), decimal.Decimal(2), 2.5):
-    dynamo.graph_break()
-    seen.append(v == v if v is None else str(v))
-return x + 1, seen
 ''')
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import re
 from typing import Any
@@ -53,6 +54,14 @@ def test_division_of_floats_is_exact(operator: str) -> None:
         guard = Guard("SHAPE", None, ShapeFacts(
             f"n {operator} {right!r} == {expected!r}", {"n": NAMES["n"]}))
         assert build_program([guard]).run({"n": left}, {}, {})[2], (left, right)
+
+
+@pytest.mark.parametrize("text", ["n > 3", "n % 2 == 0"])
+def test_a_number_that_compares_with_nothing_fails(text: str) -> None:
+    guard = Guard("SHAPE", None, ShapeFacts(text, {"n": NAMES["n"]}))
+    values = {"n": decimal.Decimal("sNaN")}
+    assert len(failures([guard], Scope(values, {}, {}))) == 1
+    assert not build_program([guard]).run(values, {}, {})[2]
 
 
 def test_sentence() -> None:

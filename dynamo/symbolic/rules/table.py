@@ -144,7 +144,7 @@ def fold(
     if is_nan(result):  # it may be one of the arguments
         given = zip([*args, *kwargs.values()], [*values, *keywords.values()], strict=True)
         for var, value in given:
-            if value is result:
+            if value is result and var.python_type() is type(result):
                 return var
     return tx.trace.constant(result)
 

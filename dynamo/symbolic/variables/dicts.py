@@ -36,7 +36,13 @@ from dynamo.symbolic.variables.constant import (
 )
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
-from dynamo.symbolic.variables.lookup import OWN_DICT, find_in_mro, instance_dict, told_name
+from dynamo.symbolic.variables.lookup import (
+    OWN_DICT,
+    find_in_mro,
+    find_owner,
+    instance_dict,
+    told_name,
+)
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -109,7 +115,7 @@ class DictVar(Var):
     def _read(self) -> None:
         trace, source = self._trace, self.source
         assert trace is not None and source is not None
-        if not self._is_silent():
+        if not self._is_silent() or any(map(hashes_itself, set(map(type, dict.keys(self._real))))):
             raise Break("hash_unknown", repr(self))
         trace.guard("TYPE", source, type(self._real))
         if self.is_numbered:
@@ -509,6 +515,16 @@ def compares_silently(cls: type) -> bool:
     """True for types whose `__eq__` is not the program's; that of dataclasses asks fields only."""
     method = find_in_mro(cls, "__eq__")
     return not isinstance(method, types.FunctionType) or "__dataclass_params__" in vars(cls)
+
+
+def hashes_itself(cls: type) -> bool:
+    """True for types with a `__hash__` of the program, which guards would call."""
+    found = find_owner(cls, "__hash__")
+    return (
+        found is not None and isinstance(found[1], types.FunctionType)
+        and found[0].__module__.partition(".")[0] not in ("enum", "torch")
+        and "__dataclass_params__" not in vars(cls)
+    )
 
 
 def is_plain_key(key: Any) -> bool:
