@@ -152,6 +152,19 @@ class V:
 A.register(V)
 ---
 return x + 1, A() == V(), A() <= V(), A() + V(), isinstance(V(), A), LOG[:]
+# ids of constants
+def ids(found, o):
+    found.add(id(o))
+    if isinstance(o, (list, tuple)):
+        for e in o: ids(found, e)
+    return len(found)
+---
+seen = []
+for v in (123, 1.2345, 'abc', None):
+    l = [v, v]
+    dynamo.graph_break()
+    seen.append((len({id(i) for i in l}), ids(set(), (l, l)), id(v) == id(v), len({id(v), id(v)}), id(v) in {id(l): 1}))
+return x + 1, seen, copy.deepcopy([1, 1, [2, 2]])
 # hashes are asked as often
 class H(int):
     def __hash__(s): LOG.append(int(s)); return int(s)

@@ -42,15 +42,38 @@ class IdVar(Var):
         tx.trace.note_key("id")
         if isinstance(self.target, ConstVar) and type(self.target.value) in SINGLETONS:
             return ("id", "constant", self.target.value)
+        if isinstance(self.target, ConstVar):
+            return ("id", ConstantId(self.target))
         return ("id", self.target)
+
+
+class ConstantId:
+    """The id of a constant as a key. Equal constants in two places may be one object or not."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: ConstVar) -> None:
+        self.target = target
+
+    def __hash__(self) -> int:
+        return hash(repr(self.target.value))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConstantId):
+            return False
+        if self.target is other.target:
+            return True
+        mine, theirs = self.target.value, other.target.value
+        if type(mine) is type(theirs) and repr(mine) == repr(theirs):
+            raise Break("identity_of_constant", f"{mine!r} in two places")
+        return False
 
 
 @rule(id)
 def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
-    """`id(target)`; constants have no identity of their own here."""
+    """`id(target)`."""
     if isinstance(target, ConstVar):
-        # But for singletons, equal constants may or may not be one object: each is another key.
-        return IdVar(ConstVar(target.value))
+        return IdVar(target)
     mutable = issubclass(target.python_type(), set)  # each evaluation makes another
     if target.is_constant() and target.source is None and not mutable:
         raise Break("identity_of_constant", repr(target))
