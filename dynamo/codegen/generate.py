@@ -60,6 +60,22 @@ NAME_OPS = {
 FREE_TEXT = (
     "cannot access free variable '{}' where it is not associated with a value in enclosing scope"
 )
+# What works on the frame itself, which the new code is not: `forced` breaks may come before these.
+FRAME_OPS = frozenset((
+    "COPY", "END_FOR", "END_SEND", "JUMP", "LOAD_CLOSURE", "LOAD_CONST", "LOAD_FAST_AND_CLEAR",
+    "MAKE_CELL", "NOP", "POP_EXCEPT", "POP_TOP", "PUSH_EXC_INFO", "PUSH_NULL", "STORE_CLOSURE",
+    "STORE_DEREF", "STORE_FAST", "SWAP",
+))
+
+
+def works_on_frame(state: FrameState, instruction: Instruction) -> bool:
+    """True for one of `FRAME_OPS`, and one of `NAME_OPS` whose variable has a value."""
+    if instruction.op not in NAME_OPS:
+        return instruction.op in FRAME_OPS
+    cell = state.cells.get(instruction.arg)
+    return instruction.arg in state.locals or cell is not None and any(cell.children())
+
+
 # Breaks after which the whole instruction runs in a continuation.
 RESUMED = frozenset(("frame_introspection", "dropped_value", "trace_too_long"))
 ENDS = frozenset(("RAISE_VARARGS", "RERAISE"))
@@ -250,8 +266,10 @@ class Generator:
         self.emitter.position = (line, None, None, None)
         for level in levels:
             level.keep_values()
-        if len(levels) == 1 and exit.reason.code not in RESUMED:
-            self._run_here(levels[0], exit)
+        first = levels[0]
+        resumed = exit.reason.code in RESUMED or works_on_frame(first.state, first.instruction)
+        if len(levels) == 1 and not resumed:
+            self._run_here(first, exit)
             return
         self._nested(levels, len(levels) - 1)
         self.emitter.emit("RETURN_VALUE")

@@ -3,7 +3,7 @@ object sees what was written by another one."""
 
 from __future__ import annotations
 
-from tests.features.harness import make_tests, table
+from tests.features.harness import check, make_tests, table
 
 SETUP = r'''
 import torch, dynamo
@@ -99,3 +99,15 @@ def test_objects_that_share_a_dict_later() -> None:
     shared[1].__dict__ = shared[0].__dict__
     shared[0].v = 1
     assert torch.equal(compiled(*shared, x), x + 2)
+
+
+def test_init_subclass_of_a_class_made_inside() -> None:
+    check("""
+        class Registry:
+            made = []
+            def __init_subclass__(cls): Registry.made.append(cls.__name__)
+        class One(Registry): pass
+        class Two(One): pass
+        dynamo.graph_break()
+        return x + 1, Registry.made, One.__bases__ == (Registry,), Two.__mro__[1] is One
+    """, SETUP, graphs=None)

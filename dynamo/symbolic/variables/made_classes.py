@@ -398,10 +398,11 @@ def do_nothing(cls: type, **keywords: Any) -> None:
 
 
 def runs_program(bases: tuple[type, ...]) -> bool:
-    """True where making a subclass calls a function of the program."""
+    """True where making a subclass calls a function of the program, or one that a bare base still
+    lacks."""
     for base in bases:
         found = find_owner(base, "__init_subclass__")
-        if found is not None and isinstance(found[1], classmethod):
+        if found is not None and (found[1] is None or isinstance(found[1], classmethod)):
             return found[0].__module__ != "typing"
     return False
 
