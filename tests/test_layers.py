@@ -19,7 +19,7 @@ LAYERS = [
     ("dynamo.symbolic",),
     ("dynamo.codegen",),
     ("dynamo.backends",),
-    ("dynamo.options", "dynamo.libraries", "dynamo.callers"),
+    ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
      "dynamo.decide", "dynamo.errors"),
