@@ -624,13 +624,14 @@ def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
 
 @wraps(types.MappingProxyType)
 def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
-    """A read-only view. Those of classes are guarded."""
+    """A read-only view. Those of classes are guarded; those of signatures do not change."""
     root = None if source is None else source.root()
     if source is None:
         raise Break("value_unknown", "mappingproxy")
-    of_class = isinstance(root, ObjectSource) and (
-        isinstance(source, DictSource) or isinstance(root.value, enum.EnumType))
-    if not of_class and trace.made.is_inside(source) is None:
+    settled = isinstance(root, ObjectSource) and (
+        isinstance(source, DictSource)
+        or isinstance(root.value, enum.EnumType | inspect.Signature))
+    if not settled and trace.made.is_inside(source) is None:
         (mapping,) = state_of(value)
         if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
             # The names of a class, which the trace may change.
