@@ -69,8 +69,15 @@ def test_a_distributed_module(group: None, backend: str) -> None:
     torch.testing.assert_close(trained(function, inside), expected)
 
 
-@pytest.mark.parametrize("spread", [DistributedDataParallel, DataParallel])
-def test_the_module_inside_is_one_graph(group: None, spread: type[nn.Module]) -> None:
+def over_one_device(module: nn.Module) -> DataParallel:
+    """Over several devices it refuses a module that lies on the CPU."""
+    return DataParallel(module, [0] if torch.cuda.is_available() else None)
+
+
+@pytest.mark.parametrize("spread", [DistributedDataParallel, over_one_device])
+def test_the_module_inside_is_one_graph(
+    group: None, spread: Callable[[nn.Module], nn.Module]
+) -> None:
     counter = CompileCounter()
     module = dynamo.compile(spread(network()), backend=counter, fullgraph=True)
     for _ in range(3):
