@@ -22,6 +22,7 @@ from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
+    CallSource,
     DictSource,
     GlobalSource,
     ItemSource,
@@ -101,7 +102,7 @@ class ObjectProtocol:
         self.made = MadeClasses(self)  # type: ignore[arg-type]
         self.hashed: set[str] = set()
         self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
-        self.handled_outside = sys.exception() is not None  # by a caller, or an outer block
+        self.handled = sys.exception() is not None  # by a caller, or an outer block
         self.refers_weakly = False  # from then on the program can tell when an object dies
         self.known_fakes = transforms.KnownFakes(self)  # type: ignore[arg-type]
 
@@ -398,6 +399,13 @@ class ObjectProtocol:
         if content.lookup(tx, key) is not None:
             return None
         return var.call_special(tx, "__missing__", key)
+
+    def handled_outside(self) -> bool:
+        """True where a caller, or a block around the part, handles an exception."""
+        if not self.handled:
+            handled = CallSource(ObjectSource(sys.exception, "sys.exception"))
+            self.guard("ID", handled, None)  # type: ignore[attr-defined]
+        return self.handled
 
     def get_class_attr(self, tx: SymbolicFrame, var: Var, name: str) -> Var:
         return self.attributes.get_class_attr(tx, var, name)

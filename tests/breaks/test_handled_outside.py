@@ -42,3 +42,14 @@ def test_it_is_seen(function: Callable[[torch.Tensor], Any]) -> None:
         except ValueError:
             assert compiled(torch.ones(2))[1] == function(torch.ones(2))[1]
     assert compiled(torch.ones(2))[1] == function(torch.ones(2))[1]
+
+
+@pytest.mark.parametrize("function", [told, told_alone, formatted])
+def test_what_was_compiled_where_nothing_is_handled(function: Callable[[torch.Tensor], Any]) -> None:
+    compiled = dynamo.compile(function, backend="eager")
+    assert compiled(torch.ones(2))[1] == function(torch.ones(2))[1]
+    try:
+        raise ValueError("later")
+    except ValueError:
+        assert compiled(torch.ones(2))[1] == function(torch.ones(2))[1]
+    assert compiled(torch.ones(2))[1] == function(torch.ones(2))[1]

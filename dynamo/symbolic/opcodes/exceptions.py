@@ -68,7 +68,7 @@ def RERAISE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 @opcode
 def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     if arg == 0:
-        if frame.exception is None and frame.trace.handled_outside:
+        if frame.exception is None and frame.trace.handled_outside():
             raise Break("call_of_unknown_function", "raise, of what the caller handles")
         if frame.exception is None:
             frame.trace.raise_exception(RuntimeError, "No active exception to reraise")

@@ -213,7 +213,7 @@ def make_weakref(tx: SymbolicFrame, target: Var, *callback: Var) -> Var | None:
 @rule(sys.exc_info)
 def exc_info(tx: SymbolicFrame) -> Var | None:
     """Class, instance and traceback of the exception that is being handled."""
-    if tx.exception is None and tx.trace.handled_outside:
+    if tx.exception is None and tx.trace.handled_outside():
         return None
     if tx.exception is None:
         return TupleVar([ConstVar(None)] * 3)
@@ -223,7 +223,7 @@ def exc_info(tx: SymbolicFrame) -> Var | None:
 
 @rule(sys.exception)
 def exception(tx: SymbolicFrame) -> Var | None:
-    return tx.exception or (None if tx.trace.handled_outside else ConstVar(None))
+    return tx.exception or (None if tx.trace.handled_outside() else ConstVar(None))
 
 
 def warn_at(
