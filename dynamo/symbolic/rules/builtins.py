@@ -37,6 +37,7 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     SliceVar,
     TupleVar,
+    is_structseq,
 )
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.modules import ModuleSliceVar
@@ -169,6 +170,8 @@ def check_spec(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> None:  
 def text(tx: SymbolicFrame, var: Var = ConstVar(""), *rest: Var) -> Var | None:  # noqa: B008
     if isinstance(var, TensorVar):
         raise Break("item", repr(var))
+    if isinstance(var, ObjectVar) and is_structseq(var.python_type()):
+        raise Break("not_a_constant", f"the text of {var!r}")  # C code shows its names
     return None
 
 
