@@ -140,6 +140,8 @@ T = time.gmtime(5)
 return (x + 1, S.st_mtime, S[8], S.st_size, S.st_blksize, len(S), S == S, T.tm_zone, T.tm_gmtoff, T.tm_year, T[:2],
         sys.version_info >= (3, 8), x.max(dim=0).indices)
 # the text of a struct sequence
+import time
+---
 t = time.gmtime(0); return x + 1, repr(t), str(t), f"{t} {[t]}", "%s" % (t,), t[:2], t.tm_year, t == tuple(t)
 # records that are made
 import os, time
