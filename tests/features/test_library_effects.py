@@ -139,6 +139,13 @@ T = time.gmtime(5)
 ---
 return (x + 1, S.st_mtime, S[8], S.st_size, S.st_blksize, len(S), S == S, T.tm_zone, T.tm_gmtoff, T.tm_year, T[:2],
         sys.version_info >= (3, 8), x.max(dim=0).indices)
+# a signature that is none
+import inspect
+def odd(a): pass
+odd.__signature__ = 34
+---
+try: return x + 1, inspect.signature(odd)
+except TypeError as e: return x + 2, str(e)
 # the text of a struct sequence
 import time
 ---

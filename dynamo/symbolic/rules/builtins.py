@@ -376,7 +376,7 @@ def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
         raise Break("call_of_unknown_function", f"inspect.signature({function!r})")
     inner.guard_signature(tx.trace)
     real = types.MethodType(inner.real, object()) if bound else inner.real
-    return tx.trace.wrap(inspect.signature(real), None)
+    return tx.trace.wrap(tx.trace.run_real(lambda: inspect.signature(real)), None)
 
 
 @rule([torch.nn.ModuleList.__getitem__])
