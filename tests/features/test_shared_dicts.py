@@ -27,6 +27,9 @@ class Told(property):
     def __delete__(self, obj): LOG.append("del"); super().__delete__(obj)
 class Fixed(property):
     def __set__(self, obj, value): raise TypeError("fixed")
+class Shown(dict):
+    @property
+    def __dict__(self): return {"shown": len(self)}
 class Owner:
     w = ClassValue(lambda self: 5, 7)
     @Told
@@ -44,6 +47,8 @@ return x * GIVEN.a + GIVEN["a"]
 # truth of the views of an instance dict
 o = Plain(); e = Plain(); o.a = 1; d = o.__dict__
 return x + 1, bool(d.items()), bool(d.keys()), not d.values(), bool(e.__dict__.items()), 5 if d.items() else 6
+# a property that is named __dict__
+o = Shown(a=1); d = o.__dict__; return x + 1, list(d.items()), list(d), len(d), list(vars(o)), d["shown"]
 # a property whose __set__ raises
 o = Owner()
 try: o.r = 5

@@ -160,7 +160,9 @@ class Attributes:
     def get_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
-        if name == "__dict__" and has_instance_dict(cls):
+        if name == "__dict__" and has_instance_dict(cls) and not isinstance(
+            find_in_mro(cls, name), property  # which classes like Munch have
+        ):
             shared = var.real_dict(tx) is var.real is not None
             return var if shared else InstanceDictVar(var)
         self.guard_reader(cls)
