@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
 @rule([iter])
 def iter_(tx: SymbolicFrame, var: Var, *sentinel: Var) -> Var:
-    return CallIteratorVar(var, sentinel[0]) if sentinel else var.iterate(tx)
+    if sentinel:
+        return CallIteratorVar(var, sentinel[0])
+    var.python_type()  # the iterator may never be used
+    return var.iterate(tx)
 
 
 @rule([next])

@@ -277,7 +277,7 @@ class DictVar(Var):
         return self.keys()
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name == "default_factory" and self.kind is collections.defaultdict:
+        if name == "default_factory" and self.python_type() is collections.defaultdict:
             return self.factory if self.factory is not None else ConstVar(None)
         if self.kind is collections.OrderedDict and not hasattr(self.kind, name):
             return self.own_attr(tx, name)

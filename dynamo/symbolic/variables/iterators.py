@@ -35,6 +35,7 @@ class IteratorVar(Var):
         return self.kind
 
     def truth(self, tx: SymbolicFrame) -> bool:
+        self.python_type()
         return True
 
     def iterate(self, tx: SymbolicFrame) -> Var:

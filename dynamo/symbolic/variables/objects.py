@@ -357,6 +357,7 @@ class AliasVar(ObjectVar):
         return ("constant", self.as_constant())
 
     def truth(self, tx: SymbolicFrame) -> bool:
+        self.python_type()
         return True
 
 

@@ -138,7 +138,11 @@ class TensorVar(Var):
         tx.trace.call(tx, torch.Tensor.__setitem__, self, key, value)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        return tx.trace.get_tensor_attr(tx, self, name)
+        try:
+            return tx.trace.get_tensor_attr(tx, self, name)
+        finally:
+            if self._fake is None:  # nothing else says that it is a tensor
+                self.python_type()
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         tx.trace.set_tensor_attr(tx, self, name, value)
