@@ -135,6 +135,27 @@ def _end_range(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return func(*args, **kwargs)
 
 
+_DTYPES = (
+    (bool, torch.bool),
+    ((int, torch.SymInt), torch.int64),
+    ((float, torch.SymFloat), torch.float64),
+    (complex, torch.complex128),
+)
+
+
+def _copied_number(
+    recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`x.copy_(3)` copies a tensor, as in eager: it converts like one."""
+    target, source, *rest = args
+    dtype = next((dtype for kinds, dtype in _DTYPES if isinstance(source, kinds)), None)
+    if dtype is None:
+        return NotImplemented
+    options = {"dtype": dtype, "device": target.device}
+    number = recorder.call(aten.scalar_tensor.default, (source,), options)
+    return recorder.call(func, (target, number, *rest), kwargs)
+
+
 RECORD_RULES: dict[Any, Rule] = {
     torch.ops.profiler._record_function_exit._RecordFunction: _end_range,
     aten.lift_fresh.default: _lift,
@@ -145,6 +166,7 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.as_strided_scatter.default: _from_own_begin,
     aten._efficientzerotensor.default: _zeros,
     aten.bernoulli.p: _bernoulli,
+    aten.copy.default: _copied_number,
     aten.normal_functional.default: _normal,
     aten.native_batch_norm.default: _batch_norm,
     aten.cudnn_batch_norm.default: _batch_norm,
