@@ -115,6 +115,10 @@ def main() -> int:
         "--windows", action="store_const", dest="rows", const="windows",
         help="parts of tensors of open sizes, each with several sizes",
     )
+    parser.add_argument(
+        "--writes", action="store_const", dest="rows", const="writes",
+        help="writes through views, inputs that share memory, tensors made piece by piece",
+    )
     parser.add_argument("--one", action="store_true", help="run the seed's program in this process")
     options = parser.parse_args()
     torch.set_default_device(options.device)

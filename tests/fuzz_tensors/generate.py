@@ -10,6 +10,7 @@ import math
 import random
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from tests.fuzz_tensors.nested import HELPERS, NESTED
 from tests.fuzz_tensors.operations import TABLE
 from tests.fuzz_tensors.program import PLAIN, Input, Program, Statement
 from tests.fuzz_tensors.windows import WINDOWS
+from tests.fuzz_tensors.writes import ALIASES as MANY_ALIASES
+from tests.fuzz_tensors.writes import HELPERS as WRITERS
+from tests.fuzz_tensors.writes import WRITES
 
 FLOATS = ("float32", "float32", "float32", "float32", "float64", "float16", "bfloat16")
 OTHERS = ("int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64")
@@ -36,17 +40,18 @@ WITHIN = ("torch.no_grad()", "torch.enable_grad()", "torch.autocast('cpu', torch
 EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33)
 LONGER = (4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 33)
 LIMIT = 3000
-TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS}
+TABLES: dict[str, tuple[Any, ...]] = {"plain": TABLE, "nested": TABLE + NESTED, "windows": WINDOWS, "writes": WRITES}
 HOLE = re.compile(r"{(\w+)}")
 SCOPE: dict[str, Any] = {"torch": torch, "F": F, "contextlib": contextlib, "math": math}
-SCOPE.update({helper.__name__: helper for helper in HELPERS})
+SCOPE.update({helper.__name__: helper for helper in (*HELPERS, *WRITERS)})
 Pool = dict[str, torch.Tensor]
 
 
 def generate(seed: int, rows: str = "plain") -> Program:
-    """rows: a key of TABLES. With "windows", sizes are longer, and more of them open."""
+    """rows: a key of TABLES. With "windows", sizes are longer, and more of them open; with "writes", more inputs
+    share memory."""
     rng = random.Random(seed)
-    inputs = _inputs(rng)
+    inputs = _inputs(rng, 0.4, MANY_ALIASES) if rows == "writes" else _inputs(rng, 0.1, ALIASES)
     around = rng.choice(AROUND)
     windows = rows == "windows"
     dynamic = rng.choice((None, True) if windows else (None, None, False, True))
@@ -70,7 +75,7 @@ def _sizes(rng: random.Random, extents: tuple[int, ...]) -> tuple[int, int, int]
     return rng.choice(extents), rng.choice(extents), rng.choice(extents)
 
 
-def _inputs(rng: random.Random) -> tuple[Input, ...]:
+def _inputs(rng: random.Random, shared: float, aliases: Sequence[str]) -> tuple[Input, ...]:
     inputs: list[Input] = []
     base = [rng.choice(("a", "b", "c", "a", "b", 1)) for _ in range(rng.randint(1, 3))]
     for n in range(rng.randint(1, 4)):
@@ -80,8 +85,8 @@ def _inputs(rng: random.Random) -> tuple[Input, ...]:
         layout, grad, of = rng.choice(LAYOUTS), "", ""
         if dtype in FLOATS:
             grad = rng.choice(("", "", "leaf", "computed"))
-        if n and rng.random() < 0.1:
-            of, layout, grad = rng.choice(inputs).name, rng.choice(ALIASES), ""
+        if n and rng.random() < shared:
+            of, layout, grad = rng.choice(inputs).name, rng.choice(aliases), ""
         inputs.append(Input(f"v{n}", tuple(shape), dtype, layout, values, grad, of))
     return tuple(inputs)
 

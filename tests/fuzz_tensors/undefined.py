@@ -24,7 +24,8 @@ class _Watch(TorchDispatchMode):
         self.seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = [x.detach().clone() for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_float(x)]
+        given = [torch.tensor(x) if isinstance(x, float) else x for x in torch.utils._pytree.tree_leaves((args, kwargs))]
+        before = [x.detach().clone() for x in given if _is_float(x)]
         result = func(*args, **(kwargs or {}))
         if not any(part in func.__name__ for part in COUNTS):
             for out in torch.utils._pytree.tree_leaves(result):
