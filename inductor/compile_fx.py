@@ -38,6 +38,7 @@ from inductor.fx_passes.bias import unfuse_biases
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.parts import read_parts
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
@@ -357,7 +358,7 @@ def compile_aten(
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
         if config.kernels:  # ATen's results would have the strides of what they read
-            module = write_in_place(module, LOWERINGS.__contains__)
+            module = write_in_place(read_parts(module), LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return module.forward

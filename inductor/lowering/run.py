@@ -79,6 +79,8 @@ class _Run:
         self.inputs: list[InputBuffer | None] = []
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
+        self.wanted: dict[torch.fx.Node, int] = {}  # by how many nodes that are not lowered yet
+        self.places: dict[str, str] = {}  # buffers by the names that `PLACE` gives
         self.symbols = Symbols()
         self.is_open = has_symbols(module)
         if self.is_open:
@@ -86,7 +88,13 @@ class _Run:
 
     def lower(self) -> Lowered:
         for node in self.module.graph.nodes:
+            for given in node.all_input_nodes:
+                self.wanted[given] -= 1
+                if not self.wanted[given]:
+                    del self.wanted[given]
             getattr(self, node.op)(node)
+            if node.users:
+                self.wanted[node] = len(node.users)
         graph = LoopGraph(
             tuple(self.inputs),
             tuple(self.builder.constants),
@@ -109,6 +117,7 @@ class _Run:
         layout = layout_of(fake)
         own = Layout(layout.device, layout.dtype, layout.size, layout.stride)
         self.inputs.append(InputBuffer(name, own, position))
+        self.places[node.name] = name
         self.values[node] = self.builder.stored(layout, name)
 
     def get_attr(self, node: torch.fx.Node) -> None:
@@ -141,7 +150,8 @@ class _Run:
         if target._schema.is_mutable and isinstance(args[0], Tensor):
             self.values[node] = self._write(node, call, args, kwargs)
             return
-        value = NotImplemented
+        value: Any = NotImplemented
+        known = len(self.builder.nodes)
         if function is None:
             call.reason = "no lowering"
         elif self._foreign(node):
@@ -159,6 +169,8 @@ class _Run:
             if not node.users:  # it runs for its errors
                 value.root().realize()
         if PLACE in node.meta:
+            if node.meta[PLACE] == node.name:
+                value = self._apart(node, value, known)
             self._check_place(node, value)
         self.values[node] = value
 
@@ -233,10 +245,11 @@ class _Run:
     def _write(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> Tensor:
         """An operator that writes into its first argument."""
         goal: Tensor = args[0]
-        self._check_place(node, goal)
+        if PLACE in node.meta:
+            self._check_place(node, goal)
         view = goal.realize()
-        self._read_before(node, view.buffer)
-        if call.target is aten.copy_.default:
+        self._read_before(view.buffer)
+        if call.target is aten.copy_.default and not self._odd(node) and not self._foreign(node):
             self.builder.store_into(view, converting(args[1], goal.dtype))
             return goal
         for tensor in self._tensors_of((args[1:], kwargs)):
@@ -264,17 +277,26 @@ class _Run:
             for item in value.values() if isinstance(value, dict) else value:
                 yield from self._tensors_of(item)
 
-    def _check_place(self, node: torch.fx.Node, value: Any) -> None:
-        """Errors: Unsupported where a node that should lie in an input's memory does not."""
-        for tensor in self._tensors_of(value):
-            if tensor.view is None or not tensor.view.buffer.startswith("arg"):
-                raise Unsupported(f"{node.name} is no view of an input")
+    def _apart(self, node: torch.fx.Node, value: Tensor, known: int) -> Tensor:
+        """The value of a node in memory that is nobody else's. known: nodes before it."""
+        made = {other.name for other in self.builder.nodes[known:]}
+        shown = value.base is not None or value.view is not None and value.view.buffer not in made
+        if shown or any(value is given for given in self._tensors_of(self._values_of(node.args))):
+            value = self.builder.stored(value.layout, self._copy_of(value, node).buffer)
+        self.places[node.name] = value.realize().buffer
+        return value
 
-    def _read_before(self, node: torch.fx.Node, buffer: str) -> None:
+    def _check_place(self, node: torch.fx.Node, value: Any) -> None:
+        """Errors: Unsupported where a node does not lie in the memory where it should."""
+        place = self.places[node.meta[PLACE]]
+        for tensor in self._tensors_of(value):
+            if tensor.view is None or tensor.view.buffer != place:
+                raise Unsupported(f"{node.name} is no view of {node.meta[PLACE]}")
+
+    def _read_before(self, buffer: str) -> None:
         """What later nodes want of a buffer's contents is computed before they change."""
-        for other, value in list(self.values.items()):
-            if all(user is node or user in self.values for user in other.users):
-                continue
+        for other in list(self.wanted):
+            value = self.values[other]
             for tensor in self._tensors_of(value):
                 if not any(buffer in self.builder.looked_at(name) for name in tensor.reads):
                     continue

@@ -12,7 +12,8 @@ from torch import Tensor, fx
 import dynamo
 from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config
-from inductor.fx_passes.in_place import ELEMENTS, PARTS, write_in_place
+from inductor.fx_passes.in_place import write_in_place
+from inductor.fx_passes.places import ELEMENTS, PARTS
 from inductor.lowering.registry import LOWERINGS
 
 aten = torch.ops.aten

@@ -18,6 +18,7 @@ from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
 from inductor.fx_passes.in_place import write_in_place
+from inductor.fx_passes.parts import read_parts
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -27,7 +28,7 @@ def interpreted(gm, example_inputs):
     """A backend: the GPU path on CPU tensors."""
 
     def compile_aten(module, fakes):
-        module = write_in_place(module, LOWERINGS.__contains__)
+        module = write_in_place(read_parts(module), LOWERINGS.__contains__)
         graph = lower_graph(module).graph
         text = cuda.generate(graph, schedule_graph(graph, 8)).text
         texts.append(text)
@@ -110,6 +111,18 @@ def changes_rows(x, y):
     return x[1:3] + 1, y.half().index_put_((rows,), x[:2].half())
 
 
+def chains_of_writes(x, y):
+    rows = torch.tensor([4, 1, 4])
+    out, state = torch.zeros(8, 12), y[0] * 0
+    for k in range(8):
+        state = state * 0.5 + x[k]
+        out[k] = state
+        out[k, 1:3] += out[k - 1, :2]
+    out.index_add_(0, rows, y[:3])
+    old = out.t().sin()
+    return out.index_copy(0, rows[:2], x[:2]).index_add(0, rows, y[3:6]), old, out
+
+
 def pools(x, y):
     image = torch.stack([x, y])[None]
     image = F.pad(image, (1, 2, 3, 0), value=2.0)
@@ -128,7 +141,7 @@ def signs_and_bytes(x, y):
 
 
 PROGRAMS = [chain, signs_and_bytes, softmax, layer_norm, products, views, statistics, several_results, lookup, scatter,
-            halves, integers, changes_input, changes_rows, pools, convolution]
+            halves, integers, changes_input, changes_rows, chains_of_writes, pools, convolution]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
