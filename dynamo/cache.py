@@ -7,8 +7,10 @@ smallest differences; of equals the one used last).
 
 from __future__ import annotations
 
+import builtins
 import re
 import threading
+import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -34,6 +36,25 @@ from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.worth import mentions_tensors
 
 SHOWN = 3  # reasons in the warning about a limit
+NAMES = vars(builtins)
+BUILTINS = {name: value for name, value in NAMES.items()
+            if type(value) in (type, types.BuiltinFunctionType)}
+
+
+def builtins_are_replaced(
+    now: dict[str, Any] = NAMES, *, classes: type = type, kind_of: type = type,
+    function: type = types.FunctionType, known: dict[str, Any] = BUILTINS,
+) -> bool:
+    """True where something else than a class stands for a class among the built-in names, or
+    something else than a Python function for a function: the compiler itself needs them. (All that
+    this function uses, it has got before.)"""
+    for name, value in known.items():
+        found = now.get(name)
+        if found is not value:
+            kind = kind_of(found)
+            if kind is not (classes if kind_of(value) is classes else function):
+                return True
+    return False
 
 
 @dataclass
@@ -101,6 +122,8 @@ class FramePolicy:
 
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
+        if builtins_are_replaced():
+            return None
         stance = decisions.stance
         if config.disable or stance.name == "eager_on_recompile" or in_modes_of_the_user():
             return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dynamo.symbolic.context import CodeCache
-from dynamo.symbolic.noticed import is_noticed
+from dynamo.symbolic.noticed import holds_local_class, is_noticed
 from dynamo.symbolic.trace_result import BreakExit, FrameState
 from dynamo.symbolic.variables.base import Var
 
@@ -64,7 +64,8 @@ def live_frames(
                 | {
                     name: var
                     for name, var in state.locals.items()
-                    if keep_all or name in live or name in first or is_noticed(var, real_values)
+                    if keep_all or name in live or name in first
+                    or is_noticed(var, real_values) or holds_local_class(var, real_values)
                 },
                 cells={
                     name: var

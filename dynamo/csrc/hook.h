@@ -136,6 +136,9 @@ PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count)
 PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_last_calls(PyObject *call); /* takes the call */
 
+/* classes.c */
+PyObject *hide_subclass(PyObject *module, PyObject *args);
+
 /* tracebacks.c */
 PyObject *make_traceback(PyObject *module, PyObject *args);
 PyObject *pass_on(PyObject *module, PyObject *args);

@@ -151,26 +151,68 @@ bool is_weak(const Instruction &in) {
             (((PyTypeObject *)in.arg)->tp_flags & Py_TPFLAGS_HEAPTYPE));
 }
 
+using References = std::unordered_map<PyObject *, PyObject *>;  // of one program, by their objects
+
+PyObject *refer(Program *program, PyObject *target, References &known) {
+    PyObject *&reference = known[target];
+    if (reference != nullptr) {
+        return Py_NewRef(reference);
+    }
+    PyObject *self = PyWeakref_NewRef((PyObject *)program, nullptr);
+    PyObject *callback = self ? PyCFunction_New(&note_death_definition, self) : nullptr;
+    reference = callback ? PyWeakref_NewRef(target, callback) : nullptr;
+    Py_XDECREF(callback);
+    Py_XDECREF(self);
+    return reference;
+}
+
+// True for what equals itself alone, may die and can be referred to weakly.
+bool may_die(PyObject *key) {
+    if (PyType_Check(key)) {
+        return ((PyTypeObject *)key)->tp_flags & Py_TPFLAGS_HEAPTYPE;
+    }
+    PyTypeObject *type = Py_TYPE(key);
+    return PyFunction_Check(key) || (type->tp_flags & Py_TPFLAGS_HEAPTYPE &&
+                                     type->tp_weaklistoffset != 0 && !PyWeakref_Check(key));
+}
+
+// The keys as `dict_keys_equal` takes them.
+PyObject *refer_to_keys(Program *program, PyObject *keys, References &known) {
+    PyObject *found = PyTuple_New(PyTuple_GET_SIZE(keys));
+    for (Py_ssize_t i = 0; found != nullptr && i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (!may_die(key)) {
+            PyTuple_SET_ITEM(found, i, Py_NewRef(key));
+            continue;
+        }
+        PyObject *holder = PyList_New(1), *reference = refer(program, key, known);
+        if (holder != nullptr) {
+            PyTuple_SET_ITEM(found, i, holder);
+            PyList_SET_ITEM(holder, 0, Py_XNewRef(reference));
+        }
+        Py_XDECREF(reference);
+        if (holder == nullptr || reference == nullptr) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
 // Sets `target`; objects that would be kept alive for ever are referred to weakly.
-bool set_target(Program *program, Instruction &in, std::unordered_map<PyObject *, PyObject *> &known) {
+bool set_target(Program *program, Instruction &in, References &known) {
     in.target = in.arg;
-    if (!is_weak(in)) {
+    const bool keys = in.opcode == OP_DICT_KEYS;
+    if (!keys && !is_weak(in)) {
         return true;
     }
-    PyObject *&reference = known[in.target];
-    if (reference == nullptr) {
-        PyObject *self = PyWeakref_NewRef((PyObject *)program, nullptr);
-        PyObject *callback = self ? PyCFunction_New(&note_death_definition, self) : nullptr;
-        reference = callback ? PyWeakref_NewRef(in.target, callback) : nullptr;
-        Py_XDECREF(callback);
-        Py_XDECREF(self);
-    } else {
-        Py_INCREF(reference);
-    }
-    if (reference == nullptr) {
+    PyObject *made = keys ? refer_to_keys(program, in.arg, known) : refer(program, in.arg, known);
+    if (made == nullptr) {
         return false;
     }
-    Py_SETREF(in.arg, reference);
+    if (keys) {
+        in.target = made;
+    }
+    Py_SETREF(in.arg, made);
     return true;
 }
 
@@ -242,7 +284,7 @@ PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     self->local_names = Py_NewRef(locals);
     self->cell_names = Py_NewRef(cells);
     self->payload = Py_NewRef(payload);
-    std::unordered_map<PyObject *, PyObject *> weak;
+    References weak;
     self->instructions->reserve((size_t)PyList_GET_SIZE(list));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
         Instruction in{};

@@ -477,6 +477,8 @@ static PyMethodDef module_functions[] = {
      "call_moving(function, *args): the caller keeps no reference to the arguments."},
     {"call_last", (PyCFunction)call_last, METH_FASTCALL,
      "call_last(function, *args): the same, of which new code returns the result at once."},
+    {"hide_subclass", hide_subclass, METH_VARARGS,
+     "hide_subclass(base, cls): base.__subclasses__() names cls no more."},
     {"traceback", make_traceback, METH_VARARGS, "traceback(following, places): with more entries."},
     {"pass_on", pass_on, METH_VARARGS, "pass_on(error, places): they replace its first entry."},
     {"mark_compiled", mark_compiled, METH_O, "This code object is never offered to a callback."},

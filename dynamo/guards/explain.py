@@ -102,7 +102,9 @@ def failure(guard: Guard, scope: Scope) -> tuple[str | None, Any]:
     text = guard.source.text()
     try:
         value = guard.source.fetch(scope)
-        payload = strongly(guard.payload)
+        keys = guard.kind == "DICT_KEYS"
+        payload: Any = (
+            tuple(map(strongly, guard.payload)) if keys else strongly(guard.payload))
         if payload is None and isinstance(guard.payload, Weak):
             return f"{text} was {guard.payload.text}, which is gone", value
         wanted = payload.fetch(scope) if guard.kind in PAIRS else payload

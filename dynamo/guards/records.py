@@ -69,6 +69,8 @@ class Guard:
 
 def released(guard: Guard) -> Guard:
     """The guard as an entry keeps it: without keeping alive what it is about."""
+    if guard.kind == "DICT_KEYS":
+        return replace(guard, payload=tuple(map(weakly, guard.payload)))
     return replace(guard, payload=weakly(guard.payload)) if guard.kind in ABOUT_OBJECTS else guard
 
 

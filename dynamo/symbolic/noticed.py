@@ -13,7 +13,7 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,13 @@ from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace_result import BreakExit
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import (
+    class_dict,
+    find_in_mro,
+    is_heap_type,
+    name_of_class,
+)
+from dynamo.symbolic.variables.made_classes import MadeClassVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -40,36 +46,76 @@ NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str,
 
 def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
     """True for a real value that tells when it dies, and for what holds one."""
+    return any(
+        part.source is not None and _holds(_real_value(part, real_values), tells_its_end)
+        for part in _parts(var)
+    )
+
+
+def holds_local_class(var: Var, real_values: Mapping[Var, Any]) -> bool:
+    """True for a class that a function has made, in this trace or before, and for what holds one,
+    like its instances: the garbage collector alone ends such a class, which `__subclasses__()` of
+    its bases tells."""
+    for part in _parts(var):
+        if isinstance(part, MadeClassVar) or isinstance(part.class_var, MadeClassVar):
+            return True
+        if part.source is not None and _holds(_real_value(part, real_values), _is_of_local_class):
+            return True
+    return False
+
+
+def _parts(var: Var) -> Iterator[Var]:
     seen: set[Var] = set()
     work = [var]
     while work and len(seen) < MOST_LOOKED_AT:
         part = work.pop()
-        if part in seen:
-            continue
-        seen.add(part)
-        if part.source is not None and _holds_noticed(_real_value(part, real_values)):
-            return True
-        work.extend(part.children())
-    return False
+        if part not in seen:
+            seen.add(part)
+            yield part
+            work.extend(part.children())
 
 
 def _real_value(var: Var, real_values: Mapping[Var, Any]) -> Any:
     return var.value if isinstance(var, UnreadVar) else real_values.get(var)
 
 
-def _holds_noticed(value: Any) -> bool:
+def _holds(value: Any, wanted: Callable[[Any], bool]) -> bool:
     seen: dict[int, Any] = {}
     work = [value]
     while work and len(seen) < MOST_LOOKED_AT:
         part = work.pop()
+        if wanted(part):
+            return True
         if id(part) in seen or issubclass(type(part), NOT_LOOKED_INTO):
             continue
-        if _tells(type(part)) or _is_watched(part):
-            return True
         seen[id(part)] = part
         inner = part.__closure__ if type(part) is types.FunctionType else gc.get_referents(part)
         work.extend(inner or ())
     return False
+
+
+def tells_its_end(value: Any) -> bool:
+    kind = type(value)
+    return not issubclass(kind, NOT_LOOKED_INTO) and (_tells(kind) or _is_watched(value))
+
+
+def _is_of_local_class(value: Any) -> bool:
+    kind = type(value)
+    return is_local(value if issubclass(kind, type) else kind)
+
+
+def is_local(kind: type) -> bool:
+    """True for a class that its module does not hold by its name."""
+    if not is_heap_type(kind):
+        return False
+    module = class_dict(kind).get("__module__")
+    found: Any = sys.modules.get(module) if type(module) is str else None
+    for name in name_of_class(kind).split("."):
+        if issubclass(type(found), type):
+            found = class_dict(found).get(name)
+        elif issubclass(type(found), types.ModuleType):
+            found = object.__getattribute__(found, "__dict__").get(name)
+    return found is not kind
 
 
 def _tells(kind: type) -> bool:

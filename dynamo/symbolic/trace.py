@@ -116,6 +116,7 @@ class Trace(ObjectProtocol):
         self.keyed.clear()
         self.real_keys.clear()
         self.effects = Effects()
+        self.guards = GuardSet()  # the result has those of this trace
         self.world.forget_reals()
 
     # -- places -----------------------------------------------------------------------------

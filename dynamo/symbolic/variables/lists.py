@@ -16,10 +16,10 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.base.words import counted, noun
-from dynamo.guards.sources import ItemSource, Source
+from dynamo.guards.sources import DictSource, ItemSource, Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar, part_value
-from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, instance_dict, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -246,7 +246,17 @@ class NamedTupleVar(TupleVar):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name in self.fields and is_structseq(self.cls):
             return self.items[self.fields.index(name)]
+        if self.cls.__dictoffset__ and name not in self.fields:
+            self._check_own(tx.trace, name)
         return tx.trace.get_class_attr(tx, self, name)
+
+    def _check_own(self, trace: Trace, name: str) -> None:
+        """Instances of a subclass may have attributes of their own, which are not modelled."""
+        own = (instance_dict(self._real) if self.source is not None else None) or {}
+        if name == "__dict__" or name in own:
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        if self.source is not None:
+            trace.guard("DICT_LACKS", DictSource(self.source), name)
 
     def call_method(
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]

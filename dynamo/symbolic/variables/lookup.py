@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, MutableMappi
 from typing import Any
 
 _MISSING = object()
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # types of C whose attributes can't be set; no others have it
 
 
@@ -39,6 +40,11 @@ def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
         value = class_dict(owner).get(name, _MISSING)
         if value is not _MISSING:
             yield owner, value
+
+
+def is_heap_type(cls: type) -> bool:
+    """True for classes written in Python, and some of C; no metaclass is asked."""
+    return bool(type.__dict__["__flags__"].__get__(cls) & HEAP_TYPE)
 
 
 def name_of_class(cls: type) -> str:

@@ -15,6 +15,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from dynamo import _C
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.base.words import noun
 from dynamo.guards.sources import ObjectSource, Source
@@ -183,7 +184,10 @@ class MadeClasses:
         self._inner: dict[int, tuple[Any, MadeClassVar]] = {}
 
     def clear(self) -> None:
-        """Lets go of the models."""
+        """Lets go of the models, which the program must not meet until the collector ends them."""
+        for model in self.vars:
+            for base in type.__dict__["__bases__"].__get__(model):
+                _C.hide_subclass(base, model)
         self.vars.clear()
         self._inner.clear()
 

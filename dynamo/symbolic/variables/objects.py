@@ -103,6 +103,8 @@ class ObjectVar(Var):
         if found is None and self.real is not None and self.cls.__dictoffset__:  # C code keeps it
             raise Break("attribute_unknown", f"the dict of {self!r}")
         if found is not None:
+            if id(found) not in tx.trace.owners and any(map(runs_program, map(type, found))):
+                raise Break("attribute_unknown", f"the dict of {self!r}: a key in it has __eq__")
             tx.trace.note_owner(found, self)
         return found
 
@@ -399,6 +401,11 @@ class EnumVar(ObjectVar):
             value = self.real.__dict__.get(name, self)
             return None if value is self else tx.trace.constant(value)
         return super().read_own(tx, name)
+
+
+def runs_program(kind: type) -> bool:
+    """True for keys that code of the program compares."""
+    return kind is not str and isinstance(find_in_mro(kind, "__eq__"), types.FunctionType)
 
 
 class InstanceDictVar(Var):

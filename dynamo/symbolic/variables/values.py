@@ -16,7 +16,7 @@ from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import NamedTupleVar, TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, is_heap_type
 from dynamo.symbolic.variables.objects import HEAP_TYPE, ObjectVar
 from dynamo.symbolic.variables.wrapping import wraps_if
 
@@ -58,8 +58,13 @@ def value_base(cls: type) -> type | None:
 
 
 def overrides(cls: type, *names: str) -> bool:
-    """True where the class has one of the methods in Python."""
-    return any(isinstance(find_in_mro(cls, name), types.FunctionType) for name in names)
+    """True where the class has one of the methods of its own."""
+    base = value_base(cls) or object
+    return any(
+        isinstance(found, types.FunctionType)
+        or (is_heap_type(owner) and found is not find_in_mro(base, name))
+        for name in names for owner, found in [find_owner(cls, name) or (object, None)]
+    )
 
 
 def is_plain(cls: type) -> bool:

@@ -1,0 +1,172 @@
+"""Lifetimes of classes and keys, attributes that hide others, built-in names that are replaced."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+import dynamo
+from tests.features.harness import check, table
+
+SETUP = """
+import gc, functools, unittest.mock, weakref
+from collections import namedtuple
+class Thing: pass
+class Point(namedtuple("Pair", "x y")):
+    w = 1
+POINT = Point(3, 4)
+POINT.w = 5
+class Odd(int):
+    __eq__ = str.__eq__
+    __add__ = str.__add__
+class Evil:
+    def __hash__(self): return hash("attr")
+    def __eq__(self, other):
+        if hasattr(Holder, "attr"): del Holder.attr
+        return False
+class Reader:
+    def __get__(self, instance, owner): return 1
+class Holder: pass
+def kind_of(call):
+    try: return call()
+    except TypeError as e: return "TypeError"
+"""
+
+# Each with a collection, which breaks the graph.
+ROWS = table('''
+# a subclass that nothing reads any more
+class A: pass
+class B(A): pass
+gc.collect()
+return x + 1, len(A.__subclasses__())
+# over two breaks
+class A: pass
+class B(A): pass
+gc.collect()
+y = x + 1
+gc.collect()
+n = len(A.__subclasses__())
+del B
+gc.collect()
+return y, n, len(A.__subclasses__())
+# held by an instance
+class A: pass
+class B(A): pass
+b = [B()]
+del B
+gc.collect()
+y = x + 1
+gc.collect()
+return y, len(A.__subclasses__())
+# made by a call of type
+class A: pass
+b = type("B", (A,), {})()
+gc.collect()
+y = x + 1
+gc.collect()
+return y, len(A.__subclasses__())
+# conflict of a subclass that nothing reads any more
+class A: pass
+class B(A): pass
+class C(A): pass
+class D(B, C): pass
+class E(D): pass
+gc.collect()
+try: C.__bases__ = (B,)
+except TypeError: return x + 1
+return x + 2
+# keys that die
+a, b = Thing(), Thing()
+d = weakref.WeakKeyDictionary({a: 1, b: 2})
+y = x + len(dict(d))
+gc.collect()
+e = dict(d) == dict(d)
+del a
+return y, e, sorted(d.values())
+# keys of a plain dict that die
+a, b = Thing(), Thing()
+r = weakref.ref(a)
+d = {a: 1, b: 2}
+gc.collect()
+y = x + sum(d.values())
+gc.collect()
+d.clear()
+del a
+return y, r() is None
+# attributes of an instance of a subclass of a named tuple
+p = Point(1, 2)
+p.w = 3
+gc.collect()
+return x + 1, p.__dict__, vars(p), p.w, Point.w, p.x
+# of one from outside
+return x + 1, POINT.__dict__, POINT.w, hasattr(POINT, "w"), getattr(POINT, "v", 2), POINT.y
+# C methods of another class
+a = Odd(3)
+return x + 1, kind_of(lambda: a == a), kind_of(lambda: a + a), a - 1
+# an instance dict with a key that compares itself
+Holder.attr = Reader()
+h = Holder()
+h.__dict__[Evil()] = 0
+found = h.attr
+return x + 1, found, hasattr(Holder, "attr")
+# built-in names that something else stands for
+import builtins
+y = x + 1
+with unittest.mock.patch("builtins.int"):
+    gc.collect()
+    z = y + 1
+return z, int("3")
+# a cached function stands for len
+import builtins
+old = len
+found = []
+try:
+    builtins.len = functools.lru_cache(4)(old)
+    gc.collect()
+    for i in 0, 1, 2, 1:
+        found.append(len("abc"[:i]))
+finally:
+    builtins.len = old
+return x + 1, found, len is old
+''')
+
+
+@pytest.mark.parametrize("text", [text for _, text in ROWS], ids=[name for name, _ in ROWS])
+def test_as_eager(text: str) -> None:
+    check(text, SETUP, graphs=None)
+
+
+class Base:
+    pass
+
+
+def test_classes_of_the_trace_are_no_subclasses() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, type]:
+        class Derived(Base):
+            pass
+
+        return x + 1, Derived
+
+    gc.collect()
+    result = dynamo.compile(f, backend="eager")(torch.ones(2))
+    assert Base.__subclasses__() == [result[1]]
+
+
+def test_guards_keep_no_keys_alive() -> None:
+    class Key:
+        pass
+
+    def f(x: torch.Tensor, d: dict[Key, int]) -> torch.Tensor:
+        return x + sum(d.values())
+
+    key = Key()
+    compiled = dynamo.compile(f, backend="eager")
+    d = {key: 3}
+    assert compiled(torch.ones(2), d)[0] == compiled(torch.ones(2), d)[0] == 4
+    alive = weakref.ref(key)
+    del d, key
+    assert alive() is None
+    assert compiled(torch.ones(2), {Key(): 5})[0] == 6
