@@ -93,8 +93,8 @@ class Recorder(unittest.TestResult):
         bad, skipped = (new - old for new, old in zip(self._counts(), self._before, strict=True))
         if not bad and not skipped:
             self.passed.add(id(test))
-        problems = self.failures + self.errors
-        text = problems[-1][1][-TAIL:] if bad and problems else "it was expected to fail"
+        texts = [text for case, text in self.failures + self.errors if case is test]
+        text = texts[-1][-TAIL:] if texts else "it was expected to fail, or a part of it failed"
         self.tell(what="end", place=place, name=name, kind=kind,
                   outcome="fail" if bad else "skip" if skipped else "pass", text=bad and text)
 
