@@ -151,6 +151,8 @@ m = collections.ChainMap({"a": 1}, {"a": 2, "b": 3}); m["c"] = 4; n = m.new_chil
 c = collections.Counter("abca"); d = collections.Counter(a=1, z=2); c.update("aa"); c.subtract({"b": 3}); return x + 1, c, c + d, c - d, c & d, c | d, +c, c.most_common(2), sorted(c.elements()), c.total(), c["nope"], c == d, list(collections.Counter([1, 1]).items())
 # deque
 q = collections.deque([1, 2, 3, 4], maxlen=4); q.rotate(1); q.append(9); q.appendleft(0); q.extend([5, 6]); q.extendleft([7]); q.remove(9) if 9 in q else None; q.insert(1, 8) if len(q) < 4 else None; q[0] = 3; return x + 1, list(q), q.maxlen, q.count(3), q.index(3), q, collections.deque("ab") + collections.deque("c"), list(reversed(q)), q.popleft(), q.pop(), len(q), q == collections.deque([1]), q.copy(), bool(q), q.clear()
+# deque with a limit
+q = collections.deque([1, 2, 3], maxlen=4); r = [q * 2, 2 * q, q + q, q + collections.deque([4, 5]), collections.deque([4, 5]) + q, q * 0]; return x + 1, [(list(v), len(v), v.maxlen, v == q) for v in r], [v[0] for v in r[:5]], (q + q) == q * 2, r
 # deque errors
 log = []
 for g in (lambda: collections.deque().pop(), lambda: collections.deque().popleft(), lambda: collections.deque([1])[3], lambda: collections.deque([1]).remove(2), lambda: collections.deque([1], maxlen=1).insert(0, 1), lambda: collections.deque([1], -1)):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HEAP: Wants = {"heap": is_list, "x": is_list}
 SORTED: Wants = {"a": is_sequence, "lo": is_index, "hi": is_index_or_none}
+# These have other words than their twins for a heap that is empty.
+TAKES_ITEMS = frozenset(("heappop", "heapreplace", "_heappop_max", "_heapreplace_max"))
 TWINS = {
     heapq: ("_heapq", HEAP, """heappush heappop heapify heapreplace heappushpop _heapify_max
                                _heappop_max _heapreplace_max"""),
@@ -59,6 +61,9 @@ def register_twin(real: Any, twin: Callable[..., Any], wants: Wants) -> None:
     def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
         if wants is HEAP and kwargs:
             raise Break("argument_mismatch", f"{twin.__name__}() takes no keyword arguments")
+        if twin.__name__ in TAKES_ITEMS and args and is_list(args[0]):
+            if not tx.trace.call(tx, list.__len__, args[0]).truth(tx):
+                raise Break("argument_mismatch", f"{twin.__name__}() of an empty heap")
         return run_stand_in(tx, twin, wants, args, kwargs)
 
 

@@ -14,10 +14,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from dynamo.base.errors import Break
 from dynamo.symbolic.rules.standins import is_index, is_index_or_none, run_stand_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.generators import ITERATOR_MAKERS, GeneratorVar
+from dynamo.symbolic.variables.lookup import find_in_mro
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -421,8 +424,23 @@ def _reader(iterator: Iterator[Any], seen: list[Any], asked: list[Any]) -> Itera
 def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
     if n < 0:
         raise ValueError("n must be >= 0")
+    if n == 0:
+        return ()
     iterator, seen, asked = iter(iterable), [], []  # type: ignore[var-annotated]
+    check_copies(iterator)
     return tuple([_reader(iterator, seen, asked) for _ in range(n)])
+
+
+def check_copies(iterator: Iterator[Any]) -> None:
+    """Stands for the rule below."""
+
+
+@rule(check_copies)
+def refuse_copies(tx: SymbolicFrame, iterator: Var) -> Var:
+    """Breaks for an iterator that can be copied, of which `tee` gives itself and copies."""
+    if find_in_mro(iterator.python_type(), "__copy__") is not None:
+        raise Break("opaque_iterator", f"tee of {iterator!r}")
+    return ConstVar(None)
 
 
 @rule(itertools.tee)

@@ -417,7 +417,8 @@ class DequeVar(ListVar):
         return collections.deque(values, self.limit)
 
     def clone(self, items: list[Var]) -> Var:
-        return DequeVar(items, limit=self.limit)
+        surplus = 0 if self.limit is None else max(len(items) - self.limit, 0)
+        return DequeVar(items[surplus:], limit=self.limit)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name == "maxlen" and not self.is_unread:
