@@ -11,7 +11,7 @@ list with instructions that empty locals.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from dynamo.bytecode.raw import Raw, RawCode
 
@@ -24,20 +24,30 @@ def release(raw: RawCode, kept: Collection[str], leaves: Collection[Raw]) -> Non
     kept: locals that stay as they are; leaves: the calls of continuations, and the instructions of
     the program that run in the frame.
     """
-    live, bound = _live_after(raw), _bound_before(raw)
+    bits = {name: 1 << place for place, name in enumerate(raw.varnames)}
+    live, bound = _live_after(raw, bits), _bound_before(raw, bits)
+    stays = _as_bits(bits, kept)
     for position in range(len(raw.instructions) - 1, -1, -1):
         item = raw.instructions[position]
         if item not in leaves:
             continue
         calls = position and raw.instructions[position - 1].name == "PRECALL"
         empty = raw.const(None)
-        dead = bound[position] - live[position] - set(kept) - set(item.slots)
+        dead = bound[position] & ~(live[position] | stays | _as_bits(bits, item.slots))
         raw.instructions[position - calls : position - calls] = [
-            made for name in raw.varnames if name in dead for made in (
+            made for name in raw.varnames if dead & bits[name] for made in (
                 Raw("LOAD_CONST", empty, (), None, item.position),
                 Raw("STORE_FAST", 0, (name,), None, item.position),
             )
         ]
+
+
+def _as_bits(bits: Mapping[str, int], names: Iterable[str]) -> int:
+    """A set of locals; cells and the like have no bit."""
+    found = 0
+    for name in names:
+        found |= bits.get(name, 0)
+    return found
 
 
 def _next(raw: RawCode) -> list[list[int]]:
@@ -55,31 +65,34 @@ def _next(raw: RawCode) -> list[list[int]]:
     return found
 
 
-def _live_after(raw: RawCode) -> list[set[str]]:
+def _live_after(raw: RawCode, bits: Mapping[str, int]) -> list[int]:
     """The locals that may be read behind each instruction; all jumps go forward."""
-    before: list[set[str]] = [set() for _ in range(len(raw.instructions) + 1)]
-    after: list[set[str]] = [set() for _ in raw.instructions]
+    before = [0] * (len(raw.instructions) + 1)
+    after = [0] * len(raw.instructions)
     following = _next(raw)
     for position in range(len(raw.instructions) - 1, -1, -1):
         item = raw.instructions[position]
-        after[position] = set().union(*(before[place] for place in following[position]))
-        written = item.slots if item.name == "STORE_FAST" else ()
-        read = () if item.name == "STORE_FAST" else item.slots
-        before[position] = after[position] - set(written) | set(read)
+        for place in following[position]:
+            after[position] |= before[place]
+        named = _as_bits(bits, item.slots)
+        if item.name == "STORE_FAST":
+            before[position] = after[position] & ~named
+        else:
+            before[position] = after[position] | named
     return after
 
 
-def _bound_before(raw: RawCode) -> list[set[str]]:
+def _bound_before(raw: RawCode, bits: Mapping[str, int]) -> list[int]:
     """The locals that may hold a value before each instruction."""
-    bound: list[set[str]] = [set() for _ in range(len(raw.instructions) + 1)]
-    bound[0] = set(raw.varnames[: raw.parameters])
+    bound = [0] * (len(raw.instructions) + 1)
+    bound[0] = _as_bits(bits, raw.varnames[: raw.parameters])
     following = _next(raw)
     for position, item in enumerate(raw.instructions):
-        here = set(bound[position])
+        here = bound[position]
         if item.name == "STORE_FAST":
-            here |= set(item.slots)
+            here |= _as_bits(bits, item.slots)
         elif item.name == "DELETE_FAST":
-            here -= set(item.slots)
+            here &= ~_as_bits(bits, item.slots)
         for place in following[position]:
             bound[place] |= here
     return bound
