@@ -260,7 +260,8 @@ class Generator:
     def _break(self, exit: BreakExit) -> None:
         levels: list[_Level] = []
         for state in reversed(exit.frames):
-            levels.insert(0, _Level(self, state, levels[0] if levels else None))
+            caller = levels[0] if levels else None
+            levels.insert(0, _Level(self, state, caller, exit.keeps_all))
         levels[-1].ends_frame = self.continuations.is_continuation(self.plan.code)
         line = exit.frames[-1].line.lineno
         self.emitter.position = (line, None, None, None)
@@ -458,11 +459,14 @@ class Generator:
 
 
 class _Level:
-    """One frame of a break while its code is made."""
+    """One frame of a break while its code is made. keeps_all: see `BreakExit`."""
 
-    def __init__(self, generator: Generator, state: FrameState, caller: _Level | None) -> None:
+    def __init__(
+        self, generator: Generator, state: FrameState, caller: _Level | None, keeps_all: bool
+    ) -> None:
         self.generator = generator
         self.caller = caller
+        self.keeps_all = keeps_all
         self.ends_frame = False  # its continuation's result is the new code's, which keeps nothing
         code, instruction = generator.continuations.origin(state.code, state.instruction)
         self.state = FrameState(
@@ -541,8 +545,7 @@ class _Level:
             kinds += ["value"] * len(names)
         if null_last:
             kinds.append("null")
-        keeps_all = getattr(generator.plan.exit, "keeps_all", False)
-        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells, keeps_all)
+        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells, self.keeps_all)
         code = generator.continuations.get(state.code, instruction, layout, form).code
         given = {name: state.locals[name] for name in locals_}
         given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}

@@ -56,7 +56,7 @@ def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) ->
 def reverse_index_iterator(
     rebuilder: Rebuilder, var: iterators.ReverseIndexIteratorVar
 ) -> None:
-    if var.position < 0:
+    if var.position is None:
         rebuilder.call_const(reversed, TupleVar())
         return
     if not is_settled(var.sequence.python_type()):  # its length would be asked again

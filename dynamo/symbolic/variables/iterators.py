@@ -215,38 +215,25 @@ class IndexIteratorVar(IteratorVar):
             self.position = None
             return self.stop(tx)
         tx.trace.effects.tick()
-        self.position += 1
+        self.advance()
         return item
 
+    def advance(self) -> None:
+        if self.position is not None:  # else asking for the item has gone to the end
+            self.position += 1
 
-class ReverseIndexIteratorVar(IteratorVar):
-    """`reversed(x)` of an object with `__len__` and `__getitem__`.
 
-    position: index of the next item; -1 once exhausted.
-    """
+class ReverseIndexIteratorVar(IndexIteratorVar):
+    """`reversed(x)` of an object with `__len__` and `__getitem__`."""
 
     kind = reversed
 
     def __init__(self, sequence: Var, length: int) -> None:
-        super().__init__()
-        self.sequence, self.position = sequence, length - 1
+        super().__init__(sequence)
+        self.position = length - 1 if length else None
 
-    def children(self) -> Iterable[Var]:
-        return (self.sequence,)
-
-    def next_item(self, tx: SymbolicFrame) -> Var:
-        if self.position < 0:
-            return self.stop(tx)
-        try:
-            item = self.sequence.get_item(tx, ConstVar(self.position))
-        except ObservedException as error:
-            if not issubclass(error.value.python_type(), IndexError | StopIteration):
-                raise
-            self.position = -1
-            return self.stop(tx)
-        tx.trace.effects.tick()
-        self.position -= 1
-        return item
+    def advance(self) -> None:
+        self.position = self.position - 1 if self.position else None
 
 
 class CallIteratorVar(IteratorVar):
