@@ -8,6 +8,7 @@ before they are filled, so that cycles close.
 from __future__ import annotations
 
 import collections
+import sys
 import types
 import weakref
 from collections import Counter
@@ -512,6 +513,13 @@ def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
         rebuilder.emitter.emit("POP_TOP")
 
 
+def set_outer_context(error: BaseException) -> None:
+    """What raising does while a caller handles an exception."""
+    handled = sys.exception()
+    if handled is not None:
+        error.__context__ = handled
+
+
 @rebuilds(exceptions.ExceptionVar)
 def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
@@ -530,6 +538,9 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
             rebuilder.load(value)
             rebuilder.load(var)
             rebuilder.emitter.store_attr(name)
+    if var.raised_bare:
+        rebuilder.call_const(set_outer_context, var)
+        rebuilder.emitter.emit("POP_TOP")
     if var.suppress_context.as_constant():
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)

@@ -67,7 +67,6 @@ def inline_function(
         return frame.run()
     frame.arguments = (args, kwargs)
     frame.created_at = tx.step_at_start
-    frame.exception = None
     while frame.decoded.instructions[frame.ip].op != "RETURN_GENERATOR":
         frame.step()
     frame.ip += 1
@@ -272,14 +271,13 @@ def resume_generator(
 ) -> Var:
     """Runs a suspended generator frame; StopIteration (with its value) at the end."""
     frame.parent = tx
-    outside, frame.exception = frame.exception, frame.exception or tx.exception
     started = frame.current.op == "YIELD_VALUE"
     if exception is not None:
         if started:
             delegated = _throw_into_delegate(frame, tx, exception)
             if delegated is not None:
                 return delegated
-            if outside is not None:  # an `except` block of the generator's own
+            if frame.handled is not None:  # an `except` block of the generator's own
                 frame.set_context(exception)
             tx.trace.frames.append(frame)
             try:
@@ -295,11 +293,8 @@ def resume_generator(
         result = frame.run()
     except ObservedException as error:
         if issubclass(error.value.python_type(), StopIteration):
-            raise ObservedException(stopped(error.value)) from None
+            raise ObservedException(stopped(error.value), step=error.step) from None
         raise
-    finally:
-        if frame.exception is tx.exception:
-            frame.exception = outside
     if frame.yielded:
         return result
     if result.is_constant() and result.as_constant() is None:

@@ -49,7 +49,7 @@ class SymbolicFrame:
     """One frame of the traced program.
 
     awaiting: the current instruction will push what the child frame returns, nothing else.
-    exception: the exception that is being handled (`sys.exc_info()`).
+    handled: the exception that the frame itself is handling, see `exception`.
     namespace: the names of a class body.
     step_at_start, clock_at_start, mark_at_start, stack_at_start: the state before the current
         instruction.
@@ -79,7 +79,7 @@ class SymbolicFrame:
         self.stack: list[Var] = []
         self.ip = 0
         self.current: Instruction = self.decoded.instructions[0]
-        self.exception: Var | None = parent.exception if parent is not None else None
+        self.handled: Var | None = None
         self.awaiting = False
         self.result: Var | None = None
         self.yielded = False
@@ -197,10 +197,21 @@ class SymbolicFrame:
         self.trace.context.raised_at[value] = error.step
         self.ip = handler.target
 
+    @property
+    def exception(self) -> Var | None:
+        """The exception that is being handled (`sys.exc_info()`), by the frame or by those that
+        have called it; a generator may be resumed by another frame each time."""
+        if self.handled is not None or self.parent is None:
+            return self.handled
+        return self.parent.exception
+
     def set_context(self, value: Var) -> None:
         """Notes which exception was being handled when another was raised."""
         handled = self.exception
-        if handled is None or handled is value or not isinstance(value, ExceptionVar):
+        if handled is value or not isinstance(value, ExceptionVar):
+            return
+        value.raised_bare = handled is None
+        if handled is None:
             return
         link: Var = handled
         seen: set[Var] = set()

@@ -27,9 +27,9 @@ GROUP_IN_STAR = "catching ExceptionGroup with except* is not allowed. Use except
 @opcode
 def PUSH_EXC_INFO(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
     exception = frame.pop()
-    frame.push(SavedExceptionVar(frame.exception, exception))
+    frame.push(SavedExceptionVar(frame.handled, exception))
     frame.push(exception)
-    frame.exception = exception
+    frame.handled = exception
 
 
 @opcode
@@ -37,7 +37,7 @@ def POP_EXCEPT(frame: SymbolicFrame, arg: None, instruction: Instruction) -> Non
     saved = frame.pop()
     assert isinstance(saved, SavedExceptionVar)
     saved.active = False
-    frame.exception = saved.previous
+    frame.handled = saved.previous
 
 
 @opcode
@@ -75,7 +75,9 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
         raise ObservedException(frame.exception, kept_in=frame)
     parts = frame.pop_many(arg)
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
-    if exception.source is not None and frame.exception not in (None, exception):
+    if exception.source is not None and frame.exception is not exception and (
+        frame.exception is not None or frame.trace.handled_outside()
+    ):
         raise Break("attribute_store_unknown", f"__context__ of {exception!r}")
     if arg == 2:
         cause = parts[1]
@@ -116,7 +118,9 @@ def WITH_EXCEPT_START(frame: SymbolicFrame, arg: None, instruction: Instruction)
 def STOPITERATION_ERROR(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     """A generator's StopIteration becomes a RuntimeError."""
     if issubclass(frame.stack[-1].python_type(), StopIteration):
-        frame.push(stopped(frame.pop()))
+        error = stopped(frame.pop())
+        frame.trace.context.raised_at[error] = frame.trace.steps
+        frame.push(error)
 
 
 # -- except* -----------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def CHECK_EG_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) ->
     frame.push(match)
     if isinstance(match, ExceptionVar):
         slots = [var for var in frame.stack if isinstance(var, SavedExceptionVar) and var.active]
-        slots[-1].current = frame.exception = match
+        slots[-1].current = frame.handled = match
 
 
 @opcode

@@ -48,7 +48,8 @@ class ExceptionVar(Var):
     """An exception made in the trace.
 
     cls: its class; args: what `args` holds. Attributes written by the program are in `written`,
-    those that the interpreter set in `named`.
+    those that the interpreter set in `named`. raised_bare: True where no frame of the trace was
+    handling anything when it was raised: what a caller handles then becomes its `__context__`.
     """
 
     def __init__(self, cls: type[BaseException], args: list[Var], source: Source | None = None):
@@ -57,6 +58,7 @@ class ExceptionVar(Var):
         self.args = args
         self.cause: Var = ConstVar(None)
         self.context: Var = ConstVar(None)
+        self.raised_bare = False
         self.traceback: Var = ConstVar(None)
         self.suppress_context: Var = ConstVar(False)
         self.written: dict[str, Var | None] = {}
@@ -110,6 +112,8 @@ class ExceptionVar(Var):
         elif name in NAMED.get(self.base(), ()):
             return self.named.get(name, ConstVar(None))
         elif name in SLOTS:
+            if name == "__context__" and self.raised_bare and tx.trace.handled_outside():
+                raise Break("attribute_unknown", f"{name} of {self!r}, what a caller handles")
             return getattr(self, name.strip("_"))  # type: ignore[no-any-return]
         return tx.trace.get_class_attr(tx, self, name)
 
@@ -132,6 +136,7 @@ class ExceptionVar(Var):
             self.cause, self.suppress_context = value, ConstVar(True)
         elif name in SLOTS:
             setattr(self, name.strip("_"), value)
+            self.raised_bare &= name != "__context__"
         else:
             hidden = find_in_mro(self.cls, name)
             custom = find_in_mro(self.cls, "__setattr__") is not BaseException.__setattr__
