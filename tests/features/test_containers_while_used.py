@@ -238,6 +238,20 @@ for made in (collections.deque([1, 2, 3]), reversed(collections.deque([1, 2, 3])
     seen.append(row)
 class L(list): pass
 return x + 1, seen, hint(L([1, 2])), hint(map(len, []), 9)
+# tee of a tee
+---
+a, b = itertools.tee(iter([1, 2, 3, 4])); next(a); c, d = itertools.tee(b); next(c); return x + 1, list(a), list(b), list(c), list(d), itertools.tee(5, 0)
+# tee of a started tee
+---
+a, b = itertools.tee([1, 2, 3, 4]); next(a); c, d = itertools.tee(a); next(d); return x + 1, list(a), list(b), list(c), list(d)
+# tee of what copies itself
+---
+class Counting:
+    def __init__(self, k): self.k = k
+    def __iter__(self): return self
+    def __next__(self): self.k += 1; return self.k
+    def __copy__(self): return Counting(self.k * 10)
+a, b = itertools.tee(Counting(1)); return x + 1, next(a), next(b), type(a).__name__
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)
