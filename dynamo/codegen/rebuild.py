@@ -534,7 +534,7 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.call_const(var.cls.__new__, var.cls, *var.args)
     rebuilder.keep(var)
     for name, value in (("__cause__", var.cause), ("__context__", var.context), *var.named.items()):
-        if not (value.is_constant() and value.as_constant() is None):
+        if value.source is not None or not (value.is_constant() and value.as_constant() is None):
             rebuilder.load(value)
             rebuilder.load(var)
             rebuilder.emitter.store_attr(name)

@@ -7,7 +7,7 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 from __future__ import annotations
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
@@ -78,7 +78,8 @@ def released(guard: Guard) -> Guard:
 class GuardSet:
     """All guards of one trace, in the order in which they were added, without duplicates.
 
-    A value that another guard looks at is there: PRESENT guards of such values are left out.
+    A value that another guard looks at is there: PRESENT guards of such values are left out. So are
+    TYPE guards of functions whose code is guarded.
     """
 
     guards: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
@@ -93,8 +94,10 @@ class GuardSet:
             while source is not None and source not in read:
                 read.add(source)
                 source = source.parent()
+        functions = {guard.source for guard in self.guards.values() if guard.kind == "CODE"}
+        implied: dict[str, Container[Source | None]] = {"PRESENT": read, "TYPE": functions}
         for guard in self.guards.values():
-            if guard.kind != "PRESENT" or guard.source not in read:
+            if guard.source not in implied.get(guard.kind, ()):
                 yield guard
 
     def __len__(self) -> int:

@@ -221,14 +221,21 @@ def _fill_defaults(
     if missing:
         defaults = function.defaults(tx)
         known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
-        names.update((name, known[name]) for name in missing if name in known)
+        names.update((name, _present(tx, known[name])) for name in missing if name in known)
         _check_missing(tx, function, [name for name in missing if name not in known], "positional")
     missing = [name for name in only if name not in names]
     if missing:
         known = function.kwdefaults(tx)
-        names.update((name, known[name]) for name in missing if name in known)
+        names.update((name, _present(tx, known[name])) for name in missing if name in known)
         missing = [name for name in missing if name not in known]
         _check_missing(tx, function, missing, "keyword-only")
+
+
+def _present(tx: SymbolicFrame, default: Var) -> Var:
+    """A default that is taken, which may be gone later."""
+    if default.source is not None:
+        tx.trace.guard("PRESENT", default.source)
+    return default
 
 
 def _check_missing(tx: SymbolicFrame, function: FunctionVar, names: list[str], kind: str) -> None:

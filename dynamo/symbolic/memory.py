@@ -36,11 +36,11 @@ def keep_changed_apart(trace: Trace) -> None:
     """Guards that what is changed stays another object than what else is looked at: with one object
     at two places a change by one name is seen by the other."""
     changed = [value for value in map(real_of, trace.effects.targets()) if value is not None]
-    met: dict[type, list[Var]] = {type(value): [] for value in changed}
+    met: dict[int, list[Var]] = {id(type(value)): [] for value in changed}
     own = set(map(id, changed))
     for value, var in trace.known():
-        if type(value) in met and (id(value) in own or not is_part_of_module(var.source)):
-            met[type(value)].append(var)
+        if id(type(value)) in met and (id(value) in own or not is_part_of_module(var.source)):
+            met[id(type(value))].append(var)
     for variables in met.values():
         guard_different(trace, variables)
     keep_dicts_apart(trace, own)

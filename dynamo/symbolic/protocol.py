@@ -34,6 +34,7 @@ from dynamo.guards.sources import (
 from dynamo.guards.states import state_of
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.rules.library_classes import enum_member
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
@@ -57,6 +58,7 @@ from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
     full_name,
+    told_name,
 )
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.variables.modules import ModuleVar
@@ -93,6 +95,7 @@ class ObjectProtocol:
         self.arrays: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
+        self.takes_ids = False  # ids are numbers that few rows know
         self.keyed: dict[Var, None] = {}  # looked up by identity; `real_keys` stand in real dicts
         self.real_keys: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
@@ -168,6 +171,7 @@ class ObjectProtocol:
     def identity_key(self, var: Var) -> Any:
         """The hash key of an object that equals itself alone."""
         if var.source is not None:
+            var.python_type()  # another value may be unhashable, or equal to a key
             self.keyed[var] = None
         return ("identity", var)
 
@@ -179,10 +183,14 @@ class ObjectProtocol:
         value = value_in(key)
         if value is not None and issubclass(value.python_type(), int):
             return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
-        if isinstance(key, ObjectVar) and find_in_mro(key.cls, "__index__") is not None:
+        if isinstance(key, ObjectVar) and self.attributes.find_special(
+            key.python_type(), "__index__"
+        ) is not None:
             return int(value_unless(key.call_special(tx, "__index__")).as_constant())
         if isinstance(key, TensorVar):
             raise Break("item", repr(key))
+        if isinstance(key, OpaqueVar):
+            raise Break("index_unknown", repr(key))
         if isinstance(key, UnknownNumber):
             raise Break("unknown_number", repr(key))
         return None
@@ -209,7 +217,8 @@ class ObjectProtocol:
         """`operator.length_hint(var, default)` of what methods of the program say."""
         cls = var.python_type()
         for name in ("__len__", "__length_hint__"):
-            if isinstance(find_in_mro(cls, name), (types.NoneType, *WRAPPERS)):
+            found = self.attributes.find_special(cls, name)
+            if isinstance(found, (types.NoneType, *WRAPPERS)):
                 continue
             method = self.attributes.bind(tx, var, cls, name)
             try:
@@ -254,7 +263,7 @@ class ObjectProtocol:
             return first
         tx.trace.raise_exception(TypeError, (
             "exceptions must be classes or instances deriving from BaseException, not "
-            + first.python_type().__name__))
+            + told_name(first.python_type())))
 
     def exception_of(self, tx: SymbolicFrame, cls: ClassVar) -> Var:
         """The exception that raising its class raises."""
@@ -328,7 +337,7 @@ class ObjectProtocol:
             raw = RawAttribute(init[1], init[0], "__init__", cls, made)
             result = tx.call(self.attributes.bind_raw(tx, raw), args, kwargs).python_type()
             if result is not type(None):
-                message = f"__init__() should return None, not '{result.__name__}'"
+                message = f"__init__() should return None, not '{told_name(result)}'"
                 tx.trace.raise_exception(TypeError, message)
         elif value_base(cls) is not None or issubclass(cls, type):
             pass  # `__new__` has taken the arguments
@@ -394,7 +403,7 @@ class ObjectProtocol:
         content = getattr(var, "content", None)
         if not isinstance(var, ObjectVar) or not isinstance(content, DictVar):
             return None
-        if find_in_mro(var.python_type(), "__missing__") is None:
+        if self.attributes.find_special(var.python_type(), "__missing__") is None:
             return None
         if content.lookup(tx, key) is not None:
             return None
@@ -416,6 +425,7 @@ class ObjectProtocol:
     def get_function_attr(self, tx: SymbolicFrame, var: FunctionVar, name: str) -> Var:
         """`function.name`."""
         if name == "__dict__":
+            var.python_type()
             return InstanceDictVar(var)
         if name in var.written:
             value = var.written[name]
@@ -425,8 +435,9 @@ class ObjectProtocol:
                 AttributeError, f"'function' object has no attribute '{name}'")
         if var.real is not None and var.source is not None:
             if name == "__class__":
-                return tx.trace.wrap(types.FunctionType, None)
+                return tx.trace.wrap(var.python_type(), None)
             if name == "__get__":
+                var.python_type()
                 return MethodVar(tx.trace.wrap(types.FunctionType.__get__, None), var)
             var.guard_identity(tx.trace)
             if not hasattr(var.real, name):

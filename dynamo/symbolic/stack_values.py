@@ -3,6 +3,7 @@ what `PUSH_EXC_INFO` leaves on the stack."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,8 @@ class OpaqueVar(Var):
         raise Break("call_of_unknown_value", repr(self))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        if hasattr(self.python_type(), "__next__"):
+        kind = self.python_type()
+        if hasattr(kind, "__next__") and not issubclass(kind, weakref.ProxyTypes):
             return self
         raise replace(self.reason)
 

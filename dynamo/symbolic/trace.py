@@ -52,7 +52,7 @@ from dynamo.symbolic.variables.lookup import full_name
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.wrapping import wrap_value
+from dynamo.symbolic.variables.wrapping import sees_lookups, wrap_value
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -182,7 +182,8 @@ class Trace(ObjectProtocol):
     def _wrap(self, value: Any, source: Source | None) -> Var:
         key = id(value)
         # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
-        copied = type(value) in COPIED_FROM_MODELS and self.made.is_inside(source) is not None
+        copied = not sees_lookups(value) and type(value) in COPIED_FROM_MODELS and (
+            self.made.is_inside(source) is not None)
         known = (self._copies if copied else self._known).get(key)
         if known is not None:
             var = known[1]
@@ -381,7 +382,7 @@ class Trace(ObjectProtocol):
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raises an exception of the traced program; args are Vars or constants."""
-        if cls is TypeError and self.symbols.unknowns.origins:
+        if cls is TypeError and (self.symbols.unknowns.origins or self.takes_ids):
             raise Break("unknown_number", str(args[0]))  # a row that does not know such numbers
         values = [arg if isinstance(arg, Var) else self.constant(arg) for arg in args]
         raise ObservedException(ExceptionVar(cls, values))
@@ -412,10 +413,10 @@ class Trace(ObjectProtocol):
 
     def _check_context(self, cls: type) -> None:
         """The class must have both methods before one is called; the instance does not count."""
-        text = f"'{cls.__name__}' object does not support the context manager protocol"
-        if modelled.find_in_mro(cls, "__enter__") is None:
+        text = f"'{modelled.told_name(cls)}' object does not support the context manager protocol"
+        if self.attributes.find_special(cls, "__enter__") is None:
             self.raise_exception(TypeError, text)
-        if modelled.find_in_mro(cls, "__exit__") is None:
+        if self.attributes.find_special(cls, "__exit__") is None:
             self.raise_exception(TypeError, f"{text} (missed __exit__ method)")
 
     def import_module(

@@ -9,13 +9,14 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.opcodes.containers import name_in_errors
 from dynamo.symbolic.opcodes.table import opcode
+from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar, keywords_of
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import told_name
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -54,9 +55,9 @@ def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
     kind = values.python_type()
-    if find_in_mro(kind, "__iter__") is None and find_in_mro(kind, "__getitem__") is None:
+    if not is_iterable(frame, values):
         name = name_in_errors(frame, function)
-        message = f"{name} argument after * must be an iterable, not {kind.__name__}"
+        message = f"{name} argument after * must be an iterable, not {told_name(kind)}"
         frame.trace.raise_exception(TypeError, message)
     args = values.unpack(frame)
     frame.push(function.call(frame, args, kwargs))

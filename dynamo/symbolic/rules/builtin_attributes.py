@@ -21,8 +21,8 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, read_attribute
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner
-from dynamo.symbolic.variables.objects import ObjectVar, SuperVar
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, told_name
+from dynamo.symbolic.variables.objects import AliasVar, ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ def any_class(
         return test(classes.cls)
     if isinstance(classes, TupleVar):
         return any(any_class(tx, function, asked, item, test) for item in classes.items)
-    value = getattr(classes, "value", None) or getattr(classes, "real", None)
-    if isinstance(value, types.UnionType):
-        return any(test(kind) for kind in value.__args__)
+    if isinstance(classes, AliasVar) and isinstance(classes.as_constant(), types.UnionType):
+        return any(test(kind) for kind in classes.as_constant().__args__)
     if isinstance(classes, ConstVar):
         tx.trace.guarded_type(classes)
         what = "type" if function == "isinstance" else "class"
@@ -63,7 +62,7 @@ def any_class(
             TypeError, f"{function}() arg 2 must be a {what}, a tuple of {some}, or a union")
     name = OWN_CHECKS[function]
     if isinstance(classes, ObjectVar) and isinstance(
-        find_in_mro(classes.python_type(), name), types.FunctionType
+        tx.trace.attributes.find_special(classes.python_type(), name), types.FunctionType
     ):
         method = tx.trace.attributes.bind(tx, classes, classes.python_type(), name)
         return tx.call(method, [asked], {}).truth(tx)
@@ -241,7 +240,7 @@ def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
         return var.get_attr(tx, name.as_constant())
     found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
     if found is None:
-        text = f"'{var.cls.__name__}' object has no attribute '{name.as_constant()}'"
+        text = f"'{told_name(var.cls)}' object has no attribute '{name.as_constant()}'"
         missing = ExceptionVar(AttributeError, [ConstVar(text)])
         missing.name_once(name=name, obj=var)
         raise ObservedException(missing)

@@ -39,7 +39,7 @@ from dynamo.symbolic.variables.lists import (
     TupleVar,
     is_structseq,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -153,7 +153,7 @@ def multiplied(tx: SymbolicFrame, items: Var, start: Var) -> Var:
 def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
         for name in names:
-            if find_in_mro(args[0].python_type(), name) is not None:
+            if tx.trace.attributes.find_special(args[0].python_type(), name) is not None:
                 return args[0].call_special(tx, name)
     return None
 
@@ -178,7 +178,9 @@ def text(tx: SymbolicFrame, var: Var = ConstVar(""), *rest: Var) -> Var | None: 
 @rule([str])
 def str_of_class(tx: SymbolicFrame, *args: Var) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ClassVar):
-        if type(args[0].cls).__repr__ is type.__repr__:
+        find_special, kind = tx.trace.attributes.find_special, type(args[0].cls)
+        plain = find_special(kind, "__str__") is object.__str__
+        if plain and find_special(kind, "__repr__") is type.__repr__:
             return ConstVar(str(args[0].cls))
     return None
 
@@ -265,7 +267,7 @@ def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
 @rule([callable])
 def callable_(tx: SymbolicFrame, var: Var) -> Var:
     kind = tx.trace.guarded_type(var)
-    return ConstVar(tx.trace.attributes.find_special(kind, "__call__") is not None)
+    return ConstVar(tx.trace.attributes.has_special(kind, "__call__"))
 
 
 @rule([functools.partial])
@@ -289,7 +291,7 @@ def list_(tx: SymbolicFrame, *items: Var) -> Var:
 
 @rule([tuple])
 def tuple_(tx: SymbolicFrame, *items: Var) -> Var:
-    if items and type(items[0]) is TupleVar:
+    if items and type(items[0]) is TupleVar and items[0].python_type() is tuple:
         return items[0]
     return TupleVar(tx.trace.unpack_sized(tx, items[0]) if items else [])
 
@@ -325,23 +327,33 @@ def slice_(
     return SliceVar(first, stop, step)
 
 
+def has_keys(tx: SymbolicFrame, var: Var) -> bool:
+    """True for what `dict` and `**` take for a mapping."""
+    if tx.trace.attributes.find_special(var.python_type(), "keys") is not None:
+        return True
+    if isinstance(var, ObjectVar | ClassVar | FunctionVar) and var.has_attr(tx, "keys"):
+        raise Break("call_of_unknown_function", f"a dict of {var!r}, which has keys of its own")
+    return False
+
+
 def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
     """Keys and values, as dict(...) and update(...) read them."""
     if isinstance(source, ObjectVar) and source.content is not None:
         cls = source.python_type()  # a dict is copied whatever its methods are, but for `__iter__`
-        reads = [find_in_mro(cls, name) for name in ("__iter__", "keys", "__getitem__")]
+        find_special = tx.trace.attributes.find_special
+        reads = [find_special(cls, name) for name in ("__iter__", "keys", "__getitem__")]
         ordered = [collections.OrderedDict.__iter__, collections.OrderedDict.keys, dict.__getitem__]
         if reads[0] is dict.__iter__ or reads == ordered:
             source = source.content
     if isinstance(source, DictVar):
         return list(source.entries.values())
-    if find_in_mro(source.python_type(), "keys") is not None:
+    if has_keys(tx, source):
         keys = source.call_method(tx, "keys", [], {}).unpack(tx)
         return [(key, source.get_item(tx, key)) for key in keys]
     pairs = []
     for index, item in enumerate(source.unpack(tx)):
         element = f"dictionary update sequence element #{index}"
-        if not is_iterable(item):
+        if not is_iterable(tx, item):
             tx.trace.raise_exception(TypeError, f"cannot convert {element} to a sequence")
         parts = item.unpack(tx)
         if len(parts) != 2:

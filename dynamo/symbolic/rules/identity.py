@@ -72,6 +72,7 @@ class ConstantId:
 @rule(id)
 def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
     """`id(target)`."""
+    tx.trace.takes_ids = True
     if isinstance(target, ConstVar):
         return IdVar(target)
     mutable = issubclass(target.python_type(), set)  # each evaluation makes another

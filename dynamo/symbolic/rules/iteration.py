@@ -33,7 +33,7 @@ from dynamo.symbolic.variables.lists import (
     SequenceVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def filter_(tx: SymbolicFrame, function: Var, items: Var) -> Var:
     return FilterVar(None if nothing_ else function, items.iterate(tx))
 
 
-def is_iterable(var: Var) -> bool:
+def is_iterable(tx: SymbolicFrame, var: Var) -> bool:
     cls = var.python_type()
-    return any(find_in_mro(cls, name) is not None for name in ("__iter__", "__getitem__"))
+    return any(tx.trace.attributes.has_special(cls, name) for name in ("__iter__", "__getitem__"))
 
 
 @rule([reversed])
@@ -111,16 +111,19 @@ def reversed_(tx: SymbolicFrame, items: Var) -> Var:
         return DictIteratorVar(items, "keys", backwards=True)
     if isinstance(items, DictViewVar):
         return DictIteratorVar(items.mapping, items.part, backwards=True)
-    if find_in_mro(items.python_type(), "__reversed__") is None and not is_iterable(items):
-        kind = items.python_type().__name__
+    cls = items.python_type()
+    find_special = tx.trace.attributes.find_special
+    if find_special(cls, "__reversed__") is None and (
+        not is_iterable(tx, items) or find_special(cls, "__getitem__") is None
+    ):
+        kind = told_name(cls)
         tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")
     if isinstance(items, ConstVar):
         return ReverseIteratorVar(TupleVar(items.unpack(tx)))
     if isinstance(items, ObjectVar):
-        cls = items.python_type()
         if find_in_mro(cls, "__reversed__") is not None:
             return items.call_special(tx, "__reversed__")
-        if not items.has_special(tx, "__reversed__") and find_in_mro(cls, "__len__") is not None:
+        if not items.has_special(tx, "__reversed__") and find_special(cls, "__len__"):
             return ReverseIndexIteratorVar(items, items.length(tx).as_constant())
     raise Break("iteration_unknown", f"reversed({items!r})")
 

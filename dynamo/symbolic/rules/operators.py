@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.texts import plain_operand
 from dynamo.symbolic.stack_values import OpaqueVar
@@ -82,10 +83,11 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
         calls = calls[:1] if backward.startswith("__r") else calls
     elif is_derived(second, first) and goes_first(first, second, backward):
         calls.reverse()
+    find_special = tx.trace.attributes.find_special
     for owner, name, other in calls:
         if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
             continue
-        if name in ORDERS and find_in_mro(owner.python_type(), name) is getattr(object, name):
+        if name in ORDERS and find_special(owner.python_type(), name) is getattr(object, name):
             continue  # which is never implemented
         method = user_method(tx, owner, name)
         if method is not None:
@@ -195,6 +197,7 @@ def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
         real = getattr(var, "real", None) or getattr(var, "value", None)
         if isinstance(var, ClassVar):
             real = var.cls
+            tx.trace.attributes.find_special(type(real), "__or__")
         if isinstance(real, type) and real in tx.trace.made.vars:
             raise Break("class_definition", f"{var!r} stands in a union")
         if var.is_constant() and var.as_constant() is None:
@@ -308,7 +311,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
                 tx.trace.raise_exception(TypeError, f"can't concat {type_name(b)} to bytes")
             for sequence, other in ((a, b), (b, a)):
                 if name == "mul" and issubclass(sequence.python_type(), REPEATED):
-                    if find_in_mro(other.python_type(), "__index__") is not None:
+                    if tx.trace.attributes.find_special(other.python_type(), "__index__"):
                         raise Break("operator_unknown", f"{a!r} * {b!r}")
                     message = f"can't multiply sequence by non-int of type '{type_name(other)}'"
                     tx.trace.raise_exception(TypeError, message)
@@ -399,10 +402,10 @@ FAMILIES: tuple[tuple[type, ...], ...] = (
 )
 
 
-def equality_of(var: Var) -> Any:
+def equality_of(tx: SymbolicFrame, var: Var) -> Any:
     """What the value may equal: "identity", a row of FAMILIES, or None where it is not known."""
     cls = var.python_type()
-    method = find_in_mro(cls, "__eq__")
+    method = tx.trace.attributes.find_special(cls, "__eq__")
     if method is object.__eq__:
         return "identity"
     if isinstance(method, types.FunctionType):  # of the program: objects have asked it
@@ -415,9 +418,9 @@ def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
     if isinstance(a, MethodVar) and isinstance(b, MethodVar):
         pairs = (a.function, b.function), (a.receiver, b.receiver)
         return all(tx.trace.same(tx, *pair) for pair in pairs)
-    if a is b:
+    left, right = equality_of(tx, a), equality_of(tx, b)
+    if a is b and (left == "identity" or not isinstance(a, OpaqueVar)):
         return True
-    left, right = equality_of(a), equality_of(b)
     if isinstance(a, BuiltinVar) and isinstance(b, BuiltinVar):
         return bool(a.value == b.value)
     if left is None or right is None or (left == right and left != "identity"):
@@ -449,7 +452,8 @@ def comparison(name: str) -> Callable[..., Var]:
             ):
                 return ConstVar(not tx.trace.equals(tx, a, b))
             if not custom and name == "ne" and any(
-                isinstance(v, ObjectVar) and find_in_mro(v.cls, "__eq__") is not object.__eq__
+                isinstance(v, ObjectVar)
+                and tx.trace.attributes.find_special(v.python_type(), "__eq__") is not object.__eq__
                 for v in (a, b)
             ):
                 return ConstVar(not tx.trace.equals(tx, a, b))
@@ -492,8 +496,8 @@ INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
 
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
-    def handle(tx: SymbolicFrame, a: Var) -> Var:
-        a = value_unless(a, f"__{name}__")
+    def handle(tx: SymbolicFrame, given: Var) -> Var:
+        a = value_unless(given, f"__{name}__")
         if real is operator.invert and INVERT_WARNS and (
             not isinstance(a, TensorVar) and a.python_type() is bool
         ):
@@ -506,11 +510,12 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
         method = user_method(tx, a, f"__{name}__")
         if method is not None:
             return method.call(tx, [], {})
-        if a.is_constant():
+        knows = a is given or find_in_mro(a.python_type(), f"__{name}__") is not None
+        if knows and a.is_constant():  # else errors name the subclass
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
         if isinstance(a, OpaqueVar):
             raise Break("operator_unknown", f"{words} of {a!r}")
-        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(a)}'")
+        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(given)}'")
 
     return handle
 
@@ -593,10 +598,12 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
         return tx.trace.call(tx, dict.__contains__, a, item)
     if isinstance(a, ObjectVar | DictViewVar | TensorVar):
         return ConstVar(a.contains(tx, item).truth(tx))
-    try:
+    if tx.trace.attributes.find_special(a.python_type(), "__contains__") is not None:
         return a.contains(tx, item)
-    except ObservedException:
-        return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))
+    if not is_iterable(tx, a):
+        message = f"argument of type '{type_name(a)}' is not iterable"
+        tx.trace.raise_exception(TypeError, message)
+    return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))
 
 
 @rule([divmod])

@@ -35,7 +35,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.exceptions import traceback_of
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.open_text import is_open_text
@@ -204,7 +204,7 @@ def make_weakref(tx: SymbolicFrame, target: Var, *callback: Var) -> Var | None:
         return None
     cls = target.python_type()
     if not cls.__weakrefoffset__:
-        message = f"cannot create weak reference to '{cls.__name__}' object"
+        message = f"cannot create weak reference to '{told_name(cls)}' object"
         tx.trace.raise_exception(TypeError, message)
     tx.trace.refers_weakly = True
     return WeakRefVar(target)

@@ -14,6 +14,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.functions import BuiltinVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lookup import told_name
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -82,7 +83,7 @@ def format_container(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> V
     if not is_plain(var):
         return None
     if spec.as_constant():
-        name = var.python_type().__name__
+        name = told_name(var.python_type())
         message = f"unsupported format string passed to {name}.__format__"
         tx.trace.raise_exception(TypeError, message)
     return ConstVar(show(tx, var))
@@ -91,7 +92,7 @@ def format_container(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> V
 @first_rule([repr, str, format], ClassVar)
 def text_of_class(tx: SymbolicFrame, var: ClassVar, *rest: Var) -> Var | None:
     """Of a class whose names may change."""
-    if type(var.cls).__repr__ is type.__repr__:
+    if tx.trace.attributes.find_special(type(var.cls), "__repr__") is type.__repr__:
         for name in ("__module__", "__qualname__"):
             var.get_attr(tx, name)
     return None
@@ -130,5 +131,5 @@ def plain_operand(tx: SymbolicFrame, var: Var) -> Any:
         return {key.as_constant(): plain_operand(tx, value) for key, value in pairs}
     if is_plain(var):
         kind = ShownMapping if isinstance(var, DictVar) or type(var) is ListVar else Shown
-        return kind(show(tx, var))
+        return type(told_name(var.python_type()), (kind,), {})(show(tx, var))  # errors name it
     return plain_value(var)

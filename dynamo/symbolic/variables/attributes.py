@@ -23,6 +23,7 @@ from dynamo.symbolic.variables.binders import (
     is_read_first,
     is_settled,
     is_slot,
+    part_of_property,
     property_value,
     slot_name,
 )
@@ -93,6 +94,18 @@ class Attributes:
         self.guard_search(cls, name, None if found is None else found[0])
         return None if found is None else found[1]
 
+    def has_special(self, cls: type, name: str) -> bool:
+        """True where the class has the method, None (which forbids it) included."""
+        self.find_special(cls, name)
+        return find_owner(cls, name) is not None
+
+    def guard_names(self, cls: type) -> None:
+        """Guards that no class of the MRO gets or loses an attribute."""
+        for part in type.__dict__["__mro__"].__get__(cls):
+            if not is_settled(part):
+                place = DictSource(ObjectSource(part, part.__qualname__))
+                self.trace.guard("DICT_KEYS", place, tuple(class_dict(part)))
+
     def guard_reader(self, cls: type) -> None:
         """Guards that attributes are read as they are now."""
         self.find_special(cls, "__getattribute__")
@@ -114,7 +127,7 @@ class Attributes:
     def get(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var:
         """`var.name`."""
         cls = var.python_type()
-        custom = find_in_mro(cls, "__getattribute__")
+        custom = self.find_special(cls, "__getattribute__")
         if issubclass(cls, threading.local) and not isinstance(custom, types.FunctionType):
             raise Break(
                 "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
@@ -149,10 +162,9 @@ class Attributes:
         cls = var.python_type()
         if self.find(cls, name) is None:  # else it is there, and reading it has failed
             self.guard_search(cls, name, None)
-        if find_in_mro(cls, "__getattr__") is not None:
+        if self.find_special(cls, "__getattr__") is not None:
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})
-        self.guard_search(cls, "__getattr__", None)
         self.trace.raise_exception(
             AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
         )
@@ -160,17 +172,18 @@ class Attributes:
     def get_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
+        self.guard_reader(cls)
         if name == "__dict__" and has_instance_dict(cls) and not isinstance(
             find_in_mro(cls, name), property  # which classes like Munch have
         ):
             shared = var.real_dict(tx) is var.real is not None
             return var if shared else InstanceDictVar(var)
-        self.guard_reader(cls)
         found = self.find(cls, name)
         if found == CLASS_OF_OBJECT:
             self.guard_search(cls, name, object)
             return self.trace.wrap(cls, None)
         if found is not None and is_read_first(found[1]):
+            self.guard_search(cls, name, found[0])
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
         own = var.read_own(tx, name)
         if own is not None:
@@ -197,7 +210,7 @@ class Attributes:
         if getter is property.__get__:
             return property_value(tx, raw)
         if getter is None or isinstance(raw.value, type):
-            return self.trace.wrap(raw.value, raw.source())
+            return raw.wrap(self.trace)
         if not isinstance(getter, types.FunctionType):
             raise Break("descriptor_unknown", f"{type(raw.value).__qualname__} {raw.name}")
         instance = raw.instance if raw.instance is not None else ConstVar(None)
@@ -235,12 +248,12 @@ class Attributes:
     def get_from_class(self, tx: SymbolicFrame, var: ClassVar, name: str) -> Var:
         """`cls.name`."""
         cls = var.cls
+        self.guard_reader(type(cls))
         special = CLASS_PARTS.get(name)
         if special is not None:
             if name == "__dict__" and any(owner is cls for owner, _ in self.written):
                 raise Break("class_attribute_store", f"{cls.__qualname__}.__dict__ is read")
             return special(tx, cls)
-        self.guard_reader(type(cls))
         meta_found = self.find(type(cls), name)
         if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
@@ -254,10 +267,10 @@ class Attributes:
         self.guard_search(cls, name, None)
         if meta_found is not None:
             return self._from_metaclass(tx, var, meta_found, name)
-        if isinstance(find_in_mro(type(cls), "__getattr__"), types.FunctionType):
+        if isinstance(self.find_special(type(cls), "__getattr__"), types.FunctionType):
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
-            AttributeError, f"type object '{cls.__name__}' has no attribute '{name}'"
+            AttributeError, f"type object '{told_name(cls)}' has no attribute '{name}'"
         )
 
     def _from_metaclass(
@@ -325,15 +338,12 @@ class Attributes:
         if name in ("__class__", "__dict__"):
             raise Break("attribute_store_unknown", f"{name} of {var!r}")
         found = find_owner(cls, name)
+        self.guard_search(cls, name, None if found is None else found[0])
         raw = None if found is None else found[1]
         if isinstance(raw, property) and find_in_mro(type(raw), "__set__") is property.__set__:
-            if raw.fset is None:
-                message = f"property {name!r} of {cls.__qualname__!r} object has no setter"
-                self.trace.raise_exception(AttributeError, message)
             assert found is not None
-            source = RawAttribute(raw, found[0], name, cls, var).source()
-            setter = self.trace.wrap(raw.fset, AttrSource(source, "fset"))
-            tx.call(setter, [var, value], {})
+            place = RawAttribute(raw, found[0], name, cls, var)
+            tx.call(part_of_property(tx, place, "fset"), [var, value], {})
         elif isinstance(raw, types.MemberDescriptorType) and is_slot(raw):
             var.write_own(tx, slot_name(tx, raw, cls), value)
         elif raw is None or not is_data_descriptor(raw):
@@ -390,23 +400,20 @@ class Attributes:
     def delete_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
         """`object.__delattr__(var, name)`."""
         cls = var.python_type()
-        raw = find_in_mro(cls, name)
+        raw = self.find_special(cls, name)
         if is_slot(raw):
             name = slot_name(tx, raw, cls)
             present = var.read_slot(tx, name, raw)
         elif raw is not None and is_data_descriptor(raw):
-            plain = find_in_mro(type(raw), "__delete__") is property.__delete__
-            if plain and raw.fdel is not None:
-                tx.call(self.trace.wrap(raw.fdel, None), [var], {})
+            owner = find_owner(cls, name)
+            assert owner is not None
+            place = RawAttribute(raw, owner[0], name, cls, var)
+            deleter = find_in_mro(type(raw), "__delete__")
+            if deleter is property.__delete__:
+                tx.call(part_of_property(tx, place, "fdel"), [var], {})
                 return
-            if plain:
-                message = f"property {name!r} of {cls.__qualname__!r} object has no deleter"
-                self.trace.raise_exception(AttributeError, message)
-            if isinstance(find_in_mro(type(raw), "__delete__"), types.FunctionType):
-                owner = find_owner(cls, name)
-                assert owner is not None
-                source = RawAttribute(raw, owner[0], name, cls, var).source()
-                self.trace.wrap(raw, source).call_method(tx, "__delete__", [var], {})
+            if isinstance(deleter, types.FunctionType):
+                self.trace.wrap(raw, place.source()).call_method(tx, "__delete__", [var], {})
                 return
             raise Break("attribute_store_unknown", f"del {name} of {var!r}")
         else:
@@ -414,7 +421,8 @@ class Attributes:
             self._check_dict(cls, name, find_owner(cls, name))
             present = var.read_own(tx, name)
         if present is None:  # CPython says no more of a slot than its name
-            message = name if is_slot(raw) else f"'{cls.__name__}' object has no attribute '{name}'"
+            missing = f"'{told_name(cls)}' object has no attribute '{name}'"
+            message = name if is_slot(raw) else missing
             self.trace.raise_exception(AttributeError, message)
         var.write_own(tx, name, None)
 

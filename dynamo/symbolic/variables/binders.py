@@ -26,6 +26,7 @@ from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, Object
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,21 @@ class RawAttribute:
     def source(self) -> Source:
         owner = ObjectSource(self.owner, self.owner.__qualname__)
         return ItemSource(DictSource(owner), self.name)
+
+    def wrap(self, trace: Trace) -> Var:
+        """The raw value itself. Where it is only passed on it may be gone later, or be another
+        kind of descriptor."""
+        self.guard_kind(trace)
+        return trace.wrap(self.value, self.source())
+
+    def wrap_part(self, trace: Trace, name: str) -> Var:
+        """What the raw value holds by this name."""
+        self.guard_kind(trace)
+        return trace.wrap(getattr(self.value, name), AttrSource(self.source(), name))
+
+    def guard_kind(self, trace: Trace) -> None:
+        if not is_settled(self.owner):
+            trace.guard("TYPE", self.source(), type(self.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +95,14 @@ def binds(*kinds: type) -> Callable[[Binder], Binder]:
 @binds(types.FunctionType)
 def bind_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method written in Python."""
-    function = tx.trace.wrap(raw.value, raw.source())
+    function = raw.wrap(tx.trace)
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
 @binds(INSTANCE_METHOD)
 def bind_extension_method(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method of a class that a C++ extension defines."""
-    function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+    function = raw.wrap_part(tx.trace, "__func__")
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
@@ -106,13 +122,13 @@ def bind_class_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 @binds(staticmethod)
 def bind_static(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A static method."""
-    return tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+    return raw.wrap_part(tx.trace, "__func__")
 
 
 @binds(classmethod)
 def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A class method."""
-    function = tx.trace.wrap(raw.value.__func__, AttrSource(raw.source(), "__func__"))
+    function = raw.wrap_part(tx.trace, "__func__")
     inner = type(raw.value.__func__)
     if inner not in BOUND_TO_CLASS and find_in_mro(inner, "__get__") is not None:
         raise Break("descriptor_unknown", f"{raw.name}, a class method of {raw.value.__func__!r}")
@@ -126,17 +142,32 @@ BOUND_TO_CLASS = (types.FunctionType, functools._lru_cache_wrapper)
 def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """Runs the getter of a property."""
     if raw.instance is None:
-        return tx.trace.wrap(raw.value, raw.source())
-    if raw.value.fget is None:
-        tx.trace.raise_exception(
-            AttributeError,
-            f"property {raw.name!r} of {raw.cls.__qualname__!r} object has no getter",
-        )
-    getter = tx.trace.wrap(raw.value.fget, AttrSource(raw.source(), "fget"))
-    return getter.call(tx, [raw.instance], {})
+        return raw.wrap(tx.trace)
+    return part_of_property(tx, raw, "fget").call(tx, [raw.instance], {})
 
 
 BINDERS[property] = property_value
+
+# Properties without a function say so: these ask them on behalf of an int.
+ASKED_OF_AN_INT: dict[str, Callable[[property], Any]] = {
+    "fget": lambda value: property.__get__(value, 0),
+    "fset": lambda value: property.__set__(value, 0, 0),
+    "fdel": lambda value: property.__delete__(value, 0),
+}
+
+
+def part_of_property(tx: SymbolicFrame, raw: RawAttribute, part: str) -> Var:
+    """The getter, setter or deleter of a property; the error of one that has none, which knows its
+    name only where a class has told it."""
+    if getattr(raw.value, part) is not None:
+        return raw.wrap_part(tx.trace, part)
+    tx.trace.guard("ID", raw.source(), raw.value)
+    try:
+        ASKED_OF_AN_INT[part](raw.value)
+    except AttributeError as error:
+        before, _, behind = str(error).rpartition("'int' object")
+        message = f"{before}{raw.cls.__qualname__!r} object{behind}"
+    tx.trace.raise_exception(AttributeError, message)
 
 
 @binds(enum.property, types.DynamicClassAttribute)
@@ -156,8 +187,8 @@ def enum_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 def bind_cached_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """Computes the value once and keeps it in the instance dict."""
     if raw.instance is None:
-        return tx.trace.wrap(raw.value, raw.source())
-    function = tx.trace.wrap(raw.value.func, AttrSource(raw.source(), "func"))
+        return raw.wrap(tx.trace)
+    function = raw.wrap_part(tx.trace, "func")
     value = tx.call(function, [raw.instance], {})
     assert isinstance(raw.instance, ObjectVar)
     raw.instance.write_own(tx, raw.value.attrname, value)
@@ -168,7 +199,7 @@ def bind_cached_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A slot."""
     if raw.instance is None:
-        return tx.trace.wrap(raw.value, raw.source())
+        return raw.wrap(tx.trace)
     if not isinstance(raw.instance, ObjectVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
     if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
@@ -184,7 +215,7 @@ def bind_slot(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 def bind_field(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A field of a named tuple."""
     if raw.instance is None:
-        return tx.trace.wrap(raw.value, raw.source())
+        return raw.wrap(tx.trace)
     items = raw.instance.plain_value if isinstance(raw.instance, ObjectVar) else raw.instance
     if not isinstance(items, TupleVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
@@ -219,7 +250,7 @@ def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     if raw.name == "__dict__" and isinstance(raw.instance, ObjectVar):
         return InstanceDictVar(raw.instance)
     if raw.instance is None:
-        return tx.trace.wrap(raw.value, raw.source())
+        return raw.wrap(tx.trace)
     if raw.instance.is_constant():
         return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
     value = getattr(raw.instance, "plain_value", None)
@@ -231,7 +262,7 @@ def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 @binds(functools._lru_cache_wrapper)
 def bind_cached_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method behind lru_cache."""
-    function = tx.trace.wrap(raw.value, raw.source())
+    function = raw.wrap(tx.trace)
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 

@@ -24,6 +24,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar
 from dynamo.symbolic.variables.lists import SizeVar, TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar, is_frozen_dataclass
 from dynamo.symbolic.variables.wrapping import wraps
@@ -75,9 +76,18 @@ class CachedFunctionVar(Var):
         return trace.wrap(result, ObjectSource(result, f"{self.real.__name__}()"))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name.startswith("cache_"):
+        if name == "__wrapped__":
+            return self.function
+        if name == "__class__":
+            return tx.trace.wrap(self.python_type(), None)
+        assert self.source is not None
+        if name in self.real.__dict__:
+            return tx.trace.wrap_named(self.real.__dict__[name], AttrSource(self.source, name))
+        if find_in_mro(self.python_type(), name) is not None:
             raise Break("attribute_unknown", f"{name} of {self!r}")
-        return self.function if name == "__wrapped__" else self.function.get_attr(tx, name)
+        tx.trace.guard("LACKS_ATTR", self.source, name)
+        message = f"'{told_name(self.python_type())}' object has no attribute '{name}'"
+        tx.trace.raise_exception(AttributeError, message)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class CellVar(Var):
     """A cell object.
 
-    contents: None when empty. `real` is the existing cell, whose contents are read at first use.
+    contents: None when empty. `real` is the existing cell, whose contents are read at first use;
+    trace: of one that the program holds as a value.
     """
 
     def __init__(
@@ -30,12 +31,16 @@ class CellVar(Var):
         source: Source | None = None,
         contents: Var | None = None,
         real: types.CellType | None = None,
+        trace: Trace | None = None,
     ) -> None:
         super().__init__(source)
         self._contents = contents
         self._unread = real
+        self._trace = trace
 
     def python_type(self) -> type:
+        if self._trace is not None:
+            self._trace.guard("TYPE", self.source, types.CellType)
         return types.CellType
 
     def children(self) -> Iterable[Var]:
@@ -86,6 +91,7 @@ class CellVar(Var):
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name == "cell_contents":
+            self.python_type()
             contents = self.peek(tx.trace)
             if contents is None:
                 tx.trace.raise_exception(ValueError, "Cell is empty")
@@ -94,6 +100,7 @@ class CellVar(Var):
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         if name == "cell_contents":
+            self.python_type()
             self.store(tx, value)
         else:
             super().set_attr(tx, name, value)
@@ -102,4 +109,4 @@ class CellVar(Var):
 @wraps(types.CellType)
 def wrap_cell(trace: Trace, value: Any, source: Source | None) -> Var:
     """A cell that existed before the frame."""
-    return CellVar(source, None, value)
+    return CellVar(source, None, value, trace)

@@ -98,10 +98,8 @@ class ClassVar(Var):
 
     def by_metaclass(self, tx: SymbolicFrame, name: str, *args: Var) -> Var | None:
         """A special method that the metaclass has in Python, called; None where it has none."""
-        found = find_owner(type(self.cls), name)
-        if found is None or not isinstance(found[1], types.FunctionType) or (
-            issubclass(self.cls, enum.Enum)
-        ):
+        found = tx.trace.attributes.find_special(type(self.cls), name)
+        if not isinstance(found, types.FunctionType) or issubclass(self.cls, enum.Enum):
             return None
         method = tx.trace.attributes.bind(tx, self, type(self.cls), name)
         return tx.call(method, list(args), {})
@@ -129,7 +127,8 @@ class ClassVar(Var):
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         if issubclass(self.cls, enum.Enum) and item.is_constant():
-            return tx.trace.constant(item.as_constant() in self.cls)
+            return tx.trace.constant(tx.trace.run_real(
+                lambda: item.as_constant() in self.cls))  # type: ignore[operator]
         found = self.by_metaclass(tx, "__contains__", item)
         if found is not None:
             return ConstVar(found.truth(tx))
@@ -146,6 +145,7 @@ class ClassVar(Var):
             return found
         if issubclass(self.cls, torch.Tensor):
             raise Break("generic_alias_of_tensor", repr(self))
+        tx.trace.attributes.find_special(self.cls, "__class_getitem__")
         maker = find_owner(self.cls, "__class_getitem__")
         if maker is not None and isinstance(maker[1], classmethod) and (
             isinstance(maker[1].__func__, types.FunctionType) and maker[0].__module__ != "typing"

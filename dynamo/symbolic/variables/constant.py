@@ -17,6 +17,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class ConstVar(Var):
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         tx.trace.raise_exception(
-            TypeError, f"'{type(self.value).__name__}' object is not callable"
+            TypeError, f"'{told_name(type(self.value))}' object is not callable"
         )
 
     def call_method(
@@ -114,7 +115,7 @@ class ConstVar(Var):
     def iterate(self, tx: SymbolicFrame) -> Var:
         if not isinstance(self.value, str | bytes):
             tx.trace.raise_exception(
-                TypeError, f"'{type(self.value).__name__}' object is not iterable"
+                TypeError, f"'{told_name(type(self.value))}' object is not iterable"
             )
         return tx.trace.iterator([ConstVar(item) for item in self.value], self)
 

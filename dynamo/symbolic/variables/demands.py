@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynamo.base.errors import Break
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import told_name
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.unknown import is_unknown
 
@@ -47,7 +47,7 @@ def as_demanded(tx: SymbolicFrame, name: str, cls: type, result: Var) -> Var:
     wanted, message = TYPES[name]
     got = result.python_type()
     if not issubclass(got, wanted):
-        tx.trace.raise_exception(TypeError, message.format(got=got.__name__, cls=cls.__name__))
+        tx.trace.raise_exception(TypeError, message.format(got=told_name(got), cls=told_name(cls)))
     if name in WARNING and got is not wanted:
         raise Break("call_of_unknown_function", f"{name} gives a {got.__name__}, which warns")
     if name == "__hash__" and result.is_constant():
@@ -62,8 +62,8 @@ def as_demanded(tx: SymbolicFrame, name: str, cls: type, result: Var) -> Var:
 def as_size(tx: SymbolicFrame, result: Var) -> Var:
     """What `len` makes of the result of `__len__`."""
     got = result.python_type()
-    if not issubclass(got, int) and find_in_mro(got, "__index__") is None:
-        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=got.__name__))
+    if not issubclass(got, int) and tx.trace.attributes.find_special(got, "__index__") is None:
+        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=told_name(got)))
     if got is not int and not is_open(result):
         result = ConstVar(tx.trace.as_index(tx, result))
     if type(result) is ConstVar and result.value > sys.maxsize:

@@ -288,13 +288,13 @@ class DictVar(Var):
         if name in self.attributes:
             return self.attributes[name]
         own = {} if self._real is None else self._real.__dict__
+        self.python_type()
         if name not in own:
             if self.source is not None:
                 tx.trace.guard("LACKS_ATTR", self.source, name)
             message = f"'{told_name(self.kind)}' object has no attribute '{name}'"
             tx.trace.raise_exception(AttributeError, message)
         assert self.source is not None
-        self.python_type()
         self.attributes[name] = tx.trace.wrap(own[name], AttrSource(self.source, name))
         return self.attributes[name]
 
@@ -318,7 +318,7 @@ class DictVar(Var):
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
 
 
 # Dicts that get a single entry without a look at the others.
@@ -497,7 +497,7 @@ class SetVar(Var):
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        tx.trace.raise_exception(TypeError, "unhashable type: 'set'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
 
 
 class FrozensetVar(SetVar):

@@ -176,6 +176,15 @@ class FunctionVar(Var):
             return
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             trace.guard("ID", AttrSource(self.source, name), getattr(self.real, name))
+        for name in ("__kwdefaults__", "__annotations__"):
+            items = getattr(self.real, name)
+            if items:
+                place = AttrSource(self.source, name)
+                trace.guard("DICT_KEYS", place, tuple(items))
+                for key, item in items.items():
+                    trace.guard("ID", ItemSource(place, key), item)
+        if not self.real.__annotations__:
+            trace.guard("BOOL_TRUTH", AttrSource(self.source, "__annotations__"), False)
         own = DictSource(self.source)
         for name in ("__signature__", "__wrapped__", "__text_signature__"):
             if name in self.real.__dict__:
@@ -333,6 +342,14 @@ WRITABLE_PARTS: dict[str, type | tuple[type, ...]] = {
 OWN_OF_METHODS = frozenset({*dir(object), "__call__", "__get__"}) - {"__doc__"}
 
 
+# What a method of C is when it is bound.
+BOUND_AS = {
+    types.WrapperDescriptorType: types.MethodWrapperType,
+    types.MethodDescriptorType: types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType: types.BuiltinFunctionType,
+}
+
+
 class MethodVar(Var):
     """A bound method: `function` is called with `receiver` first."""
 
@@ -345,7 +362,9 @@ class MethodVar(Var):
         return f"{self.function!r} of {self.receiver!r}".replace("the function", "the method", 1)
 
     def python_type(self) -> type:
-        return types.MethodType if isinstance(self.function, FunctionVar) else type([].append)
+        if not isinstance(self.function, BuiltinVar):
+            return types.MethodType
+        return BOUND_AS.get(type(self.function.value), types.MethodType)
 
     def children(self) -> Iterable[Var]:
         return (self.function, self.receiver)

@@ -74,6 +74,10 @@ class SequenceVar(Var):
         """True while nothing of the real sequence has been looked at."""
         return self._trace is not None
 
+    def is_exact(self) -> bool:
+        """False for the items of an instance of a subclass."""
+        return self._real is None or type(self._real) is self.kind
+
     def describe(self) -> str:
         name = noun(type(self).__name__.removesuffix("Var"))
         return name if self._trace is not None else f"{name} of {counted(len(self._items), 'item')}"
@@ -127,15 +131,15 @@ class SequenceVar(Var):
         if isinstance(key, SliceVar):
             return key.resolve(tx)
         position = tx.trace.as_index(tx, key)
+        kind = tuple if issubclass(self.kind, tuple) else self.kind
         if position is None:
             tx.trace.raise_exception(
                 TypeError,
-                f"{self.kind.__name__} indices must be integers or slices, "
-                f"not {key.python_type().__name__}",
+                f"{kind.__name__} indices must be integers or slices, "
+                f"not {told_name(key.python_type())}",
             )
         if not -size <= position < size:
-            name = tuple if issubclass(self.kind, tuple) else self.kind
-            tx.trace.raise_exception(IndexError, f"{name.__name__} {what}index out of range")
+            tx.trace.raise_exception(IndexError, f"{kind.__name__} {what}index out of range")
         return position
 
     def read_alone(self, key: Var) -> Var | None:
@@ -158,7 +162,7 @@ class SequenceVar(Var):
             return alone
         where = self.index(tx, key, len(self.items))
         found = self.items[where]
-        if type(self) is TupleVar and isinstance(where, slice):
+        if type(self) is TupleVar and isinstance(where, slice) and self.is_exact():
             if where.indices(len(self.items)) == (0, len(self.items), 1):
                 return self
         return self.clone(found) if isinstance(found, list) else found
@@ -236,7 +240,8 @@ class NamedTupleVar(TupleVar):
             yield self.class_var
 
     def as_constant(self) -> Any:
-        return self.rebuild([part_value(item) for item in self.items])
+        values = [part_value(item) for item in self.items]
+        return self.rebuild(values) if self._real is None else self._real
 
     def rebuild(self, values: list[Any]) -> Any:
         if is_structseq(self.cls):
@@ -330,7 +335,7 @@ class ListVar(SequenceVar):
         return super().read_alone(key)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.kind)}'")
+        tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(self.python_type())}'")
 
     def change(self, tx: SymbolicFrame) -> list[Var]:
         """The items, to be mutated now; new code writes all of them again."""

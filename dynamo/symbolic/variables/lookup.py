@@ -145,9 +145,14 @@ def told_name(cls: type) -> str:
     >>> told_name(collections.deque), told_name(dict)
     ('collections.deque', 'dict')
     """
-    immutable = cls.__flags__ & IMMUTABLE_TYPE
-    return f"{cls.__module__}.{cls.__name__}" if immutable and cls.__module__ != "builtins" else (
-        cls.__name__)
+    order = type.__dict__["__mro__"].__get__(cls)
+    wanted = float if any(part is int for part in order) else int
+    try:
+        wanted.__new__(cls)  # its message is the only place where Python code can read the name
+    except TypeError as error:
+        start = f"{wanted.__name__}.__new__("
+        return str(error).removeprefix(start).partition("): ")[0]
+    return cls.__name__
 
 
 def no_deletion(cls: type, key: type) -> str:

@@ -199,7 +199,7 @@ class ModuleVar(ObjectVar):
         return tx.trace.identity_key(self)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        if find_in_mro(self.python_type(), "__len__") is None:
+        if tx.trace.attributes.find_special(self.python_type(), "__len__") is None:
             return True
         return super().truth(tx)
 

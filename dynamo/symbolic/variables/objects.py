@@ -75,6 +75,8 @@ class ObjectVar(Var):
         if self._trace is not None:
             trace, self._trace = self._trace, None
             trace.guard("TYPE", self.source, self.cls)
+            if self.plain_value is not None:  # operators ask it where the class has no method
+                trace.attributes.guard_names(self.cls)
         return self.cls
 
     def children(self) -> Iterable[Var]:
@@ -194,8 +196,7 @@ class ObjectVar(Var):
 
     def has_special(self, tx: SymbolicFrame, name: str) -> bool:
         """True where the class has the method, None (which forbids it) included."""
-        tx.trace.attributes.find_special(self.python_type(), name)
-        return find_owner(self.cls, name) is not None
+        return tx.trace.attributes.has_special(self.python_type(), name)
 
     def special(self, tx: SymbolicFrame, name: str) -> Var | None:
         """The special method as the interpreter looks it up: on the type only."""
@@ -208,7 +209,7 @@ class ObjectVar(Var):
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         method = self.special(tx, "__call__")
         if method is None:
-            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not callable")
+            tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object is not callable")
         return method.call(tx, args, kwargs)
 
     def call_method(
@@ -235,7 +236,7 @@ class ObjectVar(Var):
     def _item_method(self, tx: SymbolicFrame, name: str, why: str, *args: Var) -> Var:
         method = self.special(tx, name)
         if method is None:
-            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object {why}")
+            tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object {why}")
         return method.call(tx, list(args), {})
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
@@ -246,21 +247,21 @@ class ObjectVar(Var):
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
         if self.special(tx, "__delitem__") is None:
-            message = no_deletion(self.cls, key.python_type()).format(self.cls.__name__)
+            message = no_deletion(self.cls, key.python_type()).format(told_name(self.cls))
             tx.trace.raise_exception(TypeError, message)
         self._item_method(tx, "__delitem__", "", key)
 
     def length(self, tx: SymbolicFrame) -> Var:
         if not self.has_special(tx, "__len__"):
             tx.trace.raise_exception(
-                TypeError, f"object of type '{self.cls.__name__}' has no len()"
+                TypeError, f"object of type '{told_name(self.cls)}' has no len()"
             )
         return self.call_special(tx, "__len__")
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
         method = self.has_special(tx, "__contains__")
         if method and find_in_mro(self.cls, "__contains__") is None:
-            message = f"'{self.cls.__name__}' object is not a container"
+            message = f"'{told_name(self.cls)}' object is not a container"
             tx.trace.raise_exception(TypeError, message)
         if method:
             return ConstVar(self.call_special(tx, "__contains__", item).truth(tx))
@@ -269,24 +270,30 @@ class ObjectVar(Var):
         except ObservedException as error:
             if not issubclass(error.value.python_type(), TypeError):
                 raise
-            message = f"argument of type '{self.cls.__name__}' is not iterable"
+            message = f"argument of type '{told_name(self.cls)}' is not iterable"
             tx.trace.raise_exception(TypeError, message)
         return ConstVar(tx.trace.is_among(tx, iterator, item))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
         found = self.has_special(tx, "__iter__")
         method = find_in_mro(self.cls, "__iter__")
-        if self.plain_value is not None and not isinstance(method, types.FunctionType):
+        if method is not None and self.plain_value is not None and not isinstance(
+            method, types.FunctionType
+        ):
             return self.plain_value.iterate(tx)
         if method is not None:
             return as_iterator(tx, self.call_special(tx, "__iter__"))
         if not found and self.has_special(tx, "__getitem__"):
+            owner = find_owner(self.cls, "__getitem__")
+            if self.real is not None and owner is not None and not owner[0].__flags__ & HEAP_TYPE:
+                tx.trace.run_real(lambda: iter(self.real))  # of C code: it may be no sequence
             return tx.trace.index_iterator(self)
-        tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not iterable")
+        tx.trace.raise_exception(TypeError, f"'{told_name(self.cls)}' object is not iterable")
 
     def next_item(self, tx: SymbolicFrame) -> Var:
         if not self.has_special(tx, "__next__"):
-            tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not an iterator")
+            message = f"'{told_name(self.cls)}' object is not an iterator"
+            tx.trace.raise_exception(TypeError, message)
         return self.call_special(tx, "__next__")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
@@ -310,8 +317,8 @@ class ObjectVar(Var):
 def as_iterator(tx: SymbolicFrame, result: Var) -> Var:
     """The result of `__iter__`, checked."""
     kind = result.python_type()
-    if find_in_mro(kind, "__next__") is None:
-        message = f"iter() returned non-iterator of type '{kind.__name__}'"
+    if tx.trace.attributes.find_special(kind, "__next__") is None:
+        message = f"iter() returned non-iterator of type '{told_name(kind)}'"
         tx.trace.raise_exception(TypeError, message)
     return result
 
@@ -550,7 +557,8 @@ class SuperVar(Var):
 
 HEAP_TYPE = 1 << 9
 TORCH_PARTS = (torch.nn.Module, torch.Tensor, torch.Generator, torch.Stream, torch.Event)
-CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseException, type)
+CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseException, type,
+           types.GenericAlias)
 
 
 @wraps_if(4, lambda value: issubclass(type(value), enum.Enum))

@@ -123,7 +123,7 @@ class OutsideIteratorVar(IteratorVar):
         return MODELS[self.kind](tx, State(tx.trace, state, StateSource(self.source)), self.kind)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("identity", self)
+        return tx.trace.identity_key(self)
 
 
 class State:

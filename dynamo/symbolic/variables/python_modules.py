@@ -108,6 +108,8 @@ class PythonModuleVar(Var):
         try:
             value = getattr(self._module, name)
         except AttributeError as error:
+            if self.source is not None:
+                tx.trace.guard("DICT_LACKS", DictSource(self.source), name)
             tx.trace.raise_exception(AttributeError, *error.args)
         finally:
             if "__getattr__" not in self.module.__dict__ and self.source is not None:

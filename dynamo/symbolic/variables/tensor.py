@@ -153,7 +153,8 @@ class TensorVar(Var):
         return tx.trace.call_tensor_method(tx, self, name, args, kwargs)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        tx.trace.raise_exception(TypeError, f"'{self.cls.__name__}' object is not callable")
+        name = self.python_type().__name__
+        tx.trace.raise_exception(TypeError, f"'{name}' object is not callable")
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)

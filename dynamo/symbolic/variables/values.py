@@ -32,6 +32,9 @@ HARMLESS = frozenset("__new__ __init__ __getattr__ __setattr__ __delattr__ __red
                      "__deepcopy__ __getnewargs__ __getstate__ __setstate__".split())
 
 
+METHODS = (types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
 class ReadVar(ConstVar):
     """The plain value of an existing instance, which is guarded to be this one when it is used."""
 
@@ -69,8 +72,10 @@ def overrides(cls: type, *names: str) -> bool:
 
 def is_plain(cls: type) -> bool:
     """True where no special method of the value is overridden."""
+    base = value_base(cls) or object
     return not any(
-        name.startswith("__") and name not in HARMLESS and isinstance(value, types.FunctionType)
+        name.startswith("__") and name not in HARMLESS and isinstance(value, METHODS)
+        and value is not find_in_mro(base, name)
         for part in cls.__mro__ if part.__flags__ & HEAP_TYPE for name, value in vars(part).items()
     )
 

@@ -51,24 +51,25 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
 
 
 def sees_lookups(value: Any) -> bool:
-    """True where a metaclass's `__getattribute__`, one that is not written in C, sees what is
-    looked up on the class or on the class of the value."""
+    """True where a metaclass's `__getattribute__`, `__eq__` or `__hash__`, one that is not written
+    in C, sees what is looked up on the class or on the class of the value, or compared with it."""
     kind = type(value)
     metaclass = kind if issubclass(kind, type) else type(kind)
-    return metaclass is not type and not isinstance(
-        find_in_mro(metaclass, "__getattribute__"), types.WrapperDescriptorType)
+    return metaclass is not type and not all(
+        isinstance(find_in_mro(metaclass, name), types.WrapperDescriptorType)
+        for name in ("__getattribute__", "__eq__", "__hash__"))
 
 
 def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
-    wrapper = EXACT_TYPES.get(type(value))
-    if wrapper is not None:
-        return wrapper(trace, value, source)
     if sees_lookups(value):
-        why = Break("value_unknown", "a class whose metaclass has __getattribute__")
+        why = Break("value_unknown", "a class whose metaclass has __getattribute__ or the like")
         if source is None:
             raise why
         return HiddenVar(trace, value, source, why)
+    wrapper = EXACT_TYPES.get(type(value))
+    if wrapper is not None:
+        return wrapper(trace, value, source)
     for _, _, predicate, candidate in PREDICATES:
         if predicate(value):
             return candidate(trace, value, source)
