@@ -213,6 +213,18 @@ class ObjectProtocol:
         self.length_hint(tx, var, ConstVar(8))
         return iterator.remaining_items(tx)
 
+    def is_iterable(self, var: Var) -> bool:
+        cls = var.python_type()
+        return any(self.attributes.has_special(cls, name) for name in ("__iter__", "__getitem__"))
+
+    def has_keys(self, tx: SymbolicFrame, var: Var) -> bool:
+        """True for what `dict` and `**` take for a mapping."""
+        if self.attributes.find_special(var.python_type(), "keys") is not None:
+            return True
+        if isinstance(var, ObjectVar | ClassVar | FunctionVar) and var.has_attr(tx, "keys"):
+            raise Break("call_of_unknown_function", f"a dict of {var!r}, which has keys of its own")
+        return False
+
     def length_hint(self, tx: SymbolicFrame, var: Var, default: Var) -> Var:
         """`operator.length_hint(var, default)` of what methods of the program say."""
         cls = var.python_type()

@@ -436,13 +436,18 @@ class Trace(ObjectProtocol):
             if not hasattr(module, item) and modelled.find_module(f"{full}.{item}") is None:
                 raise Break("import_of_new_module", f"{full}.{item}")
         found = modelled.find_module(full)
+        if found is None:
+            raise Break("import_of_new_module", full)
         if full.partition(".")[0] not in FIXED_ROOTS:
             self.guard("ID", ModuleSource(full), found)
         return self.wrap(found, ModuleSource(full))
 
     def import_from(self, tx: SymbolicFrame, module: Var, name: str) -> Var:
         """`from module import name`."""
-        return module.get_attr(tx, name)
+        try:
+            return module.get_attr(tx, name)
+        except ObservedException:  # `sys.modules` is asked next, and the error is another one
+            raise Break("import_of_new_module", f"{name} from {module!r}") from None
 
 
 # Built-in types whose methods take no keywords, but for these.

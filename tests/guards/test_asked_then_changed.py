@@ -7,6 +7,7 @@ import abc
 import collections
 import functools
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -356,3 +357,22 @@ def test_functions_and_modules_that_change(case: str) -> None:
     change(found)
     change(expected)
     assert told(compiled(found)) == told(asks(expected))
+
+
+@pytest.mark.parametrize("statement", ["from outer import inner", "import outer.inner as inner"])
+def test_a_module_in_sys_modules_only(
+    statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer, inner = types.ModuleType("outer"), types.ModuleType("outer.inner")
+    outer.inner = inner  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "outer", outer)
+    monkeypatch.setitem(sys.modules, "outer.inner", inner)
+    scope: dict[str, Any] = {}
+    exec(f"def imports():\n    {statement}\n    return inner.__name__", scope)
+    function = caught(scope["imports"])
+    compiled = dynamo.compile(function, backend="eager")
+    assert compiled() == "outer.inner"
+    monkeypatch.setitem(sys.modules, "outer", types.ModuleType("outer"))
+    assert told(compiled()) == told(function())
+    monkeypatch.delitem(sys.modules, "outer")
+    assert told(compiled()) == told(function())

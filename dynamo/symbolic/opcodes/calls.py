@@ -9,7 +9,6 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.opcodes.containers import name_in_errors
 from dynamo.symbolic.opcodes.table import opcode
-from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
@@ -55,7 +54,7 @@ def CALL_FUNCTION_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
     kind = values.python_type()
-    if not is_iterable(frame, values):
+    if not frame.trace.is_iterable(values):
         name = name_in_errors(frame, function)
         message = f"{name} argument after * must be an iterable, not {told_name(kind)}"
         frame.trace.raise_exception(TypeError, message)

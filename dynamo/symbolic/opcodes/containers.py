@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.opcodes.table import opcode
-from dynamo.symbolic.rules.builtins import has_keys
-from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import NullVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
@@ -80,7 +78,7 @@ def SET_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
 @opcode
 def DICT_UPDATE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     value = frame.pop()
-    if not has_keys(frame, value):
+    if not frame.trace.has_keys(frame, value):
         message = f"'{told_name(value.python_type())}' object is not a mapping"
         frame.trace.raise_exception(TypeError, message)
     frame.stack[-arg].call_method(frame, "update", [value], {})
@@ -94,7 +92,7 @@ def DICT_MERGE(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None
     function = frame.stack[-2 - arg]
     if isinstance(function, NullVar):  # 3.13: it lies above the callable
         function = frame.stack[-3 - arg]
-    if not has_keys(frame, value):
+    if not frame.trace.has_keys(frame, value):
         kind = told_name(value.python_type())
         shown = name_in_errors(frame, function)
         message = f"{shown} argument after ** must be a mapping, not {kind}"
@@ -166,7 +164,7 @@ def take(frame: SymbolicFrame, value: Var, least: int, most: int | None) -> list
 def start_unpacking(frame: SymbolicFrame, value: Var) -> Var:
     """`iter(value)`; what has none can't be unpacked."""
     cls = value.python_type()
-    if not is_iterable(frame, value):
+    if not frame.trace.is_iterable(value):
         message = f"cannot unpack non-iterable {told_name(cls)} object"
         frame.trace.raise_exception(TypeError, message)
     return value.iterate(frame)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break, SkipFrame
-from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -327,15 +326,6 @@ def slice_(
     return SliceVar(first, stop, step)
 
 
-def has_keys(tx: SymbolicFrame, var: Var) -> bool:
-    """True for what `dict` and `**` take for a mapping."""
-    if tx.trace.attributes.find_special(var.python_type(), "keys") is not None:
-        return True
-    if isinstance(var, ObjectVar | ClassVar | FunctionVar) and var.has_attr(tx, "keys"):
-        raise Break("call_of_unknown_function", f"a dict of {var!r}, which has keys of its own")
-    return False
-
-
 def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
     """Keys and values, as dict(...) and update(...) read them."""
     if isinstance(source, ObjectVar) and source.content is not None:
@@ -347,13 +337,13 @@ def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
             source = source.content
     if isinstance(source, DictVar):
         return list(source.entries.values())
-    if has_keys(tx, source):
+    if tx.trace.has_keys(tx, source):
         keys = source.call_method(tx, "keys", [], {}).unpack(tx)
         return [(key, source.get_item(tx, key)) for key in keys]
     pairs = []
     for index, item in enumerate(source.unpack(tx)):
         element = f"dictionary update sequence element #{index}"
-        if not is_iterable(tx, item):
+        if not tx.trace.is_iterable(item):
             tx.trace.raise_exception(TypeError, f"cannot convert {element} to a sequence")
         parts = item.unpack(tx)
         if len(parts) != 2:

@@ -93,11 +93,6 @@ def filter_(tx: SymbolicFrame, function: Var, items: Var) -> Var:
     return FilterVar(None if nothing_ else function, items.iterate(tx))
 
 
-def is_iterable(tx: SymbolicFrame, var: Var) -> bool:
-    cls = var.python_type()
-    return any(tx.trace.attributes.has_special(cls, name) for name in ("__iter__", "__getitem__"))
-
-
 @rule([reversed])
 def reversed_(tx: SymbolicFrame, items: Var) -> Var:
     if isinstance(items, RangeVar):
@@ -114,7 +109,7 @@ def reversed_(tx: SymbolicFrame, items: Var) -> Var:
     cls = items.python_type()
     find_special = tx.trace.attributes.find_special
     if find_special(cls, "__reversed__") is None and (
-        not is_iterable(tx, items) or find_special(cls, "__getitem__") is None
+        not tx.trace.is_iterable(items) or find_special(cls, "__getitem__") is None
     ):
         kind = told_name(cls)
         tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")

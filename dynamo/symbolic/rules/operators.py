@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
-from dynamo.symbolic.rules.iteration import is_iterable
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.texts import plain_operand
 from dynamo.symbolic.stack_values import OpaqueVar
@@ -600,7 +599,7 @@ def contains(tx: SymbolicFrame, a: Var, item: Var) -> Var:
         return ConstVar(a.contains(tx, item).truth(tx))
     if tx.trace.attributes.find_special(a.python_type(), "__contains__") is not None:
         return a.contains(tx, item)
-    if not is_iterable(tx, a):
+    if not tx.trace.is_iterable(a):
         message = f"argument of type '{type_name(a)}' is not iterable"
         tx.trace.raise_exception(TypeError, message)
     return ConstVar(tx.trace.is_among(tx, a.iterate(tx), item))
