@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.fakes import facts_of, is_fake
+from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake
+from dynamo.aot.overlap import overlaps_itself
 from dynamo.aot.records import Unsupported
 from dynamo.shapes.facts import Facts, contiguous_stride
 
@@ -41,9 +42,19 @@ def _from_own_begin(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dic
     """An offset that is the tensor's own, as `fill_diagonal_` gives it, is not written down: at
     another call the tensor may begin elsewhere."""
     at = 3 if func is aten.as_strided.default else 4
+    if func is aten.as_strided_scatter.default:
+        _check_single(*args[1:4])
     if len(args) <= at or not is_fake(args[0]) or args[at] != facts_of(args[0]).offset:
         return NotImplemented
     return recorder.call(func, args[:at], kwargs)
+
+
+def _check_single(source: Any, size: Any, stride: Any) -> None:
+    """Errors: Unsupported where elements of the part are one in memory: old values among them would
+    overwrite new ones."""
+    form = SymbolicFacts(tuple(size), tuple(stride), 0, source.dtype, source.device)
+    if overlaps_itself(form):
+        raise Unsupported("a write through a view that names elements twice")
 
 
 def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

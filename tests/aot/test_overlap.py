@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 
+import dynamo
 from dynamo.aot.overlap import in_other_columns, overlap, overlaps_itself
 from dynamo.shapes.facts import Facts, OpCache
 
@@ -61,3 +63,25 @@ def test_columns_without_overlap_have_none() -> None:
             apart += 1
             assert not set(elements(one)) & set(elements(other))
     assert apart > 20
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_writes_through_views_that_name_elements_twice(backend: str, dynamic: bool) -> None:
+    """Old values of such a view must not overwrite new ones."""
+    views = {
+        "rows": lambda x: x.as_strided((x.shape[0] - 1, 2), (1, 1)), "one": lambda x: x.as_strided((3,), (0,)),
+        "windows": lambda x: x.unfold(0, 3, 1), "expanded": lambda x: x.expand(3, x.shape[0]),
+        "apart": lambda x: x.as_strided((2, 2), (x.shape[0] // 2, 2)),
+    }  # fmt: skip
+    for view in views.values():
+        def program(x: torch.Tensor) -> torch.Tensor:
+            made = x * 1
+            view(made)[1] = -1.0  # noqa: B023
+            return made
+
+        dynamo.reset()
+        compiled = dynamo.compile(program, backend=backend, dynamic=dynamic)
+        for size in (8, 10):
+            x = torch.arange(float(size))
+            assert compiled(x).tolist() == program(x).tolist()
