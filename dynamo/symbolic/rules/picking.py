@@ -1,13 +1,14 @@
 """`x[i]` where `i` is a tensor without dimensions: eager reads the number and gives a view of `x`.
 
 The graph takes a copy instead, without reading. That is the same for a result that stays inside of
-the graph, where nothing writes into it or into `x`; where it does not, or where the program asks
-what only a view knows, the trace begins again with a break in this place.
+the graph, where nothing writes into it, and into `x` only after its last use; and where it is
+written once and then put back, as by `x[i] += v`. Elsewhere, or where the program asks what only a
+view knows, the trace begins again with a break in this place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
 NONE = ConstVar(None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pick:
-    """A copy that stands for a view. place, base: the storages of the copy and of what it is of."""
+    """A copy that stands for a view. place, base: the storages of the copy and of what it is of.
+
+    made: what the program's `x[i]` gave, and x and i. back: the node that does `x[i] = copy`.
+    """
 
     node: fx.Node
     place: int
     base: int
     step: int
     text: str
+    made: tuple[Var, Var, Var] | None = None
+    back: fx.Node | None = None
 
     def give_up(self) -> RestartTrace:
         return RestartTrace(self.step, Break("item", self.text))
@@ -60,7 +66,29 @@ def pick(tx: SymbolicFrame, var: TensorVar, index: TensorVar) -> Var | None:
     assert isinstance(copy, TensorVar)
     trace.picks.append(Pick(
         copy.node, storage_of(copy.fake), storage_of(fake), tx.step_at_start, repr(index)))
-    return copy
+    return noted(trace, var, index, copy)
+
+
+def noted(trace: Trace, var: Var, key: Var, made: TensorVar) -> TensorVar:
+    storage = storage_of(made.fake)
+    for found in trace.picks:
+        if found.place == storage:
+            found.made = made, var, key
+    return made
+
+
+def note_put_back(trace: Trace, var: TensorVar, key: Var, value: Var) -> None:
+    """After `var[key] = value`."""
+    for found in trace.picks:
+        if found.made is not None and isinstance(value, TensorVar):
+            made, base, index = found.made
+            if base is var and index is key and same_place(made.as_fake(), value.fake):
+                found.back = trace.graph.mark()
+
+
+def same_place(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return storage_of(one) == storage_of(other) and one.shape == other.shape and (
+        one.stride() == other.stride() and one.storage_offset() == other.storage_offset())
 
 
 def is_number(index: Var) -> bool:
@@ -75,22 +103,23 @@ def pick_by_several(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Var |
     tensors = [place for place, item in enumerate(items) if isinstance(item, TensorVar)]
     if not tensors or len(items) > var.fake.dim() or in_transform():
         return None
+    whole = var
     first, rest = items[:tensors[-1] + 1], items[tensors[-1] + 1:]
     if not all(is_number(item) or item.python_type() in (int, slice) for item in items):
         return None
     if any(item.python_type() is slice for item in first):
-        return pick_behind_slices(tx, var, items)
+        return pick_behind_slices(tx, var, index)
     for key in [*first, *([TupleVar(rest)] if rest else ())]:
         made = tx.trace.call(tx, torch.Tensor.__getitem__, var, key)
         assert isinstance(made, TensorVar)
         var = made
-    return var
+    return noted(tx.trace, whole, index, var)
 
 
-def pick_behind_slices(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> Var | None:
+def pick_behind_slices(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Var | None:
     """`x[:, i]`: the copy has the strides of eager's view, for what is computed of it has its order
     in memory from them."""
-    trace, fake = tx.trace, var.fake
+    trace, fake, items = tx.trace, var.fake, index.items
     numbers: list[Var] = [item for item in items if isinstance(item, TensorVar)]
     for item in numbers:
         known = trace.world.constant_of(item.as_fake()) is not None
@@ -111,7 +140,7 @@ def pick_behind_slices(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> V
     assert isinstance(copy, TensorVar)
     trace.picks.append(Pick(
         trace.graph.mark(), storage_of(copy.fake), storage_of(fake), tx.step_at_start, repr(var)))
-    return copy
+    return noted(trace, var, index, copy)
 
 
 def with_numbers_first(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> Var:
@@ -160,23 +189,94 @@ def settle_picks(trace: Trace, reached: Iterable[Var]) -> None:
         storage_of(var.fake) for var in reached if isinstance(var, TensorVar) and not var.is_unread}
     for made in picks:
         written = written_after(made.node)
-        if made.place in alive or made.place in written or made.base in written:
+        if made.place in alive or made.place in written and not is_put_back(trace, made):
             raise made.give_up()
-        keep_base_apart(trace, made, written)
+        if made.base in written and not is_used_before(made):
+            raise made.give_up()
+        keep_base_apart(trace, made, written - {made.base})
 
 
 def keep_base_apart(trace: Trace, made: Pick, written: set[int]) -> None:
     """Tensors from outside may share memory: what is written must not be what was picked from."""
-    inputs = {var: storage_of(var.fake) for var in trace.tensor_inputs}
-    of_base = [var for var, storage in inputs.items() if storage == made.base]
-    others = [var for var, storage in inputs.items() if storage in written]
-    if of_base and others and not guard_apart(trace, [*of_base, *others]):
+    if not are_outside_apart(trace, made.base, written):
         raise made.give_up()
+
+
+def are_outside_apart(trace: Trace, base: int, others: set[int]) -> bool:
+    """Whether no memory is shared by tensors from outside with this storage and those. Guarded."""
+    inputs = {var: storage_of(var.fake) for var in trace.tensor_inputs}
+    of_base = [var for var, storage in inputs.items() if storage == base]
+    of_others = [var for var, storage in inputs.items() if storage in others - {base}]
+    return not (of_base and of_others) or guard_apart(trace, [*of_base, *of_others])
+
+
+def is_used_before(made: Pick) -> bool:
+    """Whether nothing uses the copy from the first write into what it is of, unless that puts it
+    back, and no backward, which eager would refuse."""
+    written = False
+    for node in nodes_after(made.node):
+        written = written or made.base in changed_by(node)
+        if node is made.back or made.place not in used_by(node):
+            continue
+        if written or made.place not in changed_by(node) and needs_grad(node):
+            return False
+    return True
+
+
+def needs_grad(node: fx.Node) -> bool:
+    values = node.meta.get("example_value")
+    values = values if isinstance(values, (list, tuple)) else (values,)
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+
+
+def is_put_back(trace: Trace, made: Pick) -> bool:
+    """Whether the copy is written once, and put back before anybody could see the difference."""
+    if made.back is None or made.made is None:
+        return False
+    origin = storage_of(made.made[1].as_fake())
+    writes = 0
+    for node in nodes_after(made.node):
+        used = used_by(node)
+        if node is made.back:
+            break
+        if changed_by(node):
+            writes += 1
+            if changed_by(node) != {made.place} or origin in used:
+                return False
+            if not are_outside_apart(trace, origin, used):
+                return False
+        elif writes and not shows_only(node):
+            return False
+    else:
+        return False
+    later = nodes_after(made.back)
+    return writes == 1 and not any(made.place in used_by(node) for node in later)
+
+
+def shows_only(node: fx.Node) -> bool:
+    """Whether its result is a view of an argument, of which nothing is read."""
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and storage_of(value) in used_by(node)
+
+
+def nodes_after(node: fx.Node) -> Iterator[fx.Node]:
+    while (node := node.next).op != "root":
+        yield node
+
+
+def changed_by(node: fx.Node) -> set[int]:
+    """The storages that it writes into."""
+    return set(map(storage_of, node.meta.get("changed", ())))
+
+
+def used_by(node: fx.Node) -> set[int]:
+    """The storages of its arguments."""
+    values = (given.meta.get("example_value") for given in node.all_input_nodes)
+    return {storage_of(item) for value in values
+            for item in (value if isinstance(value, (list, tuple)) else (value,))
+            if isinstance(item, torch.Tensor)}
 
 
 def written_after(node: fx.Node) -> set[int]:
     """The storages that the graph writes into behind a node."""
-    found: set[int] = set()
-    while (node := node.next).op != "root":
-        found.update(map(storage_of, node.meta.get("changed", ())))
-    return found
+    return {storage for later in nodes_after(node) for storage in changed_by(later)}

@@ -15,7 +15,7 @@ import torch
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules.failing import catches
-from dynamo.symbolic.rules.picking import is_number, with_numbers_first
+from dynamo.symbolic.rules.picking import is_number, note_put_back, with_numbers_first
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
@@ -36,7 +36,7 @@ def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None
     if not can_place(tx, var, items) or any(map(catches, tx.trace.frames)):
         return None
     numbers = [item for item in items if isinstance(item, TensorVar)]
-    target = with_numbers_first(tx, var, items)
+    target, given = with_numbers_first(tx, var, items), value
     if isinstance(value, TensorVar):
         if not fits(value.fake, target.as_fake(), len(numbers)):
             return None
@@ -49,6 +49,7 @@ def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None
         return None
     rows = [tx.trace.call(tx, torch.Tensor.reshape, item, ConstVar(1)) for item in numbers]
     put_in_graph(tx, torch.Tensor.__setitem__, [target, TupleVar(rows), value], {})
+    note_put_back(tx.trace, var, key, given)
     return NONE
 
 
