@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fuzz_snippets import classes, containers, objects, statements, tensors
+from tests.fuzz_snippets import classes, containers, library, objects, statements, tensors
 
 PARAMETERS = "x, y, items, table, box, n, s, out"
 BREAKS = (
@@ -53,7 +53,7 @@ class Shown:
 def blocks() -> dict[str, tuple[str, str]]:
     """By name: the definitions and the statements of each snippet."""
     found = {}
-    for module in (objects, classes, statements, containers, tensors):
+    for module in (objects, classes, statements, containers, library, tensors):
         for block in module.BLOCKS.strip("\n").split("\n# "):
             name, _, rest = block.removeprefix("# ").partition("\n")
             head, _, body = ("\n" + rest).partition("\n---\n")
