@@ -133,6 +133,9 @@ def make_type(
     made = tx.trace.made
     content = getattr(namespace, "content", None) or namespace
     kind = winner(tx, kind, bases)
+    init = find_in_mro(kind, "__init__")
+    if isinstance(init, types.WrapperDescriptorType) and init is not type.__init__:
+        raise Break("class_definition", f"{kind.__qualname__} is written in C")
     if not is_silent_kind(tx, kind) or not isinstance(content, DictVar) or any(
         issubclass(base.cls, torch.Tensor | torch.jit.ScriptModule) for base in bases
     ):
