@@ -603,7 +603,9 @@ def alias_part(tx: SymbolicFrame, var: Var) -> Any:
         return var.cls
     if type(var) is ListVar:
         return [alias_part(tx, item) for item in var.items]
-    real = getattr(var, "real", None) or getattr(var, "value", None)
+    real = getattr(var, "real", None)
+    if real is None:
+        real = getattr(var, "value", None)
     if var.is_constant() or real is None:
         return var.as_constant()
     tx.trace.guard("ID", var.source, real)

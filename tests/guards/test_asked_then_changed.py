@@ -7,12 +7,14 @@ import abc
 import collections
 import functools
 import inspect
+import operator
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -63,9 +65,18 @@ ASKED: dict[str, Callable[[Any], Any]] = {
 VALUES: dict[str, Callable[[], Any]] = {
     "int": lambda: 1, "list": lambda: [1], "dict": dict, "set": set, "tuple": lambda: (1, 2),
     "deque": collections.deque, "ordered": collections.OrderedDict, "iterator": lambda: iter([1]),
-    "union": lambda: int | None, "function": lambda: told, "tensor": lambda: torch.ones(2),
+    "union": lambda: int | None, "class": lambda: int, "function": lambda: told, "tensor": lambda: torch.ones(2),
     "module": lambda: torch.nn.ReLU(), "cell": lambda: types.CellType(1), "package": lambda: torch,
     "generator": lambda: (x for x in [1]), "object": object, "counter": collections.Counter,
+}
+
+
+ASKED |= {
+    "a class below a number": lambda value: issubclass(value, 1),  # type: ignore[arg-type]
+    "a list in it": lambda value: [1] in value,
+    "a list as its key": lambda value: value[[1]],
+    "stored under a list": lambda value: operator.setitem(value, [1], 1),
+    "deleted by a list": lambda value: operator.delitem(value, [1]),
 }
 
 
@@ -228,6 +239,9 @@ class Pair(tuple):
     pass
 
 
+Named = collections.namedtuple("Named", "first second")
+
+
 class Odd(int):
     __eq__ = str.__eq__  # type: ignore[assignment]
     __hash__ = int.__hash__
@@ -254,6 +268,9 @@ class Properties:
 
 
 Properties.late = property(lambda self: 1)  # type: ignore[attr-defined]
+
+
+SCALAR = numpy.float32(1)
 
 
 def sets(name: str) -> Callable[[Any], Any]:
@@ -299,6 +316,16 @@ AT_ONCE: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "iterator of a union": (lambda value: iter(value), int | None),
     "class that can't be hashed": (lambda value: value().value, Raising),
     "instance of such a class": (lambda value: (value.value, str(value)[:1]), Raising()),
+    "scalar beside a tuple": (lambda value: (value == SCALAR).tolist(), (1, 2)),
+    "scalar beside a tensor": (lambda value: (value == SCALAR).tolist(), torch.ones(2)),
+    "scalar beside a list": (lambda value: (value + SCALAR).tolist(), [1]),
+    "scalar beside a named tuple": (lambda value: (SCALAR == value).tolist(), Named(1, 2)),
+    "scalar beside a subclass of int": (lambda value: (SCALAR + value).dtype.name, Number(1)),
+    "list beside a subclass of int": (lambda value: [1] + value, Number(1)),
+    "order of a subclass of tuple": (lambda value: 1 < value, Pair((1,))),
+    "named tuple beside a list": (lambda value: value + [1], Named(1, 2)),
+    "size beside a list": (lambda value: value + [1], torch.Size([1])),
+    "class at a tensor": (lambda value: int[value], torch.ones(2)),
     "no getter": (lambda value: value.bare, Properties()),
     "no setter": (sets("first"), Properties()),
     "no setter, named later": (sets("second"), Properties()),

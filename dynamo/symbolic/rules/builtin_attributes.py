@@ -166,6 +166,7 @@ KNOWN_CHECKS = frozenset({"abc", "typing", "torch", "torch._C", "torch.nn.parame
 
 @rule([issubclass])
 def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
+    cls.python_type()
     if isinstance(cls, ObjectVar):  # which may have `__bases__`
         raise Break("call_of_unknown_function", f"issubclass({cls!r}, {classes!r})")
     if not isinstance(cls, ClassVar):

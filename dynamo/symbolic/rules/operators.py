@@ -11,6 +11,8 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import numpy
+
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
 from dynamo.symbolic.rules.table import rule
@@ -193,7 +195,9 @@ def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
     """`int | None` and the like, of existing classes and aliases."""
     parts = []
     for var in (left, right):
-        real = getattr(var, "real", None) or getattr(var, "value", None)
+        real = getattr(var, "real", None)
+        if real is None:
+            real = getattr(var, "value", None)
         if isinstance(var, ClassVar):
             real = var.cls
             tx.trace.attributes.find_special(type(real), "__or__")
@@ -232,6 +236,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
         given = (a, b)
+        check_scalars(a, b, shown)
         a = plain_number(a, name)
         formats = name == "mod" and issubclass(a.python_type(), str | bytes)
         if not formats:
@@ -297,15 +302,17 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         if found is not None:
             return found
         if a.is_constant() and b.is_constant():
-            return tx.trace.constant(
-                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
+            return of_constants(tx, real, given, a, b)
         if isinstance(a, ObjectVar | ConstVar | SequenceVar | DictVar) and isinstance(
             b, ObjectVar | ConstVar | SequenceVar | DictVar
         ):
             if name == "add" and issubclass(a.python_type(), str | list | tuple | DEQUE):
-                own = type_name(a).rpartition(".")[2]
+                owner = next(k for k in (str, list, tuple, DEQUE) if issubclass(a.python_type(), k))
+                what, own = f'"{type_name(given[1])}"', owner.__name__
+                if isinstance(a, SizeVar):
+                    what, own = type_name(given[1]), "torch.Size"
                 tx.trace.raise_exception(
-                    TypeError, f'can only concatenate {own} (not "{type_name(b)}") to {own}')
+                    TypeError, f"can only concatenate {owner.__name__} (not {what}) to {own}")
             if name == "add" and issubclass(a.python_type(), bytes):
                 tx.trace.raise_exception(TypeError, f"can't concat {type_name(b)} to bytes")
             for sequence, other in ((a, b), (b, a)):
@@ -427,12 +434,42 @@ def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
     return left == right == "identity" and type(a) is type(b) and tx.trace.same(tx, a, b)
 
 
+def of_constants(
+    tx: SymbolicFrame, real: Callable[..., Any], given: tuple[Var, Var], a: Var, b: Var
+) -> Var:
+    """The operation on constants, which may be the plain values of the given ones."""
+    values = a.as_constant(), b.as_constant()
+    if given == (a, b):
+        return tx.trace.constant(tx.trace.run_real(lambda: real(*values)))
+    try:
+        return tx.trace.constant(real(*values))
+    except TypeError as error:
+        raise Break("operator_unknown", f"{given} fails") from error  # it names other types
+
+
+def is_scalar(var: Var) -> bool:
+    """True for a number of numpy that is known."""
+    return isinstance(var, ConstVar) and issubclass(var.python_type(), numpy.generic)
+
+
+def check_scalars(a: Var, b: Var, symbol: str) -> None:
+    """Breaks where numpy makes an array of the operand beside one of its numbers."""
+    for one, other in ((a, b), (b, a)):
+        if is_scalar(one) and isinstance(other, ObjectVar | SequenceVar | DictVar):
+            raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
+
+
 def comparison(name: str) -> Callable[..., Var]:
     """The rule of one comparison."""
     real = function_of(name)
 
     def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-        kind = a.python_type()
+        kind, given = a.python_type(), (a, b)
+        check_scalars(a, b, SYMBOLS[name])
+        if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
+            isinstance(a, TensorVar) or isinstance(b, TensorVar)
+        ):
+            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
         a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
         b = plain_right(f"__{name}__", kind, a, b)
         decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
@@ -479,8 +516,7 @@ def comparison(name: str) -> Callable[..., Var]:
                 return ConstVar(bool(real(left.as_constant(), right.as_constant())))
             return ConstVar(are_same(tx, a, b) is (name == "eq"))
         if left.is_constant() and right.is_constant():
-            return tx.trace.constant(
-                tx.trace.run_real(lambda: real(left.as_constant(), right.as_constant())))
+            return of_constants(tx, real, given, left, right)
         if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
             raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
         tx.trace.raise_exception(

@@ -146,6 +146,7 @@ class DictVar(Var):
 
     def lookup(self, tx: SymbolicFrame, key: Var) -> Var | None:
         """The value under a key, None when absent; reads only that key of an unread dict."""
+        self.python_type()  # the key may have no hash
         hash_key = key.hash_key(tx)
         name = single_key(key)
         if self._trace is None or name is NO_KEY or not self._is_silent():
@@ -194,6 +195,7 @@ class DictVar(Var):
         return entries
 
     def set_item(self, tx: SymbolicFrame, key: Var, value: Var) -> None:
+        self.python_type()
         hash_key = key.hash_key(tx)
         name = single_key(key)
         if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
@@ -208,6 +210,7 @@ class DictVar(Var):
         tx.trace.effects.store_item(self, key, value)
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
+        self.python_type()
         hash_key = key.hash_key(tx)
         if hash_key not in self.entries:
             tx.trace.raise_exception(KeyError, key)
@@ -472,6 +475,7 @@ class SetVar(Var):
         return item.hash_key(tx)
 
     def contains(self, tx: SymbolicFrame, item: Var) -> Var:
+        self.python_type()
         key, name = self.find_key(tx, item), single_key(item)
         if self._trace is None or name is NO_KEY or not all(map(is_set_item, self._real)):
             return ConstVar(key in self.entries)

@@ -87,9 +87,11 @@ class ObjectVar(Var):
             yield self.class_var
 
     def as_proxy(self) -> Any:
+        self.python_type()
         return super().as_proxy() if self.plain_value is None else self.plain_value.as_proxy()
 
     def as_fake(self) -> Any:
+        self.python_type()
         return super().as_fake() if self.plain_value is None else self.plain_value.as_fake()
 
     @property
