@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
 from dynamo.shapes import by_device, meta_kernels
+from dynamo.shapes.constants import Constants
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
 from dynamo.shapes.fake_tensor import (
     DataDependent,
@@ -116,7 +117,6 @@ _SCALARS: frozenset[type] = frozenset(
 
 _REPLAY_BYTES = 1 << 24
 STRIDED = frozenset((aten.empty_strided.default, aten.new_empty_strided.default))
-_FOLDED = 64  # elements
 
 
 class _Uncacheable(Exception):
@@ -135,6 +135,7 @@ class FakeWorld:
     def __init__(self, cache: OpCache | None = None) -> None:
         self.cache = cache if cache is not None else OpCache()
         self.autocast = False
+        self.constants = Constants(Fake, lambda fake: fake.storage_key)
         self.noticed: set[str] = set()
         self._mode = _WorldMode(self)
         self._from_real: dict[int, tuple[torch.Tensor, Fake]] = {}
@@ -157,13 +158,13 @@ class FakeWorld:
 
     def constant_of(self, fake: Fake) -> torch.Tensor | None:
         """The value of a fake that was made of constants of the program."""
-        constant = getattr(fake, "constant", None)  # a wrapper of a transform has none
-        return constant[0] if constant is not None and constant[1] == fake._version else None
+        return self.constants.value(fake)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)` with this world active."""
         # not to be seen from inside of an operator
         self.autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        self.constants.autocast = self.autocast
         with self._mode:
             return STEPS.get(fn, fn)(*args, **kwargs)
 
@@ -226,7 +227,6 @@ class FakeWorld:
         state["facts"] = facts
         state["token"] = token if token is not None else StorageToken(facts.nbytes)
         state["world"] = self
-        state["constant"] = None
         if facts.bits:
             torch._C._set_conj(fake, facts.is_conj)
             torch._C._set_neg(fake, facts.is_neg)
@@ -241,6 +241,12 @@ class FakeWorld:
             op = self._ops[func] = OpFacts(func)
         if op.noticed:
             self.noticed |= noticed(func, args, kwargs)
+        result = self._run(op, args, kwargs)
+        self.constants.follow(func, op.role, args, kwargs, result)
+        return result
+
+    def _run(self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func = op.func
         if op.special is not None:
             result = op.special(self, func, args, kwargs)
             if result is not NotImplemented:
@@ -260,33 +266,9 @@ class FakeWorld:
             return self._miss(op, args, kwargs, None)
         if outcome is None:
             self.cache.misses += 1
-            result = self._miss(op, args, kwargs, key)
-        else:
-            self.cache.hits += 1
-            result = self._replay(outcome, fakes)
-        constant = fakes[0].constant is not None if fakes else op.pointwise
-        if constant and type(result) is Fake:
-            self._fold(op, args, kwargs, fakes, result)
-        return result
-
-    def _fold(
-        self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[Fake],
-        result: Fake,
-    ) -> None:
-        """Remembers the value of a new tensor that is made of constants of the program only."""
-        known = all(self.constant_of(fake) is not None for fake in fakes)
-        shared = any(result.token is fake.token for fake in fakes)
-        if not known or shared or op.draws or self.autocast or result.numel() > _FOLDED:
-            return
-
-        def value_of(tensor: torch.Tensor) -> torch.Tensor | None:
-            return self.constant_of(tensor) if type(tensor) is Fake else tensor
-
-        try:
-            value = op.func(*_map_tensors(args, value_of, []), **_map_tensors(kwargs, value_of, []))
-        except Exception:
-            return  # where the program runs it, it raises
-        result.__dict__["constant"] = (value, result._version)
+            return self._miss(op, args, kwargs, key)
+        self.cache.hits += 1
+        return self._replay(outcome, fakes)
 
     def _key_part(self, arg: Any, parts: list[Any], fakes: list[Fake]) -> None:
         kind = type(arg)

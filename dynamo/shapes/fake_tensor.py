@@ -81,14 +81,12 @@ class StorageToken:
 class Fake(torch.Tensor):
     """A tensor without data. Made by a `FakeWorld` only.
 
-    facts: its metadata as one interned record; token: its storage's identity; constant: the
-    real tensor and the version at which it was its value, for `torch.tensor(3)` in the program.
+    facts: its metadata as one interned record; token: its storage's identity.
     """
 
     facts: Facts
     token: StorageToken
     world: FakeWorld
-    constant: tuple[torch.Tensor, int] | None
 
     # torch's stubs know these three as plain functions of other arguments.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

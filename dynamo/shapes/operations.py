@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.shapes.constants import READS, role_of
 from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel
 from dynamo.shapes.noticed import kind_of
 from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
@@ -26,8 +27,8 @@ class OpFacts:
     """What the dispatcher must know of one operation, read once from its schema and tags."""
 
     __slots__ = (
-        "changes_facts", "data_dependent", "draws", "func", "noticed", "pointwise", "rule",
-        "special", "takes_device",
+        "changes_facts", "data_dependent", "draws", "func", "noticed", "role", "rule", "special",
+        "takes_device",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -43,8 +44,8 @@ class OpFacts:
         )
         self.special = _SPECIAL.get(func)
         self.rule = SHAPE_RULES.get(func)
-        self.pointwise = torch.Tag.pointwise in tags
-        if self.rule is None and self.pointwise:
+        self.role = role_of(func)
+        if self.rule is None and torch.Tag.pointwise in tags:
             self.rule = pointwise_outcome(func)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -87,19 +88,16 @@ def _lift(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if type(source) is Fake:
         return NotImplemented
     fake = world.make(world.cache.facts_of(source, source.device))
-    if source.numel() <= 64:
-        fake.__dict__["constant"] = (source.clone(), fake._version)
+    world.constants.learn(fake, source)
     return fake
 
 
-def _item(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    source = args[0]
-    if type(source) is Fake:
-        constant = source.constant
-        if constant is None or constant[1] != source._version:
-            raise DataDependent(func)
-        return constant[0].item()
-    return source.item()
+def _read(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation says of values: known of what is made of constants."""
+    known = [world.constant_of(arg) if type(arg) is Fake else arg for arg in args]
+    if any(value is None for value in known):
+        raise DataDependent(func)
+    return func(*known, **kwargs)
 
 
 def _index(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -129,7 +127,7 @@ def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.lift_fresh.default: _lift,
-    aten._local_scalar_dense.default: _item,
+    **dict.fromkeys(READS, _read),
     aten.index.Tensor: _index,
     aten.is_pinned.default: _pinned,
     aten._transformer_encoder_layer_fwd.default: _calls_operators,

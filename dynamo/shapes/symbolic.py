@@ -88,6 +88,7 @@ class SymbolicWorld:
         self._read = 0
         self._checked: set[str] = set()
         self.noticed = self.mode.noticed
+        self.constants = self.mode.constants
 
     # -- symbols --------------------------------------------------------------------------------
 
@@ -247,8 +248,7 @@ class SymbolicWorld:
 
     def constant_of(self, fake: Any) -> torch.Tensor | None:
         """The value of a fake that was made of constants of the program."""
-        constant: torch.Tensor | None = getattr(fake, "constant", None)
-        return constant
+        return self.constants.value(fake)
 
     # -- running --------------------------------------------------------------------------------
 
@@ -261,6 +261,8 @@ class SymbolicWorld:
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)` with this world active."""
+        # not to be seen from inside of an operator
+        self.constants.autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
         try:
             with self.mode, enable_python_dispatcher(), quiet():
                 return OWN_STEPS.get(function, function)(*args, **kwargs)

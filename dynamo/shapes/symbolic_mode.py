@@ -21,6 +21,7 @@ import torch
 from torch import _meta_registrations as kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from dynamo.shapes.constants import READS, Constants, role_of
 from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
 from dynamo.shapes.noticed import noticed
@@ -51,8 +52,26 @@ class SymbolicMode(FakeTensorMode):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.noticed: set[str] = set()
+        self.constants = Constants(
+            FakeTensor, lambda fake: int(fake.untyped_storage()._cdata))
 
     def dispatch(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in READS:
+            known = [self.constants.value(arg) for arg in args if isinstance(arg, torch.Tensor)]
+            if all(value is not None for value in known):
+                return func(*known, *args[len(known):], **(kwargs or {}))
+            for arg in args[:len(known)]:  # torch's own knowledge: of numbers that vary, too
+                if type(arg) is FakeTensor:
+                    arg.constant = None
+        result = self._dispatch(func, types, args, kwargs)
+        if func is aten.lift_fresh.default and type(args[0]) is not FakeTensor:
+            self.constants.learn(result, args[0])
+        self.constants.follow(func, role_of(func), args, kwargs or {}, result)
+        return result
+
+    def _dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         self._refuse_resizing(func, types, args, kwargs or {})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import (
@@ -188,7 +189,10 @@ class ObjectProtocol:
         ) is not None:
             return int(value_unless(key.call_special(tx, "__index__")).as_constant())
         if isinstance(key, TensorVar):
-            raise Break("item", repr(key))
+            known = self.world.constant_of(key.fake)  # type: ignore[attr-defined]
+            if known is None:
+                raise Break("item", repr(key))
+            return int(self.run_real(lambda: operator.index(known)))
         if isinstance(key, OpaqueVar):
             raise Break("index_unknown", repr(key))
         if isinstance(key, UnknownNumber):
@@ -488,8 +492,10 @@ class ObjectProtocol:
 
     def run_fake(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Runs an operation on fakes, and guards what it assumed of symbolic sizes."""
-        result = self.world.run(function, *args, **kwargs)  # type: ignore[attr-defined]
-        self.symbols.keep_assumptions()  # type: ignore[attr-defined]
+        world, symbols = self.world, self.symbols  # type: ignore[attr-defined]
+        world.constants.varies = symbols.gave_hint or is_in_graph(function)
+        result = world.run(function, *args, **kwargs)
+        symbols.keep_assumptions()
         return result
 
     def guard_history(self, var: TensorVar) -> None:
@@ -508,6 +514,7 @@ class ObjectProtocol:
     def note_mutation(self, var: TensorVar) -> None:
         """A graph operation wrote into the tensor."""
         self.effects.tick()  # type: ignore[attr-defined]
+        self.world.constants.forget(var.fake)  # type: ignore[attr-defined]
         if var.source is None or var in self.mutated:
             return
         self.mutated[var] = None

@@ -101,6 +101,7 @@ class Symbols:
     its value here and the one before.
     declared: sizes that the user declared dynamic. dims: the first name of each declared Dim.
     derived: names of ints that are rounded floats, for torch, which sees no more than an int.
+    gave_hint: whether the operation at hand got a number that is another one in later calls.
     """
 
     def __init__(self, trace: Trace, context: Any) -> None:
@@ -120,6 +121,7 @@ class Symbols:
         self._nodes: dict[str, fx.Node] = {}
         self._said: set[str] = set()
         self._hints_wanted = self._float_hints_wanted = False
+        self.gave_hint = False
         self.unknowns = Unknowns(trace)
 
     # -- making -------------------------------------------------------------------------------
@@ -397,6 +399,7 @@ class Symbols:
         name = getattr(function, "__name__", "").strip("_")
         if self.trace.world.is_symbolic and torch._C._functorch.get_dynamic_layer_stack_depth():
             raise NotSymbolic("a transform of torch.func")
+        self.gave_hint = False
         self._hints_wanted = bool(self.facts) and is_value_free(function)
         if name in OFFSET_READERS:
             self._guard_offsets([*args, *kwargs.values()])
@@ -422,6 +425,7 @@ class Symbols:
     def fake_number(self, number: SymbolicNumber) -> Any:
         """A number as an argument for the fakes."""
         if self._hints_wanted or (self._float_hints_wanted and type(number.hint) is float):
+            self.gave_hint = True
             return number.hint
         if not self._may_be_size(number):
             return number.value

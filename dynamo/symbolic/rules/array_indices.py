@@ -112,9 +112,15 @@ def read(tx: SymbolicFrame, array: ArrayVar, dtypes: Any) -> Var:
 
 
 def read_rule(function: Any, dtypes: Any) -> None:
+    """The row of a function that reads an array; one that is made of constants is known."""
+
     @first_rule(function, ArrayVar)
     def evaluate(tx: SymbolicFrame, array: ArrayVar, *args: Var) -> Var:
-        return read(tx, array, () if args else dtypes)
+        known = tx.trace.world.constant_of(array.tensor.fake)
+        if known is None or args or (function in (int, float) and known.dim()):
+            return read(tx, array, () if args else dtypes)
+        values = known.numpy()[()] if array.scalar else known.numpy()
+        return tx.trace.constant(tx.trace.run_real(lambda: function(values)))
 
 
 for _function, _dtypes in ((float, FLOATS), (int, INTS), (numpy.ndarray.item, (*FLOATS, *INTS)),

@@ -74,6 +74,7 @@ def cond(
     for index, var in enumerate(made):
         place = (call, index)
         var.move_to(trace.graph.operation("call_function", operator.getitem, place, {}, var.fake))
+        trace.world.constants.forget(var.fake)  # the other branch may hold something else
     return result
 
 

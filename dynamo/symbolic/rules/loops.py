@@ -95,6 +95,7 @@ def while_loop(tx: SymbolicFrame, cond_fn: Var, body_fn: Var, carried_inputs: Va
     for index, var in enumerate(made):
         place = (call, index)
         var.move_to(trace.graph.operation("call_function", operator.getitem, place, {}, var.fake))
+        trace.world.constants.forget(var.fake)  # the body may not have run
     return result
 
 

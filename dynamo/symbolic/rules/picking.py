@@ -57,7 +57,9 @@ def pick(tx: SymbolicFrame, var: TensorVar, index: TensorVar) -> Var | None:
     trace, fake, number = tx.trace, var.fake, index.fake
     if not is_number(index) or in_transform():
         return None
-    if trace.world.constant_of(number) is not None or number.device != fake.device:
+    if trace.world.constant_of(number) is not None:
+        return trace.call(tx, torch.Tensor.__getitem__, var, as_known(tx, index))
+    if number.device != fake.device:
         return None
     # Of others the view has strides of its own; of nothing there is no item.
     if not fake.dim() or not fake.is_contiguous() or not fake.shape[0]:
@@ -96,10 +98,18 @@ def is_number(index: Var) -> bool:
         not index.fake.dim() and index.fake.dtype is torch.int64)
 
 
+def as_known(tx: SymbolicFrame, index: Var) -> Var:
+    """The int in the place of an index that is made of constants."""
+    known = tx.trace.world.constant_of(index.as_fake()) if is_number(index) else None
+    return index if known is None else ConstVar(known.item())
+
+
 @rule(torch.Tensor.__getitem__, TensorVar, TupleVar)
 def pick_by_several(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Var | None:
     """`x[0, i, 1:]` is `x[0][i][1:]`, where the numbers come first."""
-    items = index.items
+    items = [as_known(tx, item) for item in index.items]
+    if items != index.items:
+        return tx.trace.call(tx, torch.Tensor.__getitem__, var, TupleVar(items))
     tensors = [place for place, item in enumerate(items) if isinstance(item, TensorVar)]
     if not tensors or len(items) > var.fake.dim() or in_transform():
         return None
@@ -122,8 +132,7 @@ def pick_behind_slices(tx: SymbolicFrame, var: TensorVar, index: TupleVar) -> Va
     trace, fake, items = tx.trace, var.fake, index.items
     numbers: list[Var] = [item for item in items if isinstance(item, TensorVar)]
     for item in numbers:
-        known = trace.world.constant_of(item.as_fake()) is not None
-        if known or item.as_fake().device != fake.device:
+        if item.as_fake().device != fake.device:
             return None
     if not all(type(size) is int and size for size in (*fake.shape, *fake.stride())):
         return None

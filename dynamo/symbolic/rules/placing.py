@@ -15,7 +15,12 @@ import torch
 from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules.failing import catches
-from dynamo.symbolic.rules.picking import is_number, note_put_back, with_numbers_first
+from dynamo.symbolic.rules.picking import (
+    as_known,
+    is_number,
+    note_put_back,
+    with_numbers_first,
+)
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
@@ -32,7 +37,11 @@ NONE = ConstVar(None)
 
 @rule(torch.Tensor.__setitem__, TensorVar, (TensorVar, TupleVar))
 def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None:
-    items = key.items if isinstance(key, TupleVar) else [key]
+    given = key.items if isinstance(key, TupleVar) else [key]
+    items = [item if in_transform() else as_known(tx, item) for item in given]
+    if items != given:
+        key = TupleVar(items) if isinstance(key, TupleVar) else items[0]
+        return tx.trace.call(tx, torch.Tensor.__setitem__, var, key, value)
     if not can_place(tx, var, items) or any(map(catches, tx.trace.frames)):
         return None
     numbers = [item for item in items if isinstance(item, TensorVar)]
@@ -66,8 +75,7 @@ def can_place(tx: SymbolicFrame, var: TensorVar, items: list[Var]) -> bool:
         return False
     if fake.dtype is torch.int64 and not all(are_apart(tx, var, item) for item in numbers):
         return False
-    return all(item.fake.device == fake.device and tx.trace.world.constant_of(item.fake) is None
-               for item in numbers)
+    return all(item.fake.device == fake.device for item in numbers)
 
 
 def are_apart(tx: SymbolicFrame, var: TensorVar, other: TensorVar) -> bool:

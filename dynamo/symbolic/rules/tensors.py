@@ -154,6 +154,10 @@ def length(tx: SymbolicFrame, var: Var) -> Var:
 
 @rule([torch.Tensor.__contains__])
 def contains(tx: SymbolicFrame, var: Var, item: Var) -> Var:
+    known = tx.trace.world.constant_of(var.as_fake())
+    if known is not None and item.is_constant():
+        value = item.as_constant()
+        return ConstVar(tx.trace.run_real(lambda: value in known))
     raise Break("data_dependent_branch", repr(var))
 
 
@@ -229,8 +233,6 @@ def new_of_size(tx: SymbolicFrame, tensor: Var, size: Var, **kwargs: Var) -> Var
 
 @rule([torch._assert])
 def check_assert(tx: SymbolicFrame, condition: Var, message: Var) -> Var:
-    if isinstance(condition, TensorVar):
-        raise Break("data_dependent_branch", repr(condition))
     if not condition.truth(tx):
         tx.trace.raise_exception(AssertionError, message)
     return ConstVar(None)

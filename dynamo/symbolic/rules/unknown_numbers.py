@@ -1,7 +1,8 @@
 """Reading a tensor's values into Python, and what the program says of the numbers (`torch._check`).
 
-With `config.capture_scalar_outputs` a read is a node of the graph whose result is an unknown
-number; without it, it ends the graph. A check of such a number is a node that raises when it runs.
+What a tensor holds that is made of constants is known. With `config.capture_scalar_outputs` another
+read is a node of the graph whose result is an unknown number; without it, it ends the graph. A
+check of such a number is a node that raises when it runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from dynamo.base.errors import Break, Signal
 from dynamo.symbolic.rules import torch_functions
 from dynamo.symbolic.rules.standin_checks import check_all
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.table import first_rule, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import inline_stand_in
@@ -41,6 +42,25 @@ class Check:
 
     def __call__(self, condition: bool) -> None:
         self.function(condition, lambda: self.text)
+
+
+READERS: list[Any] = [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__,
+                      torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.__complex__]
+
+
+def known_rule(function: Any) -> None:
+    """The row of a function that reads values, for tensors that are made of constants."""
+
+    @first_rule(function, TensorVar)
+    def read_known(tx: SymbolicFrame, var: TensorVar) -> Var | None:
+        known = tx.trace.world.constant_of(var.fake)
+        if known is None:
+            return None
+        return tx.trace.constant(tx.trace.run_real(lambda: function(known)))
+
+
+for _function in READERS:
+    known_rule(_function)
 
 
 @rule([torch.Tensor.item], TensorVar)
@@ -92,8 +112,7 @@ def read(tx: SymbolicFrame, var: TensorVar) -> Var:
     return trace.symbols.unknowns.make(value, lambda: known, exact)
 
 
-@rule([torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__, torch.Tensor.__float__,
-       torch.Tensor.__index__])
+@rule(READERS)
 def read_other(tx: SymbolicFrame, var: Var, *args: Var) -> Var:
     raise Break("item", repr(var))
 

@@ -109,7 +109,7 @@ class TensorVar(Var):
     def truth(self, tx: SymbolicFrame) -> bool:
         constant = tx.trace.world.constant_of(self.fake)
         if constant is not None:
-            return bool(constant)
+            return bool(tx.trace.run_real(lambda: bool(constant)))
         if self.fake.numel() == 0:
             return bool(tx.trace.run_real(lambda: bool(torch.empty(self.fake.shape))))
         is_one = self.fake.numel() == 1 and self.fake.device.type != "meta"
