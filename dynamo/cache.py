@@ -118,6 +118,7 @@ class FramePolicy:
         self.options, self.convert = options, convert
         self.lock = threading.RLock()
         self.records: dict[CodeType, CodeRecord] = {}
+        self.changed_tables: dict[Fact, int | float] = {}
         self.region = hook.Region(self.on_miss)
 
     def on_miss(self, frame: hook.FrameState) -> Any:
@@ -142,13 +143,16 @@ class FramePolicy:
                     return found  # another thread has just compiled it
                 self.report(frame, record, in_words_of_user(found.nearest, frame))
                 record.changed = {**found.changed, **record.changed}
+                self.changed_tables |= {
+                    fact: old for fact, old in found.changed.items() if fact.what == "values"}
             if limit:
                 self.stop(frame, record, limit)
                 return None
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
             made = self.convert(
-                frame, self.options_now(stance), compile_id, dict(record.changed))
+                frame, self.options_now(stance), compile_id,
+                {**record.changed, **self.changed_tables})
             if made is None:
                 record.fruitless += 1
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
@@ -223,6 +227,7 @@ class FramePolicy:
         for code in self.records:
             hook.forget(code)
         self.records.clear()
+        self.changed_tables.clear()
 
 
 def in_modes_of_the_user() -> bool:

@@ -82,6 +82,7 @@ from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
 from dynamo.symbolic.rules.picking import settle_picks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.tables import keep_tables_apart
 from dynamo.symbolic.trace import Trace
 from dynamo.symbolic.trace_result import (
     BreakExit,
@@ -205,6 +206,7 @@ class Converter:
             carried=carried,
             learns=learns(options), everything_dynamic=is_dynamic(options),
             declared=declared_marks(frame, options),
+            no_tables=not learns(options) or any(fact.what == "values" for fact in changed),
         )
 
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
@@ -368,6 +370,7 @@ class Converter:
         keep_apart(trace)
         keep_keys_apart(trace)
         keep_changed_apart(trace)
+        keep_tables_apart(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
         return TraceResult(

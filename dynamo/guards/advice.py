@@ -12,7 +12,7 @@ from typing import Any
 
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import DictSource, ItemSource
+from dynamo.guards.sources import DictSource, ItemSource, TableSource
 
 # Kinds for which the answer does not depend on the value.
 BY_KIND = {
@@ -71,6 +71,8 @@ def _constant(guard: Guard, value: Any, known: Set[Fact]) -> str:
         return BY_KIND["TYPE"]
     if type(value) is bool:
         return "Each of its two values is compiled for, once."
+    if isinstance(guard.source, TableSource):
+        return "From now on graphs break where such numbers are read."
     if type(value) not in (int, float):
         return "Each value is compiled for: keep to a few."
     assert guard.source is not None

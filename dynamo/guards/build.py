@@ -43,6 +43,7 @@ STEPS: dict[type[s.Source], tuple[str, Callable[[Any], Any], Callable[[Any], int
     s.TypeSource: ("TYPE_OF", lambda x: None, lambda x: 0),
     s.WeakRefSource: ("DEREF", lambda x: None, lambda x: 0),
     s.StateSource: ("STATE", lambda x: state_of, lambda x: 0),
+    s.TableSource: ("STATE", lambda x: s.table_values, lambda x: 0),
     s.CallSource: ("CALL", lambda x: None, lambda x: 0),
     s.UpcomingSource: ("STATE", lambda x: partial(upcoming, index=x.index), lambda x: 0),
     s.ArraySource: ("ARRAY", lambda x: (x.kind, torch.from_numpy), lambda x: 0),

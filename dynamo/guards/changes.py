@@ -1,7 +1,8 @@
 """What changed between two compiles: the numbers and sizes that become symbolic in the next trace.
 
 In: the guards of an entry and a frame for which they fail. Out: `Fact`s, one per int or float and
-one per dimension of a tensor that has another value than the entry was made for, with that value.
+one per dimension of a tensor that has another value than the entry was made for, with that value;
+one per table (`dynamo/symbolic/tables.py`), of which no compile to come knows the values.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import Scope
+from dynamo.guards.sources import Scope, TableSource
 
 NUMBERS = (int, float)
 
@@ -41,6 +42,8 @@ def changed_facts(guards: Iterable[Guard], scope: Scope) -> dict[Fact, int | flo
 
 
 def _number(guard: Guard, value: Any) -> dict[Fact, int | float]:
+    if isinstance(guard.source, TableSource) and value != guard.payload:
+        return {Fact(guard.source.base, "values"): 0}
     kind = type(guard.payload)
     if kind not in NUMBERS or type(value) is not kind or const_equal(value, guard.payload):
         return {}

@@ -437,6 +437,39 @@ class StateSource(Source):
 
 @hashed_once
 @dataclass(frozen=True, slots=True)
+class TableSource(Source):
+    """The numbers in a small table, a tensor: see `table_values`."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}.tolist()"
+
+    def fetch(self, scope: Scope) -> Any:
+        return table_values(self.base.fetch(scope))
+
+
+LARGEST_TABLE = 64  # numbers
+WIDEST_TABLE = 4  # numbers in a row
+
+
+def is_table(tensor: torch.Tensor) -> bool:
+    """True for a tensor on the CPU with a few rows of two to four integers."""
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.dim() != 2:
+        return False
+    return tensor.dtype in (torch.int32, torch.int64) and (
+        0 < tensor.numel() <= LARGEST_TABLE and 2 <= tensor.shape[1] <= WIDEST_TABLE)
+
+
+def table_values(tensor: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+    """The rows of a table. Errors: TypeError for anything else."""
+    if not is_table(tensor):
+        raise TypeError("no table")
+    return tuple(map(tuple, tensor.tolist()))
+
+
+@hashed_once
+@dataclass(frozen=True, slots=True)
 class UpcomingSource(Source):
     """`(next item,)` of a built-in iterator, which stays where it is; `()` at its end.
 

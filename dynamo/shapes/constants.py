@@ -64,12 +64,12 @@ class Constants:
 
     kind: of fakes. storage_of: what tells the storage of one from others. varies: True while an
     operation runs on numbers that are others in later calls. autocast: while operators work in
-    other dtypes.
+    other dtypes. settled: an operation has run whose result has its size from values.
     """
 
     def __init__(self, kind: type, storage_of: Callable[[Any], int]) -> None:
         self.kind, self.storage_of = kind, storage_of
-        self.varies = self.autocast = False
+        self.varies = self.autocast = self.settled = False
         self._storages: dict[int, Any] = {}  # with one fake each, which keeps the key in use
 
     def value(self, fake: Any) -> torch.Tensor | None:
@@ -98,7 +98,7 @@ class Constants:
             if self._storages:
                 for fake in _tensors(_written(role, args, kwargs)):
                     self.forget(fake)
-        elif role.makes or (role.is_pure and self._storages):
+        elif role.makes or (role.is_pure and (self._storages or _are_numbers(args))):
             if not (self.varies or self.autocast):
                 self._compute(func, role, args, kwargs, result)
 
@@ -107,27 +107,50 @@ class Constants:
     ) -> None:
         made = list(result) if isinstance(result, list | tuple) else [result]
         given = list(_tensors((args, kwargs)))
-        if not (given or role.makes) or any(type(fake) is not self.kind for fake in made):
+        if not (given or role.makes or _are_numbers(args)):
+            return
+        if any(type(fake) is not self.kind for fake in made):
             return
         if not all(map(_is_small, made)):
             return
-        if not role.makes and any(self.value(fake) is None for fake in given):
+        if not role.makes and any(self.value(value) is None for value in given):
             return
-        try:
-            with torch._C._DisableTorchDispatch(), torch._C._DisablePythonDispatcher():
-                found = func(*self._real(args), **self._real(kwargs))
-        except Exception:
-            return  # where the program runs it, it raises
+        fakes = [value for value in given if type(value) is self.kind]
+        found = self._run(func, args, kwargs)
+        if found is None:
+            return
         values = list(found) if isinstance(found, list | tuple) else [found]
         for fake, value in zip(made, values, strict=True):
-            if any(fake is other for other in given):
+            if any(fake is other for other in fakes):
                 continue
             if value.shape != fake.shape or value.dtype != fake.dtype:
                 return
-            if self.storage_of(fake) in map(self.storage_of, given):
+            if self.storage_of(fake) in map(self.storage_of, fakes):
                 fake.__dict__[KNOWN] = value
             else:
                 self.learn(fake, value)
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result on real tensors; None where it raises, as it will where the program runs."""
+        try:
+            with torch._C._DisableTorchDispatch(), torch._C._DisablePythonDispatcher():
+                return func(*self._real(args), **self._real(kwargs))
+        except Exception:
+            return None
+
+    def settle(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
+        """What an operation gives whose results have sizes from values; None if that is open."""
+        given = list(_tensors((args, kwargs)))
+        if self.varies or self.autocast or not given or not role_of(func).is_pure:
+            return None
+        if any(self.value(value) is None for value in given):
+            return None
+        found = self._run(func, args, kwargs)
+        results = [found] if isinstance(found, torch.Tensor) else list(found or ())
+        if not results or any(result.numel() > LARGEST for result in results):
+            return None
+        self.settled = True
+        return results
 
     def _real(self, value: Any) -> Any:
         """Arguments with what is known in place of fakes. Errors: TypeError for open numbers."""
@@ -156,6 +179,11 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def _are_numbers(args: Any) -> bool:
+    """True for the arguments of `torch.div(5, 2)`."""
+    return bool(args) and all(type(arg) in (int, float, bool, complex) for arg in args)
 
 
 def _blank(fake: Any) -> torch.Tensor:

@@ -247,6 +247,14 @@ class FakeWorld:
 
     def _run(self, op: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         func = op.func
+        if op.sized_by_values(args):
+            found = self.constants.settle(func, args, kwargs)
+            if found is None:
+                raise DataDependent(func)
+            made = [self.make(self.cache.facts_of(value, value.device)) for value in found]
+            for fake, value in zip(made, found, strict=True):
+                self.constants.learn(fake, value)
+            return tuple(made) if len(func._schema.returns) > 1 else made[0]
         if op.special is not None:
             result = op.special(self, func, args, kwargs)
             if result is not NotImplemented:

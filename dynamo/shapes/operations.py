@@ -57,10 +57,14 @@ class OpFacts:
             raise NoFakeKernel(self.func, RESIZED)
         if self.func.name().startswith(_MAKES_QUANTISED):
             raise NoFakeKernel(self.func, "quantised tensors are not modelled")
-        if self.func is aten.repeat_interleave.Tensor:
-            raise DataDependent(self.func)
         if self.data_dependent and self.func not in _STATIC_DESPITE_TAG:
             raise DataDependent(self.func)
+
+    def sized_by_values(self, args: tuple[Any, ...]) -> bool:
+        """True where the size of the result follows from values of tensors."""
+        if self.func is aten.index.Tensor:
+            return any(index is not None and index.dtype in MASKS for index in args[1])
+        return self.func in _SIZED_BY_VALUES
 
 
 _RESIZES: frozenset[Any] = frozenset(
@@ -77,8 +81,14 @@ _RESIZES: frozenset[Any] = frozenset(
 
 _MAKES_QUANTISED = ("aten::quantize_per_", "aten::_make_per_", "aten::_empty_")
 
+MASKS = (torch.bool, torch.uint8)
+_SIZED_BY_VALUES: frozenset[Any] = frozenset((
+    aten.repeat_interleave.Tensor, aten.nonzero.default, aten.masked_select.default,
+    aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default,
+))  # fmt: skip
+
 # Tagged dynamic for masks as indices or for data that decide only in some calls; those calls are
-# sorted out by the entries of _SPECIAL.
+# sorted out by `sized_by_values`.
 _STATIC_DESPITE_TAG: frozenset[Any] = frozenset({aten.index.Tensor})
 
 
@@ -98,13 +108,6 @@ def _read(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if any(value is None for value in known):
         raise DataDependent(func)
     return func(*known, **kwargs)
-
-
-def _index(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    for index in args[1]:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            raise DataDependent(func)
-    return NotImplemented
 
 
 def _pinned(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -128,7 +131,6 @@ def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.lift_fresh.default: _lift,
     **dict.fromkeys(READS, _read),
-    aten.index.Tensor: _index,
     aten.is_pinned.default: _pinned,
     aten._transformer_encoder_layer_fwd.default: _calls_operators,
     aten._native_multi_head_attention.default: _calls_operators,

@@ -11,6 +11,7 @@ from dynamo.base.errors import Break, ConstraintViolation
 from dynamo.bytecode.decode import Decoded, decode
 from dynamo.bytecode.liveness import Liveness
 from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import Source
 from dynamo.shapes.marks import Mark
 from dynamo.symbolic.variables.base import Var
 
@@ -62,6 +63,8 @@ class CompileContext:
     declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
     plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
         only passed on then.
+    tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
+        showed that this does not help, or one had other values in an earlier call.
     """
 
     codes: CodeCache
@@ -82,5 +85,7 @@ class CompileContext:
     violated: ConstraintViolation | None = None
     fixed: frozenset[Fact] = frozenset()
     plain_arrays: bool = False
+    tables: frozenset[Source] = frozenset()
+    no_tables: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
 

@@ -36,6 +36,7 @@ from dynamo.guards.states import state_of
 from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
 from dynamo.symbolic.rules.library_classes import enum_member
 from dynamo.symbolic.stack_values import OpaqueVar
+from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
@@ -94,6 +95,7 @@ class ObjectProtocol:
         self.default_devices: list[torch.device] = []  # of the `with` blocks that are open
         self.tensor_inputs: list[TensorVar] = []
         self.arrays: list[TensorVar] = []
+        self.tables: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
         self.identified: dict[Var, None] = {}
         self.takes_ids = False  # ids are numbers that few rows know
@@ -191,6 +193,7 @@ class ObjectProtocol:
         if isinstance(key, TensorVar):
             known = self.world.constant_of(key.fake)  # type: ignore[attr-defined]
             if known is None:
+                ask_for_values(self, [key])  # type: ignore[arg-type]
                 raise Break("item", repr(key))
             return int(self.run_real(lambda: operator.index(known)))
         if isinstance(key, OpaqueVar):
@@ -494,6 +497,7 @@ class ObjectProtocol:
         """Runs an operation on fakes, and guards what it assumed of symbolic sizes."""
         world, symbols = self.world, self.symbols  # type: ignore[attr-defined]
         world.constants.varies = symbols.gave_hint or is_in_graph(function)
+        world.constants.settled = False
         result = world.run(function, *args, **kwargs)
         symbols.keep_assumptions()
         return result

@@ -19,6 +19,7 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ArraySource, ItemSource, LocalSource, Source
 from dynamo.shapes.marks import Mark, marks_of
 from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.tables import learn_table
 from dynamo.symbolic.variables.base import Var
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def make_fake(symbols: Symbols, var: TensorVar) -> Any:
     if not dims:
         fake = trace.world.from_real(real)
         trace.guard_tensor(var)
+        learn_table(trace, var, fake)
         return fake
     symbols.tensors[source] = var
     sizes = [

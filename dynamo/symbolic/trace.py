@@ -68,7 +68,7 @@ class Trace(ObjectProtocol):
     steps: instructions executed so far, over all frames; kept by the machine.
     forced_breaks: steps before which this attempt must break.
     handles: True once a frame has `try`, `with` or the like.
-    arrays: tensors in the memory of numpy arrays from outside.
+    arrays: tensors in the memory of numpy arrays from outside. tables: inputs of known values.
     passed_iterator: that of the loop whose body the trace begins with, when it begins there.
     suspended: frames of generators that wait inside of a `try` or `with`, and their Vars, which die
         when the program lets go of them.
@@ -109,6 +109,7 @@ class Trace(ObjectProtocol):
         self.made.clear()
         self.tensor_inputs.clear()
         self.arrays.clear()
+        self.tables.clear()
         self.mutated.clear()
         self.watched.clear()
         self.deep_copied.clear()

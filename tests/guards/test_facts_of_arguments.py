@@ -94,6 +94,7 @@ CASES: dict[str, list[Case]] = {
         (lambda x, y: x + y if x is y else x - y, lambda: (x(), x()), one_twice, True),
     ],
     "values": [(PLAIN, x, x, False)],
+    "numbers of a small table of integers": [],  # tests/symbolic/test_tables.py
     "storage offset": [(lambda x: (x[1], x * 2), lambda: inside(0), lambda: inside(3), False), (lambda x: x[1].mul_(2), lambda: inside(0), lambda: inside(3), False)],
     "memory shared with another argument": [
         (lambda x, y: x + y, lambda: (x(), x()), shared, False), (lambda x, y: (x.add_(1), y * 2), lambda: (x(), x()), shared, False),

@@ -45,6 +45,12 @@ READ: dict[str, Callable[[torch.Tensor], Any]] = {
     "allclose": lambda x: x if torch.allclose(torch.ones(2), torch.full((2,), 1.1)) else -x,
     "a mask like x": lambda x: x + 1 if torch.ones_like(x).bool().all() else x - 1,
     "new zeros": lambda x: x + 1 if x.new_zeros(3).any() else x - 1,
+    "repeated": lambda x: x.repeat_interleave(torch.tensor([1, 2, 1]).repeat_interleave(
+        torch.tensor([1, 1, 1])).tolist()[1], 0),
+    "chosen": lambda x: x[:, :torch.arange(5)[torch.arange(5) > 2].tolist()[0]],
+    "chosen, and kept": lambda x: (x, torch.arange(5)[torch.arange(5) > 2]),
+    "unique": lambda x: x + torch.unique_consecutive(torch.tensor([2, 2, 3])).tolist()[1],
+    "a function of numbers": lambda x: x.view(torch.div(12, 5, rounding_mode="trunc"), -1),
     "an assertion": lambda x: (torch._assert(torch.tensor(1) > 0, "no"), x + 1)[1],
     "product of an array": lambda x: x + int(numpy.prod([2, 3])),
     "an array's items": lambda x: [x * i for i in numpy.linspace(0, 1, 4).tolist()],
@@ -68,11 +74,12 @@ def assert_same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-OF_X = ("a mask like x",)  # whose sizes are open
+# Of open sizes; sized by values.
+NOT_SYMBOLIC = ("a mask like x", "repeated", "chosen", "chosen, and kept", "unique")
 
 
 @pytest.mark.parametrize(
-    ("name", "symbolic"), [(n, s) for n in READ for s in (False, True) if not (s and n in OF_X)])
+    ("name", "symbolic"), [(n, s) for n in READ for s in (False, True) if not (s and n in NOT_SYMBOLIC)])
 def test_read_without_a_break(name: str, symbolic: bool) -> None:
     function = READ[name]
     expected = outcome(lambda: function(X))
@@ -219,7 +226,14 @@ def in_autocast(x: torch.Tensor) -> torch.Tensor:
         return x + (weight @ weight).sum().item()
 
 
-@pytest.mark.parametrize("function", [draws, of_empty, in_autocast])
+def with_a_history(x: torch.Tensor) -> torch.Tensor:
+    leaf = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    chosen = leaf[torch.tensor([True, False, True])]
+    (grad,) = torch.autograd.grad(chosen.sum(), leaf)
+    return x + grad.sum()
+
+
+@pytest.mark.parametrize("function", [with_a_history, draws, of_empty, in_autocast])
 def test_as_eager(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     compiled = dynamo.compile(function, backend="eager")
     for seed in range(3):

@@ -37,9 +37,9 @@ NONE = ConstVar(None)
 
 @rule(torch.Tensor.__setitem__, TensorVar, (TensorVar, TupleVar))
 def place(tx: SymbolicFrame, var: TensorVar, key: Var, value: Var) -> Var | None:
-    given = key.items if isinstance(key, TupleVar) else [key]
-    items = [item if in_transform() else as_known(tx, item) for item in given]
-    if items != given:
+    keys = key.items if isinstance(key, TupleVar) else [key]
+    items = [item if in_transform() else as_known(tx, item) for item in keys]
+    if items != keys:
         key = TupleVar(items) if isinstance(key, TupleVar) else items[0]
         return tx.trace.call(tx, torch.Tensor.__setitem__, var, key, value)
     if not can_place(tx, var, items) or any(map(catches, tx.trace.frames)):

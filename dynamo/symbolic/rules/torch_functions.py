@@ -17,6 +17,7 @@ from torch.utils._device import _device_constructors
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
+from dynamo.shapes.facts import contiguous_stride
 from dynamo.shapes.fake import DataDependent, NoFakeKernel, NotSymbolic, Undecided
 from dynamo.symbolic.rules.failing import (
     TORCH_OPERATORS,
@@ -26,6 +27,7 @@ from dynamo.symbolic.rules.failing import (
     break_where_write_fails,
     note_failing,
 )
+from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import DTYPES, ClassVar
@@ -226,6 +228,10 @@ def put_in_graph(
             if made is not None:
                 return made
         result = run_on_fakes(tx, function, fake_args, fake_kwargs)
+    except Break as reason:
+        if reason.code in OF_VALUES:
+            ask_for_values(tx.trace, tensors)
+        raise
     except ObservedException as error:
         if is_in_graph(function):  # may be the fakes' fault
             raise Break("operation_without_fake_kernel", str(function)) from error
@@ -233,6 +239,8 @@ def put_in_graph(
         for var in tensors:  # writing into a leaf is an error, into its copy not
             tx.trace.guard_history(var)
         raise
+    if tx.trace.world.constants.settled:
+        return written_down(tx, function, result)
     changed = [
         var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
     ]
@@ -255,6 +263,21 @@ def put_in_graph(
     if tx.trace.watched:
         tx.trace.check_watched()
     return wrap_result(tx, node, result, tensors)
+
+
+OF_VALUES = frozenset(("item", "dynamic_output_shape"))
+
+
+def written_down(tx: SymbolicFrame, function: Any, result: Any) -> Var:
+    """The result of an operation whose size follows from values, all known, as a constant."""
+    known = tx.trace.world.constant_of(result)
+    if known is None or result.requires_grad:
+        raise Break("dynamic_output_shape", str(function))
+    if known.stride() != contiguous_stride(tuple(known.shape)):
+        raise Break("dynamic_output_shape", str(function))
+    kind = {"dtype": known.dtype, "device": known.device}
+    node = tx.trace.graph.operation("call_function", torch.tensor, (known.tolist(),), kind, result)
+    return wrap_result(tx, node, result, [])
 
 
 def as_argument(function: Any, arg: Var) -> Any:

@@ -15,6 +15,7 @@ from dynamo.base.errors import Break, Signal
 from dynamo.symbolic.rules import torch_functions
 from dynamo.symbolic.rules.standin_checks import check_all
 from dynamo.symbolic.rules.table import first_rule, rule
+from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import inline_stand_in
@@ -86,6 +87,7 @@ def to_float(tx: SymbolicFrame, var: TensorVar) -> Var:
 def tolist(tx: SymbolicFrame, var: TensorVar) -> Var:
     """A list of as many reads as there are values."""
     if not tx.trace.symbols.unknowns.wanted():
+        ask_for_values(tx.trace, [var])
         raise Break("item", repr(var))
     if var.fake.dim() == 0:
         return read(tx, var)
@@ -102,6 +104,7 @@ def read(tx: SymbolicFrame, var: TensorVar) -> Var:
     """The value of a tensor with one element."""
     trace = tx.trace
     if not trace.symbols.unknowns.wanted() or var.fake.dtype.is_complex:
+        ask_for_values(trace, [var])
         raise Break("item", repr(var))
     value = torch_functions.run_on_fakes(tx, torch.Tensor.item, [var.fake], {})
     if type(value) in (int, float, bool):
