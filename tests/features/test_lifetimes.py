@@ -30,6 +30,9 @@ class Evil:
 class Reader:
     def __get__(self, instance, owner): return 1
 class Holder: pass
+class Unnamed: pass
+Unnamed.p = property()
+UNNAMED = Unnamed()
 def kind_of(call):
     try: return call()
     except TypeError as e: return "TypeError"
@@ -112,6 +115,23 @@ h = Holder()
 h.__dict__[Evil()] = 0
 found = h.attr
 return x + 1, found, hasattr(Holder, "attr")
+# properties without a name, or with another one than that by which they are found
+class C:
+    a = property()
+    b = a
+C.c = property()
+c, texts = C(), []
+for name in "abc":
+    for do in (lambda: getattr(c, name), lambda: setattr(c, name, 1), lambda: delattr(c, name)):
+        try: do()
+        except AttributeError as e: texts.append(str(e))
+return x + 1, texts
+# such properties from outside
+texts = []
+for do in (lambda: UNNAMED.p, lambda: setattr(UNNAMED, "p", 1), lambda: delattr(UNNAMED, "p")):
+    try: do()
+    except AttributeError as e: texts.append(str(e))
+return x + 1, texts
 # built-in names that something else stands for
 import builtins
 y = x + 1
