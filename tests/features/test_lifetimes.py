@@ -12,7 +12,7 @@ import dynamo
 from tests.features.harness import check, table
 
 SETUP = """
-import gc, functools, unittest.mock, weakref
+import dataclasses, gc, functools, unittest.mock, weakref
 from collections import namedtuple
 class Thing: pass
 class Point(namedtuple("Pair", "x y")):
@@ -89,6 +89,20 @@ gc.collect()
 e = dict(d) == dict(d)
 del a
 return y, e, sorted(d.values())
+# a local of the part behind a break dies, no break before its reference is asked
+a = Thing()
+gc.collect()
+r = weakref.ref(a)
+was = r() is a
+del a
+return x + 1, was, r() is None
+# it is held by another name, by a list
+a, b = Thing(), Thing()
+gc.collect()
+r, s = weakref.ref(a), weakref.ref(b)
+c, d = a, [b]
+del a, b
+return x + 1, r() is c, s() is d[0]
 # keys of a plain dict that die
 a, b = Thing(), Thing()
 r = weakref.ref(a)
@@ -132,6 +146,15 @@ for do in (lambda: UNNAMED.p, lambda: setattr(UNNAMED, "p", 1), lambda: delattr(
     try: do()
     except AttributeError as e: texts.append(str(e))
 return x + 1, texts
+# a field's default with __set_name__, which is called once
+log = []
+class D:
+    def __set_name__(self, owner, name): log.append(name)
+gc.collect()
+@dataclasses.dataclass
+class C:
+    i: int = dataclasses.field(default=D(), init=False)
+return x + 1, log
 # built-in names that something else stands for
 import builtins
 y = x + 1

@@ -218,6 +218,9 @@ def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
 
 def known_flag(name: str, value: Var) -> Var:
     """An argument of `dataclasses.field`: what is no default decides how the class is made."""
+    if name == "default" and find_in_mro(kind_of(value) or object, "__set_name__") is not None:
+        # The field calls it, in the model, too.
+        raise Break("class_definition", f"the default of a field is {value!r}")
     if name in ("default", "default_factory") or (name == "doc" and not value.is_constant()):
         return value
     if name == "metadata" and not (value.is_constant() and value.as_constant() is None):
@@ -283,8 +286,6 @@ def check_fields(tx: SymbolicFrame, cls: MadeClassVar) -> None:
         if isinstance(value, MadePartVar):
             default = value.kwargs.get("default")
             kind = None if default is None else kind_of(default)
-        if find_in_mro(kind or object, "__set_name__") and isinstance(value, MadePartVar):
-            raise Break("class_definition", f"the default of a field is {value!r}")
         if kind is not None and kind.__hash__ is None:
             raise Break("class_definition", f"the default of a field is {value!r}")
 

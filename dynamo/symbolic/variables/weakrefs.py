@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import Source, WeakRefSource
+from dynamo.guards.sources import LocalSource, Source, WeakRefSource
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.wrapping import wraps
@@ -55,9 +55,12 @@ class WeakRefVar(Var):
 
     def is_alive(self, tx: SymbolicFrame, target: Var) -> bool:
         """True where something certainly refers to the object."""
-        if target.source is not None and not tx.trace.effects.has_outside():
-            return True
         work = [var for frame in tx.trace.frames for var in frame.alive()]
+        if target.source is not None and not tx.trace.effects.has_outside():
+            root = target.source.root()
+            # A local that the program has let go of may have been all that held the object.
+            if not isinstance(root, LocalSource) or any(var.source == root for var in work):
+                return True
         reached: set[Var] = set()
         while work:
             var = work.pop()
