@@ -28,8 +28,10 @@ def check(module: str, folder: Path) -> None:
         pytest.skip(report.skipped)
     assert not report.different, "\n".join(
         f"{module} {name}: {text}" for name, text in report.different.items())
+    failures = report.plain_failures  # of some, which need what this machine lacks; not of most
+    assert len(failures) <= report.passed, f"most of {module} fails as it is: {failures}"
     if not report.passed:
-        pytest.skip("no method of this version passes as it is")
+        pytest.skip("the module's own tests skip all of its methods here")
 
 
 @pytest.mark.parametrize("module", FAST)

@@ -19,9 +19,11 @@ LIMIT_OF_START = 600.0  # and the start of a process
 
 @dataclass
 class Report:
-    """What came of one module. passed: how many methods are alike; skipped: why it did not run."""
+    """What came of one module. passed: how many methods are alike; plain_failures: those that do
+    not pass as they are, and why; skipped: why it did not run."""
 
     passed: int = 0
+    plain_failures: dict[str, str] = field(default_factory=dict)
     different: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
 
@@ -55,8 +57,8 @@ def _part(name: str, start: int, folder: Path, report: Report) -> int:
     text = errors.read_text(errors="replace")[-2000:]
     if last["what"] != "begin":
         raise RuntimeError(f"{name} ended behind {last}: {text}")
-    if last["kind"] == "compiled":
-        report.different[last["name"]] = f"more than {LIMIT:g} s" if hangs else f"it died: {text}"
+    found = report.different if last["kind"] == "compiled" else report.plain_failures
+    found[last["name"]] = f"more than {LIMIT:g} s" if hangs else f"it died: {text}"
     return int(last["place"]) + 1
 
 
@@ -87,3 +89,5 @@ def _note(fact: dict[str, Any], report: Report) -> None:
             report.different[fact["name"]] = fact["text"]
         elif fact["outcome"] == "pass":
             report.passed += 1
+    elif fact["what"] == "end" and fact["outcome"] == "fail":
+        report.plain_failures[fact["name"]] = fact["text"]
