@@ -25,7 +25,8 @@ from dynamo import hook
 from dynamo.base import counters, logs
 from dynamo.base.config import config
 from dynamo.base.decisions import Stance, decisions
-from dynamo.base.errors import RecompileError, RecompileLimitExceeded
+from dynamo.base.defects import internal_error
+from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
 from dynamo.guards.changes import changed_facts
 from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.records import Guard, name_of_part
@@ -123,6 +124,15 @@ class FramePolicy:
 
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
+        try:
+            return self.answer(frame)
+        except (DynamoError, Warning):  # a warning that the program made an error
+            raise
+        except Exception as error:
+            internal_error(frame.code, error)
+            return None
+
+    def answer(self, frame: hook.FrameState) -> Any:
         if builtins_are_replaced():
             return None
         stance = decisions.stance

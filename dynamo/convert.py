@@ -11,7 +11,6 @@ import itertools
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from dynamo.base.breaks import describe
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.decisions import decisions
+from dynamo.base.defects import internal_error
 from dynamo.base.errors import (
     BackendError,
     Break,
@@ -114,7 +114,6 @@ class Converter:
         self.codes = CodeCache()
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
-        self.warned: set[int] = set()
         self.asked = asked
 
     def __call__(
@@ -160,22 +159,8 @@ class Converter:
                 raise
             raise error.with_traceback(None) from error.__cause__  # the user's frames are enough
         except Exception as error:
-            return self.internal_error(frame, error)
-
-    def internal_error(self, frame: hook.FrameState, error: Exception) -> Any:
-        """A defect of the compiler: eager with one warning, or an error."""
-        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} {frame.code.co_name}"
-        text = f"{place}: the compiler failed ({type(error).__name__}: {error})"
-        if not config.suppress_errors:
-            raise InternalError(text) from error
-        counters.counters["internal_errors"][f"{type(error).__name__}: {error}"] += 1
-        if id(frame.code) not in self.warned:
-            self.warned.add(id(frame.code))
-            warnings.warn(
-                f"{text}; this function runs in eager. DYNAMO_SUPPRESS_ERRORS=0 shows the error.",
-                stacklevel=2,
-            )
-        return hook.SKIP
+            internal_error(frame.code, error)
+            return hook.SKIP
 
     def skip_reason(self, frame: hook.FrameState) -> str | None:
         """Why frames of this code are run as they are, None where they are traced."""

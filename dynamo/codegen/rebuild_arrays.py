@@ -13,7 +13,12 @@ from dynamo.symbolic.variables.arrays import ArrayVar
 @rebuilds(ArrayVar)
 def array(rebuilder: Rebuilder, var: ArrayVar) -> None:
     """In the memory of the graph's result."""
-    rebuilder.call_const(number_of if var.scalar else torch.Tensor.numpy, var.tensor)
+    rebuilder.call_const(number_of if var.scalar else array_of, var.tensor)
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """A view, for its `base` is an array then: programs ask for the size of a base."""
+    return tensor.numpy().view()
 
 
 def number_of(tensor: torch.Tensor) -> Any:

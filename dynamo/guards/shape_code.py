@@ -81,10 +81,12 @@ class ShapeFacts:
 
     def holds(self, scope: Scope) -> bool:
         """The plain-Python twin."""
-        names = {**FUNCTIONS, **self.values(scope)}
+        values = self.values(scope)
+        if not all(type(value) in (int, float) for value in values.values()):
+            return False  # another object is there now, whose operators are not to be run
         try:
-            return bool(eval(self.expression, {"__builtins__": {}}, names))
-        except (ArithmeticError, ValueError):  # also those of decimal
+            return bool(eval(self.expression, {"__builtins__": {}}, {**FUNCTIONS, **values}))
+        except (ArithmeticError, ValueError):
             return False
 
     def sentence(self, scope: Scope) -> str:
@@ -93,8 +95,12 @@ class ShapeFacts:
             if isinstance(node, ast.Name) and node.id in self.facts:
                 node.id = self.facts[node.id].text()
         values = self.values(scope)
-        shown = " and ".join(f"{f.text()} is {values[n]}" for n, f in self.facts.items())
+        shown = " and ".join(f"{f.text()} is {_shown(values[n])}" for n, f in self.facts.items())
         return f"{ast.unparse(tree)} no longer holds, now that {shown}"
+
+
+def _shown(value: Any) -> str:
+    return str(value) if type(value) in (int, float) else f"of type {type(value).__name__}"
 
 
 def compile_shape(facts: ShapeFacts, register: Callable[[Source], int]) -> tuple[Word, ...]:

@@ -364,3 +364,9 @@ def test_arrays_are_on_the_cpu() -> None:
 
     with torch.device("meta"):
         graphs_of(f, [lambda: (row(3),)])
+
+
+def test_the_base_of_an_array_is_an_array() -> None:
+    """scipy's sparse arrays ask for its size."""
+    made = dynamo.compile(lambda a: a * 2, backend="eager")(np.arange(4.0))
+    assert isinstance(made.base, np.ndarray) and made.base.size == 4

@@ -297,7 +297,16 @@ def tuple_(tx: SymbolicFrame, *items: Var) -> Var:
 
 @rule([torch.Size])
 def size_(tx: SymbolicFrame, *items: Var) -> Var:
-    return SizeVar(items[0].unpack(tx) if items else [])
+    return SizeVar([size_item(tx, item) for item in items[0].unpack(tx)] if items else [])
+
+
+def size_item(tx: SymbolicFrame, item: Var) -> Var:
+    """An item of a torch.Size is an int: of what is not one, torch asks for its index."""
+    if item.python_type() is int:
+        return item
+    if isinstance(item, TensorVar):
+        return tx.trace.call(tx, torch.Tensor.__index__, item)
+    raise Break("call_of_unknown_function", f"torch.Size with an item like {item!r}")
 
 
 @rule([set])

@@ -128,10 +128,12 @@ def requires_grad(tx: SymbolicFrame, var: TensorVar, *args: Var, **kwargs: Var) 
 
 def set_requires_grad(tx: SymbolicFrame, var: TensorVar, flag: Var) -> Var:
     """`var.requires_grad_(flag)`. A view that no-grad mode made says that it is a leaf with a
-    gradient before it is one, and no guard knows views from outside."""
+    gradient before it is one: also there the call has an effect. No guard knows views from
+    outside."""
     trace = tx.trace
     trace.guard_history(var)
-    known = var.source is None or var.cls is not torch.Tensor or not var.fake.is_leaf
+    outside = var.source is not None and var.cls is torch.Tensor
+    known = not (var.fake.is_leaf and (outside or var.fake._is_view()))
     if var.fake.requires_grad is flag.as_constant() and (known or not var.fake.requires_grad):
         return var
     if type(flag.as_constant()) is not bool:
