@@ -70,7 +70,8 @@ def _print_kernels(
             own = placeholder_layouts(shared, layouts)
             source = printed[shared.kernel.name] = print_kernel(shared.kernel, own, threads)
         parameters = tuple(shared.buffers[name] for name in source.parameters)
-        by_name[shared.name] = replace(source, parameters=parameters)
+        begins = tuple(shared.begins[name] for name in source.parameters)
+        by_name[shared.name] = replace(source, parameters=parameters, begins=begins)
     return list(printed.values()), by_name
 
 

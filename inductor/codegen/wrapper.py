@@ -118,6 +118,11 @@ class _Writer:
             f"({kind.replace('__restrict__', '').strip()})d[{self.slot_of[buffer]}]"
             for buffer, kind in zip(source.parameters, source.types, strict=True)
         ]
+        begins = source.begins or [0] * len(arguments)
+        arguments = [
+            f"{argument} + {begin}" if begin else argument
+            for argument, begin in zip(arguments, begins, strict=True)
+        ]
         call = f"{source.name}({', '.join(['rt', *arguments, *source.symbols])})"
         self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
 

@@ -54,7 +54,8 @@ class KernelSource:
     """Text of a function `static int name(Runtime* rt, parameters)`.
 
     parameters: names of buffers in the order of the arguments; types: C++ type of each argument;
-    symbols: sizes known at a call, which are the last parameters.
+    symbols: sizes known at a call, which are the last parameters; begins: the elements before those
+    that are passed, if there are any.
     """
 
     name: str
@@ -62,6 +63,7 @@ class KernelSource:
     parameters: tuple[str, ...]
     types: tuple[str, ...]
     symbols: tuple[str, ...] = ()
+    begins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

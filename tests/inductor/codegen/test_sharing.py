@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import dynamo
+from inductor import cpu
+from inductor.codegen.sharing import Shared
 
 
 @pytest.mark.parametrize("rows", [(6, 9), (9, 6)])
@@ -28,3 +30,24 @@ def test_gathers_from_tables_of_two_lengths(rows: tuple[int, int]) -> None:
         wrong[number][3] = count
         with pytest.raises(IndexError, match=f"index {count} is out of bounds"):
             compiled(*wrong)
+
+
+def test_parts_of_one_buffer_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Shared] = []
+    share = cpu.share_kernels
+    monkeypatch.setattr(cpu, "share_kernels", lambda kernels: found.extend(share(kernels)) or found)
+
+    def program(x, kind):
+        out = torch.zeros(40, 512, dtype=kind)
+        for k in range(40):
+            out[k] = x[39 - k] * 3
+        out[:, 7] += x.flip(1)[:, 5].to(kind)
+        return out, x.flip(0)[3:9] + 1
+
+    for kind in (torch.float32, torch.float16, torch.int64, torch.bool):
+        dynamo.reset()
+        found.clear()
+        x = torch.arange(40.0 * 512).reshape(40, 512) % 5
+        torch.testing.assert_close(dynamo.compile(program)(x, kind), program(x, kind), rtol=0, atol=0)
+        assert len(found) > 40
+        assert len({shared.kernel.name for shared in found}) < 8
