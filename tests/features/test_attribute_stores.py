@@ -36,6 +36,10 @@ class SlotError(Exception):
 """
 
 ANY_GRAPHS = table(r'''
+# no annotations of a function
+def g(a: int): pass
+g.__annotations__ = None
+return x + 1, g.__annotations__
 # set name of function
 r = []
 def g(): pass

@@ -334,9 +334,9 @@ class FunctionVar(Var):
 
 
 # What the program may set of what each function has, and the types that are taken.
-WRITABLE_PARTS: dict[str, type | tuple[type, ...]] = {
+WRITABLE_PARTS: dict[str, type] = {
     "__name__": str, "__qualname__": str, "__module__": object, "__doc__": object,
-    "__annotations__": (dict, type(None)), "__type_params__": tuple,
+    "__annotations__": dict, "__type_params__": tuple,
 }
 # Attributes that a bound method has itself; others are its function's.
 OWN_OF_METHODS = frozenset({*dir(object), "__call__", "__get__"}) - {"__doc__"}
