@@ -68,6 +68,12 @@ def test_program_of_parts_equals_eager(seed: int) -> None:
     assert check(generate(seed, "windows")) == ""
 
 
+# Numbers that are copied, a write through a view that names elements twice.
+@pytest.mark.parametrize("seed", [7000028, 7000058, 7000103, 7300166, *range(7400000, 7400004)])
+def test_program_of_writes_equals_eager(seed: int) -> None:
+    assert check(generate(seed, "writes")) == ""
+
+
 def wrong_value(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (x * 1.001,)
 
