@@ -79,7 +79,7 @@ class GuardSet:
     """All guards of one trace, in the order in which they were added, without duplicates.
 
     A value that another guard looks at is there: PRESENT guards of such values are left out. So are
-    TYPE guards of functions whose code is guarded.
+    TYPE guards of functions whose code is guarded, and of values that are compared with a constant.
     """
 
     guards: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
@@ -94,8 +94,8 @@ class GuardSet:
             while source is not None and source not in read:
                 read.add(source)
                 source = source.parent()
-        functions = {guard.source for guard in self.guards.values() if guard.kind == "CODE"}
-        implied: dict[str, Container[Source | None]] = {"PRESENT": read, "TYPE": functions}
+        typed = {g.source for g in self.guards.values() if g.kind in ("CODE", "CONST")}
+        implied: dict[str, Container[Source | None]] = {"PRESENT": read, "TYPE": typed}
         for guard in self.guards.values():
             if guard.source not in implied.get(guard.kind, ()):
                 yield guard
