@@ -226,6 +226,22 @@ def plain_number(var: Var, name: str) -> Var:
     return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
 
 
+def has_special(tx: SymbolicFrame, var: Var, name: str) -> bool:
+    return tx.trace.attributes.find_special(var.python_type(), name) is not None
+
+
+def is_left_to_c(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
+    """True where the reflected method of a user's object is not the one that counts: texts format
+    what is no text themselves, and a sequence on the right is repeated before `a.__rmul__`."""
+    if name == "mod" and isinstance(b, ObjectVar) and has_special(tx, b, "__rmod__"):
+        return issubclass(a.python_type(), str | bytes | bytearray) and not is_derived(
+            b.python_type(), a.python_type())
+    return (
+        name == "mul" and isinstance(a, ObjectVar) and issubclass(b.python_type(), REPEATED)
+        and has_special(tx, a, "__rmul__") and not has_special(tx, a, "__mul__")
+    )
+
+
 def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     """The rule of one arithmetic operator."""
     real = function_of(("i" if inplace else "") + name)
@@ -262,6 +278,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
                 if found is not None:
                     return found
             if isinstance(a, ListVar) and name == "add":
+                if isinstance(b, ObjectVar) and has_special(tx, b, "__radd__"):
+                    raise Break("operator_unknown", f"{a!r} += {b!r}")  # which is asked first
                 a.call_method(tx, "extend", [b], {})
                 return a
             if isinstance(a, ListVar) and name == "mul" and not isinstance(a, DequeVar):
@@ -276,6 +294,8 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             if isinstance(a, DictVar) and name == "or":
                 a.call_method(tx, "update", [b], {})
                 return a
+        if is_left_to_c(tx, name, a, b):
+            raise Break("operator_unknown", f"{a!r} {shown} {b!r}")
         if (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)) and not (
             formats and value_unless(b, "__rmod__") is not b
         ):
