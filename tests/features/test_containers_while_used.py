@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+
+import dynamo
 from tests.features.harness import table
 from tests.features.reference import compare
 
@@ -263,3 +267,27 @@ return x + 1, list(i), list(j), [type(iter(range(*v))).__name__ for v in ((5,), 
 @pytest.mark.parametrize(("name", "text"), PROGRAMS, ids=[name for name, _ in PROGRAMS])
 def test_like_eager(name: str, text: str) -> None:
     compare(text)
+
+
+TUPLES = {(1, 2): 3, ((4, 5), 6): 7}
+KEYS = {
+    "comprehension": lambda: [[item for item in key] for key in TUPLES],
+    "unpacked": lambda: [(*key, 0) for key in TUPLES],
+    "functions": lambda: [(list(map(str, key)), list(zip(key, key)), {*key}) for key in TUPLES],
+    "set": lambda: [[item for item in key] for key in {*TUPLES}],
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_a_dict_from_outside_that_are_tuples_are_iterated(name: str) -> None:
+    """An exception would be the program's, which a `try` catches."""
+
+    def f(x: torch.Tensor) -> Any:
+        try:
+            found = KEYS[name]()
+        except TypeError as error:
+            found = str(error)
+        return x + 1, found
+
+    x = torch.ones(2)
+    assert dynamo.compile(f, backend="eager")(x)[1] == f(x)[1]

@@ -113,6 +113,8 @@ class ConstVar(Var):
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
     def iterate(self, tx: SymbolicFrame) -> Var:
+        if type(self.value) is tuple:  # a key of a dict from outside
+            return tx.trace.constant(self.value).iterate(tx)
         if not isinstance(self.value, str | bytes):
             tx.trace.raise_exception(
                 TypeError, f"'{told_name(type(self.value))}' object is not iterable"
