@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.hooks import RemovableHandle
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import own_dict
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds, store_method
 from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
@@ -62,7 +63,7 @@ def replaces_plain(value: Var | None) -> bool:
 
 def old_attribute(target: Any, name: str) -> Any:
     try:
-        return object.__getattribute__(target, "__dict__").get(name)
+        return own_dict(target).get(name)
     except AttributeError:
         return None
 
@@ -111,11 +112,11 @@ def is_hidden(cls: type, name: str) -> bool:
 
 
 def store_hidden(target: Any, name: str, value: Any) -> None:
-    object.__getattribute__(target, "__dict__")[name] = value
+    own_dict(target)[name] = value
 
 
 def delete_hidden(target: Any, name: str) -> None:
-    object.__getattribute__(target, "__dict__").pop(name, None)
+    own_dict(target).pop(name, None)
 
 
 def delete_attribute(target: Any, name: str) -> None:

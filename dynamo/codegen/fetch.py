@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import own_dict
 from dynamo.bytecode.emit import Emitter
 from dynamo.guards import sources as s
 from dynamo.guards.sources import Source
@@ -71,10 +72,11 @@ def _item(fetcher: Fetcher, source: Any) -> None:
 
 def _dict(fetcher: Fetcher, source: Any) -> None:
     """The instance dict without running a `__getattribute__` of the program."""
-    fetcher.emitter.start_call_const(object.__getattribute__)
+    fetcher.emitter.start_call_const(own_dict if source.hidden else object.__getattribute__)
     fetcher.load(source.base)
-    fetcher.emitter.load_const("__dict__")
-    fetcher.emitter.call(2)
+    if not source.hidden:
+        fetcher.emitter.load_const("__dict__")
+    fetcher.emitter.call(1 if source.hidden else 2)
 
 
 def _attr(name: str) -> Callable[[Fetcher, Any], None]:

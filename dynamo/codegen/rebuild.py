@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from dynamo import hook
 from dynamo.base.errors import Break
+from dynamo.base.instances import hides_dict, own_dict
 from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
 from dynamo.guards.shape_code import READERS
@@ -592,7 +593,10 @@ def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
 def instance_dict(
     rebuilder: Rebuilder, var: object_vars.InstanceDictVar | object_vars.InstanceEntriesVar
 ) -> None:
-    rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
+    if hides_dict(var.owner.python_type()):
+        rebuilder.call_const(own_dict, var.owner)
+    else:
+        rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
 
 
 @rebuilds(object_vars.SuperVar)

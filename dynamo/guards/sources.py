@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from dynamo.base.instances import own_dict
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
@@ -247,15 +248,19 @@ class AttrSource(Source):
 @hashed_once
 @dataclass(frozen=True, slots=True)
 class DictSource(Source):
-    """`base.__dict__`, read without running descriptors (the instance dict)."""
+    """`base.__dict__`, read without running descriptors (the instance dict). hidden: the class has
+    something else of this name."""
 
     base: Source
+    hidden: bool = False
 
     def text(self) -> str:
         return f"{self.base.text()}.__dict__"
 
     def fetch(self, scope: Scope) -> Any:
         value = self.base.fetch(scope)
+        if self.hidden:
+            return own_dict(value)
         find = type if issubclass(type(value), type) else object  # not what a class defines itself
         return find.__getattribute__(value, "__dict__")
 

@@ -52,7 +52,7 @@ def keep_changed_apart(trace: Trace) -> None:
 def guard_owners(trace: Trace, changed: ObjectVar) -> None:
     """Guards that objects of the class of a changed one have instance dicts of their own."""
     sources = dict.fromkeys(
-        DictSource(owner.source) for owner in trace.owners.values()
+        owner.dict_place() for owner in trace.owners.values()
         if owner.source is not None and type(owner.real) is type(changed.real))
     if len(sources) > 1:
         trace.guards.add(Guard("DIFFERENT", None, tuple(sources), None))
@@ -66,7 +66,7 @@ def keep_dicts_apart(trace: Trace, changed: set[int]) -> None:
     if not dicts:
         return
     is_changed = any(id(value) in changed for value in dicts.values())
-    owners = [DictSource(var.source) for var in trace.owners.values() if var.source is not None
+    owners = [var.dict_place() for var in trace.owners.values() if var.source is not None
               and (id(var.real) in changed or is_changed and not isinstance(var, ModuleVar))]
     if owners:
         trace.guards.add(Guard("DIFFERENT", None, (*dicts, *owners), None))

@@ -30,6 +30,15 @@ class Fixed(property):
 class Shown(dict):
     @property
     def __dict__(self): return {"shown": len(self)}
+class Proxy:
+    def __init__(self, inner): object.__setattr__(self, "inner", inner)
+    __dict__ = property(lambda self: self.inner.__dict__)
+    def __getattr__(self, name):
+        if name == "inner": raise ValueError(name)
+        return getattr(self.inner, name)
+    def __setattr__(self, name, value): (object.__setattr__ if name == "own" else setattr)(self if name == "own" else self.inner, name, value)
+class Inner: k = 1
+PROXY = Proxy(Inner()); PROXY.n = 2
 class Owner:
     w = ClassValue(lambda self: 5, 7)
     @Told
@@ -49,6 +58,12 @@ o = Plain(); e = Plain(); o.a = 1; d = o.__dict__
 return x + 1, bool(d.items()), bool(d.keys()), not d.values(), bool(e.__dict__.items()), 5 if d.items() else 6
 # a property that is named __dict__
 o = Shown(a=1); d = o.__dict__; return x + 1, list(d.items()), list(d), len(d), list(vars(o)), d["shown"]
+# a proxy that shows the dict of another object, made inside
+p = Proxy(Inner()); p.n = 3; p.own = 4; return x + p.n + p.k, p.own, dict(p.__dict__), vars(p) is p.inner.__dict__
+# such a proxy from outside
+return x + PROXY.n + PROXY.k, PROXY.inner.n, dict(vars(PROXY)), hasattr(PROXY, "own")
+# a write to such a proxy
+PROXY.n = 2; PROXY.own = 5; r = PROXY.own; del PROXY.own; return x + r, hasattr(PROXY, "own"), vars(PROXY)
 # a property whose __set__ raises
 o = Owner()
 try: o.r = 5

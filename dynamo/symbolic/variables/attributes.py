@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import hides_dict
 from dynamo.guards.sources import AttrSource, DictSource, ObjectSource
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import (
@@ -173,9 +174,7 @@ class Attributes:
         """`object.__getattribute__(var, name)`, None where it finds nothing."""
         cls = var.python_type()
         self.guard_reader(cls)
-        if name == "__dict__" and has_instance_dict(cls) and not isinstance(
-            find_in_mro(cls, name), property  # which classes like Munch have
-        ):
+        if name == "__dict__" and has_instance_dict(cls) and not hides_dict(cls):
             shared = var.real_dict(tx) is var.real is not None
             return var if shared else InstanceDictVar(var)
         found = self.find(cls, name)

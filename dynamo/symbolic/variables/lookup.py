@@ -9,6 +9,8 @@ import types
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from dynamo.base.instances import own_dict
+
 _MISSING = object()
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # types of C whose attributes can't be set; no others have it
@@ -100,15 +102,10 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
     >>> instance_dict(types.SimpleNamespace(a=1))
     {'a': 1}
     """
-    for owner in type.__dict__["__mro__"].__get__(type(value)):
-        descriptor = class_dict(owner).get("__dict__")
-        if isinstance(descriptor, types.GetSetDescriptorType):
-            return descriptor.__get__(value)  # type: ignore[no-any-return]
     try:
-        found = object.__getattribute__(value, "__dict__")
+        return own_dict(value)
     except AttributeError:
         return None
-    return found if type(found) is dict else None
 
 
 def note_written(

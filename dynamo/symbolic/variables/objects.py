@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import hides_dict
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -112,10 +113,14 @@ class ObjectVar(Var):
             tx.trace.note_owner(found, self)
         return found
 
+    def dict_place(self) -> Source:
+        """Where the dict of a real instance is."""
+        assert self.source is not None
+        return DictSource(self.source, hides_dict(self.cls))
+
     def dict_from(self, trace: Trace, source: Source | None) -> Var:
         """The dict of a real instance, that the program has at `source`."""
-        assert self.source is not None
-        place = DictSource(self.source)
+        place = self.dict_place()
         if source is not None:
             trace.guard("SAME", source, place)
         return InstanceDictVar(self, place)
@@ -125,9 +130,8 @@ class ObjectVar(Var):
         before: tuple[str, ...] = ()
         real_dict = self.real_dict(tx)
         if real_dict is not None:
-            assert self.source is not None
             before = tuple(real_dict)
-            tx.trace.guard("DICT_KEYS", DictSource(self.source), before)
+            tx.trace.guard("DICT_KEYS", self.dict_place(), before)
         own = {name: value for name, value in self.written.items()
                if find_in_mro(self.cls, name).__class__ is not types.MemberDescriptorType}
         return order_names(before, own, self.renewed)
@@ -140,8 +144,7 @@ class ObjectVar(Var):
         if real_dict is None:
             return None
         self.python_type()
-        assert self.source is not None
-        source = DictSource(self.source)
+        source = self.dict_place()
         if name in real_dict:
             return tx.trace.wrap_named(real_dict[name], ItemSource(source, name))
         tx.trace.guard("DICT_LACKS", source, name)
@@ -188,9 +191,8 @@ class ObjectVar(Var):
         if self.real is not None and name not in self.written and one_for_all:
             real_dict = self.real_dict(tx)
             if real_dict is not None and name in real_dict:
-                assert self.source is not None
                 self.python_type()
-                tx.trace.guard("DICT_HAS", DictSource(self.source), name)
+                tx.trace.guard("DICT_HAS", self.dict_place(), name)
         has = super().has_attr(tx, name)
         if has:
             tx.trace.attributes.guard_presence(self.cls, name)

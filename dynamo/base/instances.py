@@ -1,0 +1,39 @@
+"""The dict of an instance, whatever its class calls `__dict__`.
+
+In: an object or a class. Out: the dict. Exists because a class may have a property of that name,
+by which proxies show the dict of another object. Runs no code of the program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from typing import Any
+
+_generic = ctypes.pythonapi.PyObject_GenericGetDict
+_generic.argtypes, _generic.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
+_mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+BUILTIN = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def hides_dict(cls: type) -> bool:
+    """True where `__dict__` of the instances is not the interpreter's own.
+
+    >>> hides_dict(types.SimpleNamespace)
+    False
+    >>> hides_dict(type("Proxy", (), {"__dict__": property(vars)}))
+    True
+    """
+    for owner in _mro(cls):
+        found = _class_dict(owner).get("__dict__")
+        if found is not None:
+            return not isinstance(found, BUILTIN)
+    return False
+
+
+def own_dict(value: Any) -> dict[str, Any]:
+    """The instance dict. Errors: AttributeError where there is none."""
+    if hides_dict(type(value)):
+        held = ctypes.py_object(value)  # of which ctypes does not ask its `__class__`
+        return _generic(held, None)  # type: ignore[no-any-return]
+    return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
