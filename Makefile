@@ -1,12 +1,13 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 picks another interpreter.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
+# `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
 
-.PHONY: setup test demo lint bench libraries cpython
+.PHONY: setup test demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -34,8 +35,17 @@ libraries: setup .libraries/.installed
 	PYTHONPATH=.libraries $(PY) -m pytest -q -m libraries tests/libraries
 
 # In parallel where pytest-xdist is installed.
+PARALLEL = $$($(PY) -c 'import xdist' 2>/dev/null && echo -n auto)
+
 cpython: setup
-	$(PY) -m pytest -q -m cpython tests/cpython $$($(PY) -c 'import xdist' 2>/dev/null && echo -n auto)
+	$(PY) -m pytest -q -m cpython tests/cpython $(PARALLEL)
+
+.third_party/.installed: tests/third_party/requirements.txt | $(VENV)/.deps
+	$(PY) -m pip install -q --no-deps --upgrade --target .third_party/site -r $<
+	@touch $@
+
+third-party: setup .third_party/.installed
+	$(PY) -m pytest -q -m third_party tests/third_party $(PARALLEL)
 
 demo: setup
 	$(PY) -m examples.demo

@@ -22,13 +22,15 @@ import types
 import unittest
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
 import dynamo
-from tests.cpython.lists import is_excluded
+from tests.lists import is_excluded
 
+HERE = Path(__file__).parent
 TAIL = 1500  # characters of an error that are kept
 
 
@@ -128,7 +130,7 @@ def selected(module: str, arguments: argparse.Namespace, recorder: Recorder) -> 
     for place, test in enumerate(filter(can_be_inlined, loaded)):
         name = f"{type(test).__name__}.{test._testMethodName}"
         if place < arguments.start or arguments.only not in name or (
-            not arguments.all and is_excluded(module, name)
+            not arguments.all and is_excluded(module, name, HERE)
         ):
             continue
         passes = functools.partial(lambda key: key in recorder.passed, id(test))

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.cpython.inlined import library_tests
-from tests.cpython.lists import exclusions, lines
 from tests.cpython.watched import run_module
+from tests.lists import exclusions, lines
 
-MODULES = lines("modules.txt")
+HERE = Path(__file__).parent
+MODULES = lines("modules.txt", HERE)
 # Small ones, for every day.
 FAST = """test_augassign test_exception_variations test_listcomps test_scope test_unpack test_with
 test_yield_from""".split()
@@ -46,5 +47,5 @@ def test_module(module: str, tmp_path: Path) -> None:
 
 
 def test_exclusions_are_of_modules_that_run() -> None:
-    assert set(exclusions()) <= set(MODULES)
+    assert set(exclusions(HERE)) <= set(MODULES)
     assert MODULES == sorted(set(MODULES)) and set(FAST) <= set(MODULES)
