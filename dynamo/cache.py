@@ -119,6 +119,7 @@ class FramePolicy:
         self.options, self.convert = options, convert
         self.lock = threading.RLock()
         self.records: dict[CodeType, CodeRecord] = {}
+        self.warned: set[int] = set()
         self.changed_tables: dict[Fact, int | float] = {}
         self.region = hook.Region(self.on_miss)
 
@@ -129,7 +130,7 @@ class FramePolicy:
         except (DynamoError, Warning):  # a warning that the program made an error
             raise
         except Exception as error:
-            internal_error(frame.code, error)
+            internal_error(frame.code, error, self.warned)
             return None
 
     def answer(self, frame: hook.FrameState) -> Any:

@@ -114,6 +114,7 @@ class Converter:
         self.codes = CodeCache()
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
+        self.warned: set[int] = set()
         self.asked = asked
 
     def __call__(
@@ -159,7 +160,7 @@ class Converter:
                 raise
             raise error.with_traceback(None) from error.__cause__  # the user's frames are enough
         except Exception as error:
-            internal_error(frame.code, error)
+            internal_error(frame.code, error, self.warned)
             return hook.SKIP
 
     def skip_reason(self, frame: hook.FrameState) -> str | None:

@@ -105,6 +105,8 @@ class Constants:
     def _compute(
         self, func: Any, role: Role, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
+        if not role.makes and any(type(a) is self.kind and KNOWN not in a.__dict__ for a in args):
+            return  # the same as below, sooner
         made = list(result) if isinstance(result, list | tuple) else [result]
         given = list(_tensors((args, kwargs)))
         if not (given or role.makes or _are_numbers(args)):

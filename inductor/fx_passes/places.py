@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_and
 
 from dynamo.aot.fakes import expression_of, facts_of, is_fake, storage_key
 from dynamo.shapes.fake import Fake
@@ -149,6 +150,21 @@ def geometry(fake: Any) -> Any:
     return facts.dtype, sizes, strides, expression_of(facts.offset)
 
 
+def _is_within(node: fx.Node) -> bool:
+    """Whether the part surely lies inside of its tensor: views by an index are not checked any
+    more, the operators that replace a part are."""
+    whole = node.args[0].meta["val"]  # type: ignore[union-attr]
+    if all(type(size) is int for size in whole.shape):
+        return True  # fakes raise
+    if node.target is aten.as_strided_scatter.default:
+        return False
+    if node.target is not aten.select_scatter.default:
+        return True  # slices and diagonals end where the tensor ends
+    dim, index = fx.map_arg(node.args[2:4], lambda given: given.meta["val"])  # type: ignore[misc]
+    size = whole.shape[dim]
+    return statically_known_true(sym_and(-size <= index, index < size))
+
+
 def _has_strides(node: Any, region: Region) -> bool:
     """Whether the functional value has the strides of its region."""
     if not is_fake(region.fake):
@@ -247,6 +263,8 @@ class Planner:
             view = PARTS[node.target]  # type: ignore[index]
             if view is aten.as_strided.default and not _has_strides(node.args[0], region):
                 raise NotInPlace(f"{node.name} depends on other strides")
+            if not _is_within(node):
+                raise NotInPlace(f"{node.name} may lie outside")
             part = run_on_fake(view, region.fake, node.args[2:], node.kwargs)
             place = geometry(part)
             inside = {place, geometry(region.fake)}

@@ -306,6 +306,8 @@ y = x.clone(); i = (x.sum() * 0).long(); y[i, i] = 5.0; y[0, i] = 7; y[i, 0] = 9
 y = x.clone(); i = (x.sum() * 0).long(); y[:, i] = 5.0; return y + 1
 # context get
 return x * CV.get() + 1, CV.name
+# idx iadd
+y = x.clone(); i = (x.sum() * 0).long(); y[i] += 1; return y + 1
 ''')
 
 # The codes of the breaks behind the name.
@@ -360,8 +362,6 @@ for take in (heapq.heappop, lambda h: heapq.heapreplace(h, 1), lambda h: heapq.h
         try: told.append((take(heap), heap))
         except IndexError as e: told.append(str(e))
 return x + 1, told
-# idx iadd: item
-y = x.clone(); i = (x.sum() * 0).long(); y[i] += 1; return y + 1
 # idx ellipsis: item
 i = (x.sum() * 0).long(); return x[..., i] + 1, x[None, i] + 1
 # idx slice: item
