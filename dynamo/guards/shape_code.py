@@ -80,12 +80,14 @@ class ShapeFacts:
         }
 
     def holds(self, scope: Scope) -> bool:
-        """The plain-Python twin."""
+        """The plain-Python twin, which knows no larger ints than the machine."""
         values = self.values(scope)
         if not all(type(value) in (int, float) for value in values.values()):
             return False  # another object is there now, whose operators are not to be run
+        tree = ast.fix_missing_locations(Checked().visit(ast.parse(self.expression, mode="eval")))
+        names = {**FUNCTIONS, **values, "checked": checked}
         try:
-            return bool(eval(self.expression, {"__builtins__": {}}, {**FUNCTIONS, **values}))
+            return bool(eval(compile(tree, "<guard>", "eval"), {"__builtins__": {}}, names))
         except (ArithmeticError, ValueError):
             return False
 
@@ -97,6 +99,35 @@ class ShapeFacts:
         values = self.values(scope)
         shown = " and ".join(f"{f.text()} is {_shown(values[n])}" for n, f in self.facts.items())
         return f"{ast.unparse(tree)} no longer holds, now that {shown}"
+
+
+class Checked(ast.NodeTransformer):
+    """Puts `checked` around each name and each operation."""
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        super().generic_visit(node)
+        if isinstance(node, ast.Name) and node.id not in FUNCTIONS or isinstance(node, COMPUTES):
+            return ast.Call(ast.Name("checked", ast.Load()), [node], [])
+        return node
+
+
+COMPUTES = (ast.BinOp, ast.UnaryOp, ast.Call)
+
+
+def checked(value: Any) -> Any:
+    """The value; OverflowError where the machine has no such int."""
+    if type(value) is int and not is_word(value):
+        raise OverflowError
+    return value
+
+
+def is_word(value: int) -> bool:
+    """True for the ints of 64 bits.
+
+    >>> is_word(-2**63), is_word(2**63)
+    (True, False)
+    """
+    return -(2**63) <= value < 2**63
 
 
 def _shown(value: Any) -> str:

@@ -164,7 +164,14 @@ def binary(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
             return None
         trace.symbols.decide(f"({texts[1]} {'>' if ints and name in WHOLE else '!='} 0)")
     real: Callable[[Any, Any], Any] = getattr(operator, name)
-    return trace.symbols.make(f"({texts[0]} {symbol} {texts[1]})", real(left, right))
+    return made(trace, f"({texts[0]} {symbol} {texts[1]})", real(left, right))
+
+
+def made(trace: Trace, text: str, hint: Any) -> Var | None:
+    """The number of an expression; None for an int that no guard can compute."""
+    if type(hint) is int and abs(hint) > LARGEST_INT:
+        return None
+    return trace.symbols.make(text, hint)
 
 
 def by_negative(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
@@ -337,6 +344,8 @@ def compare(trace: Trace, name: str, a: Var, b: Var) -> Var | None:
     texts = text_of(a), text_of(b)
     if None in texts or sum(map(len, texts)) > LONGEST:  # type: ignore[arg-type]
         return None
+    if texts[0] == texts[1] and type(hint_of(a)) is int:
+        return ConstVar(name in ("eq", "le", "ge"))
     if type(hint_of(a)) is not type(hint_of(b)):
         if not (keep_exact(trace, a) and keep_exact(trace, b)):
             return None
@@ -361,9 +370,9 @@ def unary(trace: Trace, name: str, a: Var) -> Var | None:
     if name == "pos":
         return a
     if name == "neg":
-        return trace.symbols.make(f"(-{a.text})", -a.hint)
+        return made(trace, f"(-{a.text})", -a.hint)
     if name == "abs":
-        return trace.symbols.make(f"abs({a.text})", abs(a.hint))
+        return made(trace, f"abs({a.text})", abs(a.hint))
     return None
 
 
