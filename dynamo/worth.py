@@ -27,7 +27,7 @@ def holds_tensor(value: Any) -> bool:
     if issubclass(kind, list | tuple):
         items = (list if issubclass(kind, list) else tuple).__iter__(value)
     elif issubclass(kind, dict):
-        items = dict.values(value)
+        items = list(dict.values(value))  # at once: another thread may change it
     return any(issubclass(type(item), torch.Tensor | torch.nn.Module) for item in items)
 
 

@@ -408,6 +408,7 @@ class ObjectProtocol:
         if base is object:
             if not is_made_by_object(cls):
                 raise Break("call_of_unknown_function", full_name(cls))
+            self.attributes.guard_abstract(cls)
             if cls.__flags__ & inspect.TPFLAGS_IS_ABSTRACT:
                 self.run_real(lambda: object.__new__(cls))
             return ModuleVar(cls) if issubclass(cls, torch.nn.Module) else ObjectVar(cls)

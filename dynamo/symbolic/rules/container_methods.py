@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
@@ -88,7 +88,14 @@ def length_hint(tx: SymbolicFrame, items: Var, default: Var = ConstVar(0)) -> Va
         return tx.trace.length_hint(tx, items, default)  # type: ignore[no-any-return]
     if find_in_mro(items.python_type(), "__len__") is None:
         return None
-    return tx.trace.call(tx, len, items)
+    if not issubclass(default.python_type(), int):
+        raise Break("argument_mismatch", f"length_hint(.., {default!r})")
+    try:
+        return tx.trace.call(tx, len, items)
+    except ObservedException as error:  # a tensor without dimensions has no length
+        if not issubclass(error.value.python_type(), TypeError):
+            raise
+        return default
 
 
 @rule([collections.deque.copy, collections.deque.__copy__], SequenceVar)  # type: ignore[attr-defined]

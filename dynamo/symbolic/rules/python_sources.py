@@ -56,6 +56,45 @@ def without_c(module: ModuleType, extension: str) -> dict[str, Any]:
     return scope
 
 
+def sift_down(heap: list[Any], start: int, position: int, largest: bool = False) -> None:
+    """Lets the item there rise to its place; as in C, which swaps two items at a time and looks
+    behind each comparison whether the list has another size."""
+    size = len(heap)
+    while position > start:
+        above = (position - 1) // 2
+        first, second = (above, position) if largest else (position, above)
+        rises = bool(heap[first] < heap[second])
+        if len(heap) != size:
+            raise RuntimeError("list changed size during iteration")
+        if not rises:
+            break
+        heap[above], heap[position] = heap[position], heap[above]
+        position = above
+
+
+def sift_up(heap: list[Any], position: int, largest: bool = False) -> None:
+    """Lets the item there sink to a leaf, and rise to its place from there."""
+    size, start = len(heap), position
+    while position < size // 2:
+        below = 2 * position + 1
+        if below + 1 < size:
+            first, second = (below + 1, below) if largest else (below, below + 1)
+            if not heap[first] < heap[second]:
+                below += 1
+            if len(heap) != size:
+                raise RuntimeError("list changed size during iteration")
+        heap[below], heap[position] = heap[position], heap[below]
+        position = below
+    sift_down(heap, start, position, largest)
+
+
+SIFTING = {
+    "_siftdown": sift_down, "_siftup": sift_up,
+    "_siftdown_max": lambda heap, start, position: sift_down(heap, start, position, True),
+    "_siftup_max": lambda heap, position: sift_up(heap, position, True),
+}
+
+
 def register_twin(real: Any, twin: Callable[..., Any], wants: Wants) -> None:
     @rule(real)
     def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
@@ -70,6 +109,8 @@ def register_twin(real: Any, twin: Callable[..., Any], wants: Wants) -> None:
 def register() -> None:
     for module, (extension, wants, names) in TWINS.items():
         scope = without_c(module, extension)
+        if module is heapq:
+            scope.update(SIFTING)
         for name in names.split():
             if isinstance(getattr(module, name, None), BuiltinFunctionType):
                 register_twin(getattr(module, name), scope[name], wants)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict
-from dynamo.guards.sources import AttrSource, DictSource, ObjectSource
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import (
     BINDERS,
@@ -106,6 +106,19 @@ class Attributes:
             if not is_settled(part):
                 place = DictSource(ObjectSource(part, part.__qualname__))
                 self.trace.guard("DICT_KEYS", place, tuple(class_dict(part)))
+
+    def guard_abstract(self, cls: type) -> None:
+        """Guards the names of the class's abstract methods, by which instances are refused."""
+        name, own = "__abstractmethods__", class_dict(cls)
+        methods = own.get(name, frozenset())
+        if (cls, name) in self.written or type(methods) is not frozenset:
+            raise Break("call_of_unknown_function", f"{cls.__qualname__}, whose {name} is changed")
+        if not is_settled(cls):
+            place = DictSource(ObjectSource(cls, cls.__qualname__))
+            if name in own:
+                self.trace.guard("CONST", ItemSource(place, name), methods)
+            else:
+                self.trace.guard("DICT_LACKS", place, name)
 
     def guard_reader(self, cls: type) -> None:
         """Guards that attributes are read as they are now."""
