@@ -266,6 +266,8 @@ class Planner:
             if not _is_within(node):
                 raise NotInPlace(f"{node.name} may lie outside")
             part = run_on_fake(view, region.fake, node.args[2:], node.kwargs)
+            if _numbers(part.shape) != _numbers(node.args[1].meta["val"].shape):  # type: ignore[union-attr]
+                raise NotInPlace(f"{node.name} gets a source of another size")
             place = geometry(part)
             inside = {place, geometry(region.fake)}
             source = found.regions.get(uncopied(node.args[1]))

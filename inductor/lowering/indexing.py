@@ -249,6 +249,8 @@ def slice_scatter(
     held = compute_dtype(x.dtype)
     if dtype_kind(held) == "c" or step != 1:
         return call.refuse("a step or complex numbers")
+    if list(source.size) != [*x.size[:axis], max(last - first, 0), *x.size[axis + 1 :]]:
+        return call.refuse("a source of another size, for which ATen raises")
 
     def compute(ops: Ops, where: Indices) -> Value:
         mask = None

@@ -49,3 +49,20 @@ def test_two_errors_in_one_kernel_are_told_apart() -> None:
         compiled(x, bad, good)
     with pytest.raises(IndexError):
         compiled(x, good, bad)
+
+
+@pytest.mark.parametrize("dynamic", [None, False, True])
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_source_of_another_size_is_an_error(copied: bool, dynamic: bool | None) -> None:
+    def function(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        made = x.slice_scatter(source, 0, 2, 4)
+        return made + 1 if copied else made
+
+    compiled = dynamo.compile(function, dynamic=dynamic)
+    for rows, given in ((6, 2), (3, 2), (5, 1), (3, 1), (4, 3), (2, 1), (7, 2)):
+        x, source = torch.rand(rows, 3), torch.rand(given, 3)
+        if given == min(max(rows - 2, 0), 2):
+            assert torch.equal(compiled(x, source), function(x, source))
+        else:
+            with pytest.raises(RuntimeError):
+                compiled(x, source)
