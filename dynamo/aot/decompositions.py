@@ -111,6 +111,8 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    if delta <= 0:
+        raise Unsupported("its kernel raises for this delta")
     away = (x - target).abs()
     loss = torch.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
@@ -125,6 +127,12 @@ def logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Ten
     low, outside = (0.0, float("nan")) if eps is None else (eps, 0.0)
     slope = gradient / (x * (1.0 - x))
     return torch.where((x < low) | (x > 1.0 - low), outside, slope)  # NaN is not outside
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+    if beta < 0:
+        raise Unsupported("its kernel raises for this beta")
+    return NotImplemented
 
 
 def smooth_l1_loss_backward(
@@ -227,6 +235,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
     "logit_backward.default": logit_backward,
+    "smooth_l1_loss.default": smooth_l1_loss,
     "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
     "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
     "logsumexp.default": logsumexp,
