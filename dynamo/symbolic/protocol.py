@@ -37,6 +37,7 @@ from dynamo.symbolic.rules import decided, table, tensors, torch_functions, tran
 from dynamo.symbolic.rules.library_classes import enum_member
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.tables import ask_for_values
+from dynamo.symbolic.variables.arrays import ArrayVar
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import RawAttribute, is_settled
@@ -182,7 +183,12 @@ class ObjectProtocol:
         """`operator.index(key)`, None where it has none."""
         if key.is_constant():
             number = key.as_constant()
-            return int(number) if isinstance(number, int) else None
+            if isinstance(number, int):
+                return int(number)
+            try:
+                return operator.index(number)  # numpy's integers are none of Python's
+            except TypeError:
+                return None
         value = value_in(key)
         if value is not None and issubclass(value.python_type(), int):
             return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
@@ -196,7 +202,7 @@ class ObjectProtocol:
                 ask_for_values(self, [key])  # type: ignore[arg-type]
                 raise Break("item", repr(key))
             return int(self.run_real(lambda: operator.index(known)))
-        if isinstance(key, OpaqueVar):
+        if isinstance(key, OpaqueVar | ArrayVar):
             raise Break("index_unknown", repr(key))
         if isinstance(key, UnknownNumber):
             raise Break("unknown_number", repr(key))

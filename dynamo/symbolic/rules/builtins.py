@@ -135,7 +135,8 @@ def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
 
 @rule([torch.Size.numel], SizeVar)
 def size_numel(tx: SymbolicFrame, size: SizeVar) -> Var:
-    return multiplied(tx, size, ConstVar(1))
+    number = multiplied(tx, size, ConstVar(1))
+    return ConstVar(int(number.value)) if isinstance(number, ConstVar) else number
 
 
 @rule([math.prod])

@@ -12,6 +12,7 @@ from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import held, numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import NO_INTEGER
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
@@ -62,17 +63,21 @@ def next_(tx: SymbolicFrame, var: Var, *default: Var) -> Var:
 
 @rule([range])
 def range_(tx: SymbolicFrame, *args: Var) -> Var:
-    indices = [tx.trace.as_index(tx, arg) for arg in args]
-    if None in indices:
-        wrong = args[indices.index(None)].python_type().__name__
-        tx.trace.raise_exception(TypeError, f"'{wrong}' object cannot be interpreted as an integer")
-    values = [index for index in indices if index is not None]
+    values = [integer(tx, arg) for arg in args]
     return RangeVar(tx.trace.run_real(lambda: range(*values)))
+
+
+def integer(tx: SymbolicFrame, arg: Var) -> int:
+    index = tx.trace.as_index(tx, arg)
+    if index is None:
+        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=arg.python_type().__name__))
+    return index
 
 
 @rule([enumerate])
 def enumerate_(tx: SymbolicFrame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
-    return EnumerateVar(items.iterate(tx), start.as_constant())
+    first = integer(tx, start)
+    return EnumerateVar(items.iterate(tx), first)
 
 
 @rule([zip])
