@@ -257,18 +257,24 @@ PLAIN_EXCEPTIONS = tuple(
 )
 
 
-@rule([object.__init__, *{cls.__init__ for cls in PLAIN_EXCEPTIONS}])
+@rule([object.__init__])
 def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
-    cls = var.python_type()
-    if (args or kwargs) and not issubclass(cls, BaseException):
+    if args or kwargs:
+        cls = var.python_type()
         own_new, own_init = makes_itself(cls)
         if own_init or not own_new:
             name = "object" if own_init else cls.__name__
             tx.trace.raise_exception(TypeError, f"{name}.__init__() takes exactly one argument "
                                                 "(the instance to initialize)")
-    if isinstance(var, ExceptionVar):
-        tx.trace.effects.tick()
-        var.args = list(args)
+    return NONE
+
+
+@rule(list({cls.__init__ for cls in PLAIN_EXCEPTIONS}))
+def exception_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+    if not isinstance(var, ExceptionVar) or kwargs:  # one from outside gets new arguments, too
+        raise Break("call_of_unknown_function", f"__init__ of {var!r}")
+    tx.trace.effects.tick()
+    var.args = list(args)
     return NONE
 
 
