@@ -99,7 +99,8 @@ class Rebuilder:
 
     place_of: the place of an instruction, for a traceback; places: locals that hold values already
     (graph results, shared objects); unfinished: classes that are being made, and the classes that
-    can be finished only after them.
+    can be finished only after them; building: what is being made, and whether a part of it has
+    made it already.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Rebuilder:
         self.place_of = place_of
         self.places: dict[Var, str] = {}
         self.unfinished: dict[Var, list[Var]] = {}
+        self.building: dict[Var, bool] = {}
 
     def load(self, var: Var) -> None:
         """Pushes the real object of the Var."""
@@ -126,14 +128,29 @@ class Rebuilder:
             row = find_row(type(var))
             if row is None:
                 raise Break("rebuild_unknown", repr(var))
+            outermost = var not in self.building
+            self.building[var] = not outermost
             row(self, var)
-            if var not in self.places and self.counts[var] > 1 and not isinstance(var, NullVar):
+            made_by_parts = outermost and self.building.pop(var)
+            is_shared = self.counts[var] > 1 and not isinstance(var, NullVar)
+            if is_shared and (made_by_parts or var not in self.places):
                 self.keep(var)
 
     def keep(self, var: Var) -> None:
-        """Keeps the value on the top of the stack in a local; it stays on the stack."""
-        self.emitter.emit("COPY", 1)
-        self.places[var] = self.emitter.store_fresh("kept")
+        """Keeps the value on the top of the stack in a local; it stays on the stack, unless its
+        parts refer to it and have made it meanwhile: that one takes its place."""
+        place = self.places.get(var)
+        if place is None:
+            self.emitter.emit("COPY", 1)
+            self.places[var] = self.emitter.store_fresh("kept")
+        else:
+            self.emitter.emit("POP_TOP")
+            self.emitter.load_fast(place)
+
+    def expect_filled(self, part: Var) -> None:
+        """Breaks where what is being made reads a part that holds it, and is not filled yet."""
+        if part in self.building:
+            raise Break("rebuild_unknown", f"what {part!r} holds reads it")
 
     def load_all(self, values: Iterable[Var]) -> int:
         count = 0

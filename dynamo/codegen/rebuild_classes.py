@@ -53,6 +53,7 @@ def made_class(rebuilder: Rebuilder, var: made_classes.MadeClassVar) -> None:
         rebuilder.call_const(var.recipe[0], *var.recipe[1])
     else:
         bare_class(rebuilder, var)
+    rebuilder.places.pop(var, None)  # a recipe has made that one of a class that lacked parts
     rebuilder.keep(var)
     rebuilder.unfinished[var] = []
     for name, value in var.entries.items():

@@ -30,6 +30,7 @@ def sequence_iterator(rebuilder: Rebuilder, var: iterators.SequenceIteratorVar) 
     if var.position is None and var.text is None:
         rebuilder.call_const(iter, ListVar() if var.kind is type(iter([])) else TupleVar())
         return
+    rebuilder.expect_filled(var.sequence)
     rebuilder.emitter.start_call_const(advance)
     rebuilder.call_const(iter, var.text or var.sequence)
     rebuilder.emitter.load_const(len(var.sequence.items) if var.position is None else var.position)
@@ -49,6 +50,7 @@ def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) ->
         is_list = var.kind is type(reversed([]))
         rebuilder.call_const(reversed, ListVar() if is_list else TupleVar())
         return
+    rebuilder.expect_filled(var.sequence)
     rebuilder.call_const(reverse_from, var.sequence, var.position)
 
 
@@ -73,6 +75,7 @@ def iterate_deque(deque: collections.deque[Any], backwards: bool, count: int) ->
 def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> None:
     if var.deque.mutations != var.mutations:
         raise Break("container_changed_in_loop", repr(var.deque))
+    rebuilder.expect_filled(var.deque)
     rebuilder.call_const(iterate_deque, var.deque, var.backwards, var.size - var.left)
 
 
@@ -122,6 +125,7 @@ def dict_iterator(rebuilder: Rebuilder, var: dict_iterators.DictIteratorVar) -> 
     elif var.size() != var.expected or (var.is_ordered and var.is_mutated()):
         rebuilder.call_const(changed_dict, kind, var.part, var.backwards)
     elif var.has_same_keys():
+        rebuilder.expect_filled(var.mapping)
         rebuilder.call_const(
             iterate_again, var.mapping, var.part, var.position, var.backwards)
     else:
