@@ -163,7 +163,10 @@ def guard_let_go(
     for source, value in held.items():
         gone = source not in known and (value is None or id(value) not in kept)
         kind = type(value)
-        answers = issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
+        answers = (
+            issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
+            or isinstance(find_in_mro(kind, "__getattribute__"), types.FunctionType)
+        )
         if gone and answers:  # else its function would be asked each time
             trace.guard("TYPE", source, kind)
         elif gone and not _tells(kind):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import unittest
 from typing import Any
 
 import pytest
@@ -153,3 +155,24 @@ def test_why_a_call_is_compiled_again_is_found_without_lookups() -> None:
         except TypeError:
             pass
         assert expected == SEEN
+
+
+def test_what_a_break_drops_is_asked_for_nothing() -> None:
+    class Case(unittest.TestCase):
+        def run_it(self, x: torch.Tensor) -> torch.Tensor:
+            class Asked:
+                def __getattribute__(self, name: str) -> Any:
+                    names.append(name)
+                    return {}
+
+            with self.assertRaises(AttributeError):
+                inspect.getattr_static(Asked(), "missing")
+            return x + 1
+
+    names: list[str] = []
+    x, case = torch.ones(2), Case("run_it")
+    dynamo.reset()
+    compiled = dynamo.compile(lambda x: case.run_it(x) * 2, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(x), x * 4)
+    assert names == []
