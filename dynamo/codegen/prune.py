@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import Any
 
 import torch
 from torch import fx
 
 from dynamo.symbolic.repeating import NOTICED
+from dynamo.symbolic.variables.lookup import module_of
 
 IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)
@@ -36,10 +38,11 @@ def is_noticed(node: fx.Node) -> bool:
         return True
     if "out" in node.kwargs or node.kwargs.get("inplace") or _has_true(node, name):
         return True
-    module = getattr(target, "__module__", None) or ""
+    module = module_of(target)
+    written = isinstance(target, types.FunctionType)  # by exec: without a name for its module
     known = isinstance(target, str) or module.split(".")[0] in (
-        "torch", "_operator", "builtins", "math", "",
-    )  # fmt: skip
+        ("torch",) if written else ("torch", "_operator", "builtins", "math", "")
+    )
     return not known or any(part in name.lower() for part in NOTICED)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynamo.symbolic.variables.lookup import module_of
+
 # Functions behind `lru_cache` that read nothing but their arguments, and whose results are only
 # read: a call of the function behind the cache gives the same.
 PURE = {
@@ -31,6 +33,4 @@ def answers_by_type(function: Any) -> bool:
 
 
 def _is_in(names: dict[str, set[str]], function: Any) -> bool:
-    module = getattr(function, "__module__", None)
-    return isinstance(module, str) and getattr(function, "__qualname__", None) in names.get(
-        module, ())
+    return getattr(function, "__qualname__", None) in names.get(module_of(function), ())

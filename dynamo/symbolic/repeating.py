@@ -31,6 +31,7 @@ from dynamo.symbolic.rules import contexts
 from dynamo.symbolic.rules.failing import TORCH_OPERATORS
 from dynamo.symbolic.rules.torch_functions import in_transform
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import module_of
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
         return False
     written = node.meta.get("written")
     if written is None:  # no operation on tensors, or one with functions of the program in it
-        module = getattr(target, "__module__", None)
-        return target in READS if isinstance(target, str) else module in OF_NUMBERS
+        return target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
     name = _name(node).lower()
     draws = any(part in name for part in DRAWS) and ("attention" not in name or node.meta["draws"])
     if not name or draws or any(part in name for part in NOTICED):

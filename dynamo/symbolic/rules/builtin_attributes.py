@@ -21,7 +21,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, read_attribute
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, module_of, told_name
 from dynamo.symbolic.variables.objects import AliasVar, ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -145,7 +145,7 @@ def own_check(tx: SymbolicFrame, kind: type, name: str) -> Var | None:
     """The method of the program by which a metaclass says what belongs to its classes."""
     found = find_owner(type(kind), name)
     assert found is not None
-    if isinstance(found[1], types.FunctionType) and found[1].__module__ not in KNOWN_CHECKS:
+    if isinstance(found[1], types.FunctionType) and module_of(found[1]) not in KNOWN_CHECKS:
         return tx.trace.attributes.bind(tx, tx.trace.wrap(kind, None), type(kind), name)
     tx.trace.attributes.guard_search(type(kind), name, found[0])
     return None

@@ -31,7 +31,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro
+from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, module_of
 from dynamo.symbolic.variables.made_classes import (
     MadeClassVar,
     MadePartVar,
@@ -272,7 +272,7 @@ def decides_field(tx: SymbolicFrame, note: Any) -> bool:
     known = tx.trace.known_var(note)
     kind = None if known is None else kind_of(known)
     return isinstance(note, StandIn) and (
-        kind is None or issubclass(kind, str) or kind.__module__ in ("dataclasses", "typing"))
+        kind is None or issubclass(kind, str) or module_of(kind) in ("dataclasses", "typing"))
 
 
 def check_fields(tx: SymbolicFrame, cls: MadeClassVar) -> None:

@@ -22,6 +22,7 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.symbolic.breaks import TORCH
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.lookup import module_of
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -164,7 +165,7 @@ def is_blind(leave: Var) -> bool:
     if not isinstance(manager, Var):
         return False
     kind = manager.python_type()
-    return kind in BLIND or kind.__module__.partition(".")[0] == "torch"
+    return kind in BLIND or module_of(kind).partition(".")[0] == "torch"
 
 
 def handles(frame: SymbolicFrame) -> bool:

@@ -20,7 +20,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
-from dynamo.symbolic.variables.lookup import find_owner
+from dynamo.symbolic.variables.lookup import find_owner, module_of
 from dynamo.symbolic.variables.made_classes import MadeClassVar, MadePartVar
 from dynamo.symbolic.variables.objects import EnumVar
 
@@ -239,7 +239,7 @@ def enum_member(tx: SymbolicFrame, cls: type[enum.Enum], values: list[Any]) -> V
         raise Break("class_definition", f"{cls.__qualname__}{tuple(values)}")
     (value,) = values
     owner = find_owner(cls, "_missing_")
-    if owner is not None and owner[0].__module__ != "enum":
+    if owner is not None and module_of(owner[0]) != "enum":
         if type(value) is not cls and all(value != member.value for member in cls):
             return missing_member(tx, cls, value)
     return tx.trace.wrap(tx.trace.run_real(lambda: cls(value)), None)

@@ -15,6 +15,7 @@ from dynamo.symbolic.rules.table import first_rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.lookup import module_of
 from dynamo.symbolic.variables.numbers import hint_of, is_guardable, is_number, is_open, text_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def tensor_of_array_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: V
     dtype = kwargs.get("dtype", ConstVar(None)).as_constant()
     if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
         for kind in {item.python_type() for item in data.unpack(tx)}:
-            if kind.__module__ == "numpy" and kind.__name__ in ARRAY_FLOATS:
+            if module_of(kind) == "numpy" and kind.__name__ in ARRAY_FLOATS:
                 raise Break("argument_mismatch", f"{kind.__name__} as {dtype}")
     return None
 

@@ -35,7 +35,7 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.variables.exceptions import traceback_of
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, module_of, told_name
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.open_text import is_open_text
@@ -173,7 +173,7 @@ def is_seen(tx: SymbolicFrame, logger: logging.Logger | None) -> bool:
 
 def only_writes(kind: type) -> bool:
     """True for loggers, filters and handlers of streams of `logging`, and those of libraries."""
-    module = sys.modules.get(kind.__module__)
+    module = sys.modules.get(module_of(kind))
     return module is logging or str(getattr(module, "__file__", "")).startswith(INSTALLED)
 
 

@@ -35,6 +35,7 @@ from dynamo.symbolic.variables.constant import TORCH_VALUE_TYPES, VALUE_TYPES, C
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.held import HeldNumber, gives_number, held_numbers, with_dtypes
 from dynamo.symbolic.variables.lists import ListVar, NamedTupleVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.lookup import module_of
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def is_graph_function(function: Any) -> bool:
         return True
     if isinstance(function, types.FunctionType):
         return (
-            function.__module__ in PYTHON_NAMESPACES
+            module_of(function) in PYTHON_NAMESPACES
             and function.__name__ not in NOT_IN_GRAPH
             and not function.__name__.startswith("__")
         )
@@ -195,7 +196,7 @@ def on_default_device(
     tx: SymbolicFrame, function: Any, kwargs: dict[str, Var]
 ) -> dict[str, Var]:
     """The arguments of a call inside of `with torch.device(...)`."""
-    if isinstance(function, types.FunctionType) and function.__module__ not in PYTHON_NAMESPACES:
+    if isinstance(function, types.FunctionType) and module_of(function) not in PYTHON_NAMESPACES:
         raise Break("call_of_unknown_function", f"{function.__qualname__} with a default device")
     given = kwargs.get("device", ConstVar(None))
     if function in _device_constructors() and given.is_constant() and given.as_constant() is None:

@@ -14,7 +14,7 @@ from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.demands import as_demanded
-from dynamo.symbolic.variables.lookup import find_owner
+from dynamo.symbolic.variables.lookup import find_owner, module_of
 from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class ClassVar(Var):
         tx.trace.attributes.find_special(self.cls, "__class_getitem__")
         maker = find_owner(self.cls, "__class_getitem__")
         if maker is not None and isinstance(maker[1], classmethod) and (
-            isinstance(maker[1].__func__, types.FunctionType) and maker[0].__module__ != "typing"
+            isinstance(maker[1].__func__, types.FunctionType) and module_of(maker[0]) != "typing"
         ):
             return tx.call(self.get_attr(tx, "__class_getitem__"), [key], {})
         return tx.trace.generic_alias(tx, self, key)

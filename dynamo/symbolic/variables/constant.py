@@ -17,7 +17,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import told_name
+from dynamo.symbolic.variables.lookup import module_of, told_name
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
 
 def _is_torch_enum(value: Any) -> bool:
     cls = type(value)
-    return cls.__module__.startswith("torch") and isinstance(
+    return module_of(cls).startswith("torch") and isinstance(
         getattr(cls, "__members__", None), dict
     )
 

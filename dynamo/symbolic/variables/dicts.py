@@ -41,6 +41,7 @@ from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
     instance_dict,
+    module_of,
     told_name,
 )
 from dynamo.symbolic.variables.wrapping import wraps
@@ -526,7 +527,7 @@ def hashes_itself(cls: type) -> bool:
     found = find_owner(cls, "__hash__")
     return (
         found is not None and isinstance(found[1], types.FunctionType)
-        and found[0].__module__.partition(".")[0] not in ("enum", "torch")
+        and module_of(found[0]).partition(".")[0] not in ("enum", "torch")
         and "__dataclass_params__" not in vars(cls)
     )
 

@@ -28,7 +28,7 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro, note_written, order_names
+from dynamo.symbolic.variables.lookup import find_in_mro, module_of, note_written, order_names
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class FunctionVar(Var):
         marks = {} if self.real is None else self.real.__dict__
         if "_torchdynamo_disable" in marks:
             original = marks.get("__wrapped__")
-            if isinstance(original, types.FunctionType) and original.__module__.startswith(
+            if isinstance(original, types.FunctionType) and module_of(original).startswith(
                 ("torch.optim.", "torch.random")
             ):
                 return "__wrapped__"

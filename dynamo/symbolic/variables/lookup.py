@@ -58,6 +58,23 @@ def name_of_class(cls: type) -> str:
     return str(type.__dict__["__qualname__"].__get__(cls))
 
 
+def module_of(value: Any) -> str:
+    """The `__module__` of a function or class, empty where it has none or one that is no string;
+    no metaclass is asked.
+
+    >>> module_of(collections.deque), module_of(len), module_of([])
+    ('collections', 'builtins', '')
+    """
+    try:
+        if issubclass(type(value), type):
+            found = type.__dict__["__module__"].__get__(value)
+        else:
+            found = getattr(value, "__module__", None)
+    except AttributeError:  # a class whose own was deleted
+        return ""
+    return found if type(found) is str else ""
+
+
 def full_name(value: Any) -> str:
     """The name of a function or class with its module, for messages.
 
@@ -69,8 +86,8 @@ def full_name(value: Any) -> str:
         return repr(value)
     if name.startswith("pybind11_"):  # of the object that holds the C++ function
         name = value.__name__
-    module = getattr(value, "__module__", None)
-    if module in (None, "builtins", "__main__") or getattr(builtins, name, None) is value:
+    module = module_of(value)
+    if module in ("", "builtins", "__main__") or getattr(builtins, name, None) is value:
         return name
     return f"{module}.{name}"
 

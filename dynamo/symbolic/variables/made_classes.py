@@ -25,7 +25,13 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
-from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, find_owner, instance_dict
+from dynamo.symbolic.variables.lookup import (
+    class_dict,
+    find_in_mro,
+    find_owner,
+    instance_dict,
+    module_of,
+)
 from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
@@ -407,7 +413,7 @@ def runs_program(bases: tuple[type, ...]) -> bool:
     for base in bases:
         found = find_owner(base, "__init_subclass__")
         if found is not None and (found[1] is None or isinstance(found[1], classmethod)):
-            return found[0].__module__ != "typing"
+            return module_of(found[0]) != "typing"
     return False
 
 
