@@ -70,7 +70,7 @@ def outcome(function: Any, left: Any, right: Any) -> Any:
     (repeated, SubText("a")),
     (formatted, "a"), (formatted, "%s"), (formatted, SubText("a")), (formatted, b"a"),
     (formatted, bytearray(b"a")), (formatted, 5),
-], ids=repr)
+], ids=lambda given: getattr(given, "__name__", repr(given)))
 def test_which_reflected_method_counts(function: Any, left: Any) -> None:
     compiled = dynamo.compile(function, backend="eager")
     assert outcome(compiled, left, Reflected()) == outcome(function, left, Reflected())
