@@ -50,7 +50,7 @@ from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.variables.lookup import full_name
 from dynamo.symbolic.variables.objects import ObjectVar
-from dynamo.symbolic.variables.python_modules import FIXED_ROOTS
+from dynamo.symbolic.variables.python_modules import FIXED_ROOTS, asks_program, has_attribute
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import sees_lookups, wrap_value
 
@@ -433,15 +433,19 @@ class Trace(ObjectProtocol):
             raise Break("import_of_new_module", full)
         if not fromlist and not level:
             full = full.partition(".")[0]
-        for item in fromlist or ():
-            if not hasattr(module, item) and modelled.find_module(f"{full}.{item}") is None:
-                raise Break("import_of_new_module", f"{full}.{item}")
         found = modelled.find_module(full)
         if found is None:
             raise Break("import_of_new_module", full)
         if full.partition(".")[0] not in FIXED_ROOTS:
             self.guard("ID", ModuleSource(full), found)
-        return self.wrap(found, ModuleSource(full))
+        var = self.wrap(found, ModuleSource(full))
+        asks = asks_program(module)
+        if fromlist and not (asks and not var.has_attr(tx, "__path__")):  # is it a package?
+            for item in fromlist:
+                has = var.has_attr(tx, item) if asks else has_attribute(module, item)
+                if not has and modelled.find_module(f"{full}.{item}") is None:
+                    raise Break("import_of_new_module", f"{full}.{item}")
+        return var
 
     def import_from(self, tx: SymbolicFrame, module: Var, name: str) -> Var:
         """`from module import name`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import types
+import warnings
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +91,7 @@ class PythonModuleVar(Var):
         """The module's own `__getattr__`, where it has one that Python code defines."""
         attributes = self._module.__dict__
         written, pending = tx.trace.effects.written_global(attributes, "__getattr__")
-        own = attributes.get("__getattr__")
-        if not written and (
-            type(own) is not types.FunctionType or own.__code__.co_filename.startswith(LIBRARIES)
-        ):
+        if not written and not asks_program(self._module):
             return None
         if type(self._module) is not types.ModuleType or self.source is None or (
             written and pending is None
@@ -106,7 +104,7 @@ class PythonModuleVar(Var):
     def _computed(self, tx: SymbolicFrame, name: str) -> Var:
         """`__class__` and the like, and what a library's `__getattr__` gives."""
         try:
-            value = getattr(self._module, name)
+            value = read_of_library(self._module, name)
         except AttributeError as error:
             if self.source is not None:
                 tx.trace.guard("DICT_LACKS", DictSource(self.source), name)
@@ -137,6 +135,33 @@ class PythonModuleVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
+
+
+def asks_program(module: types.ModuleType) -> bool:
+    """True where a function of the program answers for attributes that the module lacks."""
+    own = module.__dict__.get("__getattr__")
+    return type(own) is types.FunctionType and not own.__code__.co_filename.startswith(LIBRARIES)
+
+
+def read_of_library(module: types.ModuleType, name: str) -> Any:
+    """`getattr(module, name)`; Break where a `__getattr__` warns, which is for the program."""
+    if name in module.__dict__ or "__getattr__" not in module.__dict__:
+        return getattr(module, name)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        value = getattr(module, name)
+    if told:
+        raise Break("attribute_unknown", f"{name} of {root_of(module)}, which warns")
+    return value
+
+
+def has_attribute(module: types.ModuleType, name: str) -> bool:
+    """`hasattr(module, name)`, with that Break."""
+    try:
+        read_of_library(module, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def root_of(module: types.ModuleType) -> str:
