@@ -1,16 +1,19 @@
-"""`torch.tensor(x)` of floats that are open: `torch.full` takes them as they are.
+"""`torch.tensor(x)` of floats that are open, which `torch.full` takes as they are, and of numpy's.
 
-In: a number, or a flat list of numbers with an open float among them. Out: the tensor; None where
-torch itself has to see the numbers, which fixes them. (Open ints: `dynamo/shapes/creation.py`.)
+In: a number, or a flat list of numbers with an open float among them; lists in lists with a number
+of numpy. Out: the tensor; None where torch itself has to see the numbers, which fixes them. (Open
+ints: `dynamo/shapes/creation.py`.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.rules.operators import is_scalar
 from dynamo.symbolic.rules.table import first_rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
@@ -57,6 +60,32 @@ def tensor_of_array_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: V
             if module_of(kind) == "numpy" and kind.__name__ in ARRAY_FLOATS:
                 raise Break("argument_mismatch", f"{kind.__name__} as {dtype}")
     return None
+
+
+def _register(function: Any) -> None:
+    @first_rule(function, (ListVar, TupleVar, ConstVar))
+    def of_numpy_numbers(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+        """With the dtype of numpy's number, which is a number of Python in the graph."""
+        if kwargs.get("dtype", ConstVar(None)).as_constant() is not None:
+            return None
+        leaves = leaves_of(tx, data)
+        if not any(is_scalar(leaf) and leaf.python_type() is not numpy.int64 for leaf in leaves):
+            return None
+        if not all(is_open(leaf) or leaf.is_constant() for leaf in leaves):
+            raise Break("argument_mismatch", repr(data))
+        values = [hint_of(leaf) if is_open(leaf) else leaf.as_constant() for leaf in leaves]
+        dtype = ConstVar(tx.trace.run_real(lambda: torch.tensor(values).dtype))
+        return tx.trace.call(tx, function, data, *rest, **(kwargs | {"dtype": dtype}))
+
+
+for _function in (torch.tensor, torch.as_tensor, torch.asarray):
+    _register(_function)
+
+
+def leaves_of(tx: SymbolicFrame, data: Var) -> list[Var]:
+    if not isinstance(data, ListVar | TupleVar):
+        return [data]
+    return [leaf for item in data.unpack(tx) for leaf in leaves_of(tx, item)]
 
 
 def is_small(tx: SymbolicFrame, number: Var, most: float) -> bool:

@@ -46,9 +46,11 @@ class NumpyNumberVar(ConstVar):
         return self._value
 
     def as_proxy(self) -> Any:
-        return self.value.item()
+        return self.as_fake()
 
     def as_fake(self) -> Any:
+        if isinstance(self._value, (numpy.bool_, numpy.complex64)):  # which torch takes for floats
+            raise Break("argument_mismatch", repr(self))
         return self.value.item()
 
 
