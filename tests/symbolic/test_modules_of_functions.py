@@ -126,3 +126,19 @@ def test_functions_of_the_program_in_a_graph_are_called_where_nothing_reads_thei
     CALLS.clear()
     compiled(torch.ones(2))
     assert CALLS == [torch.Tensor]
+
+
+def test_classes_that_exec_has_made_change_like_others() -> None:
+    space: dict[str, Any] = {}
+    exec("class Made:\n    factor = 1\n    def go(self, x): return x * self.factor", space)
+    made = space["Made"]
+
+    def f(x: torch.Tensor, one: Any) -> Any:
+        return one.go(x), one.factor, type(one).__module__
+
+    dynamo.reset()
+    compiled, x = dynamo.compile(f, backend="eager"), torch.ones(2)
+    for factor, module in ((1, "builtins"), (2, "builtins"), (3, "other")):
+        made.factor, made.__module__ = factor, module
+        y, *texts = compiled(x, made())
+        assert torch.equal(y, x * factor) and texts == [factor, module]
