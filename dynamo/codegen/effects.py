@@ -171,8 +171,9 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     pairs = [part for pair in holder.entries.values() for part in pair]
     rebuilder.build("BUILD_TUPLE", pairs)
     kept = emitter.store_fresh("items")
-    rebuilder.call_const(collections.OrderedDict.clear if ordered else dict.clear, target)
-    _drop(rebuilder)
+    if holder.removals:  # without it the keys stand where they stood, and iterators live on
+        rebuilder.call_const(collections.OrderedDict.clear if ordered else dict.clear, target)
+        _drop(rebuilder)
     for index in range(0, len(pairs), 2):
         emitter.start_call_const(store_method(kind))
         rebuilder.load(target)
