@@ -22,12 +22,7 @@ from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace_result import BreakExit
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import (
-    class_dict,
-    find_in_mro,
-    is_heap_type,
-    name_of_class,
-)
+from dynamo.symbolic.variables.lookup import find_in_mro, is_local
 from dynamo.symbolic.variables.made_classes import MadeClassVar
 
 if TYPE_CHECKING:
@@ -102,20 +97,6 @@ def tells_its_end(value: Any) -> bool:
 def _is_of_local_class(value: Any) -> bool:
     kind = type(value)
     return is_local(value if issubclass(kind, type) else kind)
-
-
-def is_local(kind: type) -> bool:
-    """True for a class that its module does not hold by its name."""
-    if not is_heap_type(kind):
-        return False
-    module = class_dict(kind).get("__module__")
-    found: Any = sys.modules.get(module) if type(module) is str else None
-    for name in name_of_class(kind).split("."):
-        if issubclass(type(found), type):
-            found = class_dict(found).get(name)
-        elif issubclass(type(found), types.ModuleType):
-            found = object.__getattribute__(found, "__dict__").get(name)
-    return found is not kind
 
 
 def _tells(kind: type) -> bool:

@@ -191,3 +191,20 @@ def test_classes_are_not_kept_alive() -> None:
     del s
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("module", ["torch.nn.modules.mine", "torch", "types", "builtins", "enum"])
+def test_a_class_that_only_says_it_is_a_librarys_changes(module: str) -> None:
+    class Own:
+        pass
+
+    Own.__module__ = module
+    own, x = Own(), torch.zeros(())
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + hasattr(own, "late")
+
+    compiled = dynamo.compile(program, backend="eager")
+    assert compiled(x) == 0
+    Own.late = 1  # type: ignore[attr-defined]
+    assert compiled(x) == 1

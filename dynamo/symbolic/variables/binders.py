@@ -6,7 +6,6 @@ Python would (see `attributes.py`).
 
 from __future__ import annotations
 
-import builtins
 import enum
 import functools
 import sys
@@ -22,7 +21,7 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSour
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, name_of_class, told_name
+from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, is_local, told_name
 from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
 
 if TYPE_CHECKING:
@@ -282,11 +281,11 @@ SETTLED = frozenset({"torch", "builtins", "collections", "enum", "functools", "t
 
 def is_settled(cls: type) -> bool:
     """True for classes that get no new attributes while a program runs."""
+    if not cls.__flags__ & HEAP_TYPE:
+        return True
     module = class_dict(cls).get("__module__")
     root = module.partition(".")[0] if isinstance(module, str) else ""
-    if root == "builtins":  # also what `exec` makes without a name for the module
-        return not cls.__flags__ & HEAP_TYPE or vars(builtins).get(name_of_class(cls)) is cls
-    return not cls.__flags__ & HEAP_TYPE or root in SETTLED
+    return root in SETTLED and not is_local(cls)  # `exec` makes classes of "builtins"
 
 
 def is_slot(value: Any) -> bool:

@@ -58,6 +58,20 @@ def name_of_class(cls: type) -> str:
     return str(type.__dict__["__qualname__"].__get__(cls))
 
 
+def is_local(kind: type) -> bool:
+    """True for a class that its module does not hold by its name."""
+    if not is_heap_type(kind):
+        return False
+    module = class_dict(kind).get("__module__")
+    found: Any = sys.modules.get(module) if type(module) is str else None
+    for name in name_of_class(kind).split("."):
+        if issubclass(type(found), type):
+            found = class_dict(found).get(name)
+        elif issubclass(type(found), types.ModuleType):
+            found = object.__getattribute__(found, "__dict__").get(name)
+    return found is not kind
+
+
 def module_of(value: Any) -> str:
     """The `__module__` of a function or class, empty where it has none or one that is no string;
     no metaclass is asked.
