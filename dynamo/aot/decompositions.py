@@ -129,12 +129,6 @@ def logit_backward(gradient: Tensor, x: Tensor, eps: float | None = None) -> Ten
     return torch.where((x < low) | (x > 1.0 - low), outside, slope)  # NaN is not outside
 
 
-def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
-    if beta < 0:
-        raise Unsupported("its kernel raises for this beta")
-    return NotImplemented
-
-
 def smooth_l1_loss_backward(
     gradient: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
 ) -> Tensor:
@@ -235,7 +229,6 @@ OWN: dict[str, Callable[..., Any]] = {
     "hardsigmoid_backward.default": hardsigmoid_backward,
     "huber_loss.default": huber_loss,
     "logit_backward.default": logit_backward,
-    "smooth_l1_loss.default": smooth_l1_loss,
     "smooth_l1_loss_backward.default": smooth_l1_loss_backward,
     "binary_cross_entropy_backward.default": binary_cross_entropy_backward,
     "logsumexp.default": logsumexp,
@@ -281,6 +274,17 @@ def _not_on_cpu(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`smooth_l1_loss`, whose kernel raises for negative ones."""
+
+    def checked(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+        if beta < 0:
+            raise Unsupported("its kernel raises for this beta")
+        return function(x, target, reduction, beta)
+
+    return checked
+
+
 @functools.cache
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
@@ -290,6 +294,8 @@ def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
         table[overload(name)] = _first(function, table[overload(name)])
     with_logits = overload("binary_cross_entropy_with_logits.default")
     table[with_logits] = _of_one_dtype(table[with_logits])
+    smooth_l1 = overload("smooth_l1_loss.default")
+    table[smooth_l1] = _of_no_negative_beta(table[smooth_l1])
     for name in CHECKED_ON_CPU:
         table[overload(name)] = _not_on_cpu(table[overload(name)])
     for name in BATCH_NORMS:
