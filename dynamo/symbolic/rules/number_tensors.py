@@ -66,7 +66,7 @@ def _register(function: Any) -> None:
     @first_rule(function, (ListVar, TupleVar, ConstVar))
     def of_numpy_numbers(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
         """With the dtype of numpy's number, which is a number of Python in the graph."""
-        if kwargs.get("dtype", ConstVar(None)).as_constant() is not None:
+        if rest or kwargs.get("dtype", ConstVar(None)).python_type() is not type(None):
             return None
         leaves = leaves_of(tx, data)
         if not any(is_scalar(leaf) and leaf.python_type() is not numpy.int64 for leaf in leaves):
@@ -75,7 +75,7 @@ def _register(function: Any) -> None:
             raise Break("argument_mismatch", repr(data))
         values = [hint_of(leaf) if is_open(leaf) else leaf.as_constant() for leaf in leaves]
         dtype = ConstVar(tx.trace.run_real(lambda: torch.tensor(values).dtype))
-        return tx.trace.call(tx, function, data, *rest, **(kwargs | {"dtype": dtype}))
+        return tx.trace.call(tx, function, data, **(kwargs | {"dtype": dtype}))
 
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):

@@ -233,7 +233,9 @@ def has_special(tx: SymbolicFrame, var: Var, name: str) -> bool:
 def is_left_to_c(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
     """True where the reflected method of a user's object is not the one that counts: texts format
     what is no text themselves, and a sequence on the right is repeated before `a.__rmul__`."""
-    if name == "mod" and isinstance(b, ObjectVar) and has_special(tx, b, "__rmod__"):
+    if name == "mod" and isinstance(b, ObjectVar) and value_unless(b, "__rmod__") is b and (
+        has_special(tx, b, "__rmod__")
+    ):
         return issubclass(a.python_type(), str | bytes | bytearray) and not is_derived(
             b.python_type(), a.python_type())
     return (
