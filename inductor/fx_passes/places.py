@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_and
 
 from dynamo.aot.fakes import expression_of, facts_of, is_fake, storage_key
 from dynamo.shapes.fake import Fake
@@ -160,6 +159,9 @@ def _is_within(node: fx.Node) -> bool:
         return False
     if node.target is not aten.select_scatter.default:
         return True  # slices and diagonals end where the tensor ends
+    # sympy takes long to import, and graphs without open sizes need none of it
+    from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_and
+
     dim, index = fx.map_arg(node.args[2:4], lambda given: given.meta["val"])  # type: ignore[misc]
     size = whole.shape[dim]
     return statically_known_true(sym_and(-size <= index, index < size))
