@@ -136,7 +136,7 @@ def divmod_(tx: SymbolicFrame, a: Var, b: Var) -> Var | None:
 @rule([torch.Size.numel], SizeVar)
 def size_numel(tx: SymbolicFrame, size: SizeVar) -> Var:
     number = multiplied(tx, size, ConstVar(1))
-    return ConstVar(int(number.value)) if isinstance(number, ConstVar) else number
+    return number if number.python_type() is int else ConstVar(int(number.as_constant()))
 
 
 @rule([math.prod])
