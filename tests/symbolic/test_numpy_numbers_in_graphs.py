@@ -54,3 +54,53 @@ def test_in_one_graph() -> None:
 
     scaled, made = f(torch.ones(2, 4))
     assert scaled.dtype is torch.float32 and made.dtype is torch.float64
+
+
+REFUSED = """
+x.__setitem__(0, n); x.__setitem__(slice(0, 1), n); x.__setitem__(x > 0, n); x.__setitem__((0,), n); x.split(n)
+torch.split(x, n); torch.tensordot(x, x, n); x[[n, 0]]; x.__setitem__([n, 0], 5.0); x.norm(dim=n); x.norm(n)
+x.unflatten(n, (2, 1)); x.narrow(0, 0, n); x.chunk(n); x.new_tensor(n)
+torch.nn.functional.pad(x, (1, 1), value=n); x.view(n, 2); torch.nn.functional.dropout(x, n, False)
+"""
+TAKEN = [use.strip() for use in re.split("[;\n]", REFUSED) if use.strip()]
+KINDS = """int8 int16 int64 uint8 uint16 uint64 float16 float32 float64 bool_ complex64 complex128
+longdouble""".split()
+
+
+@pytest.mark.parametrize("use", [*TAKEN, "x == n", "x != n", "n == x", "n != x"])
+def test_refused_as_in_eager(use: str) -> None:
+    """What torch refuses of numpy, with its words."""
+    f: Any = eval(f"lambda x, n: [x, {use}]", {"torch": torch})
+
+    def outcome(call: Any, number: Any) -> str:
+        try:
+            return repr(call(torch.tensor([3.0, 1.0]), number))
+        except Exception as error:
+            return repr(error)
+
+    for kind in KINDS:
+        dynamo.reset()
+        number = getattr(np, kind)(1)
+        assert outcome(dynamo.compile(f, backend="eager"), number) == outcome(f, number), kind
+
+
+@pytest.mark.parametrize("text", ["[x] * n", "n * [x]", "(x, 1) * n", "n * (x, 1)", "[] * n", "[x][:1] * n"])
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int64"])
+def test_repeated(text: str, kind: str) -> None:
+    f: Any = eval(f"lambda x, n: (x + 1, {text})")
+    for times in (2, 0, -1):
+        if times < 0 and kind.startswith("u"):
+            continue
+        n, x = getattr(np, kind)(times), torch.ones(2)
+        dynamo.reset()
+        assert repr(dynamo.compile(f, backend="eager", fullgraph=True)(x, n)) == repr(f(x, n))
+
+
+def test_repeated_in_place() -> None:
+    def f(x: torch.Tensor, n: Any) -> Any:
+        items = other = [x]
+        items *= n
+        return items, other, items is other
+
+    x, n = torch.ones(2), np.int64(2)
+    assert repr(dynamo.compile(f, backend="eager")(x, n)) == repr(f(x, n))

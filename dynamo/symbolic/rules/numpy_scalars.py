@@ -46,12 +46,14 @@ class NumpyNumberVar(ConstVar):
         return self._value
 
     def as_proxy(self) -> Any:
-        return self.as_fake()
+        self.as_fake()
+        return self.value.item()
 
     def as_fake(self) -> Any:
+        """As it is: torch refuses some of them here and there."""
         if isinstance(self._value, (numpy.bool_, numpy.complex64)):  # which torch takes for floats
             raise Break("argument_mismatch", repr(self))
-        return self.value.item()
+        return self.value.item() if isinstance(self._value, complex) else self.value
 
 
 @wraps(*NUMBERS)

@@ -477,8 +477,15 @@ def is_scalar(var: Var) -> bool:
 def check_scalars(a: Var, b: Var, symbol: str) -> None:
     """Breaks where numpy makes an array of the operand beside one of its numbers."""
     for one, other in ((a, b), (b, a)):
-        if is_scalar(one) and isinstance(other, ObjectVar | SequenceVar | DictVar):
+        if is_scalar(one) and isinstance(other, ObjectVar | SequenceVar | DictVar) and not (
+            symbol == "*" and repeats(one, other)
+        ):
             raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
+
+
+def repeats(times: Var, items: Var) -> bool:
+    """True where a whole number of numpy repeats a list or tuple, as one of Python does."""
+    return items.python_type() in (list, tuple) and issubclass(times.python_type(), numpy.integer)
 
 
 def comparison(name: str) -> Callable[..., Var]:
@@ -525,7 +532,7 @@ def comparison(name: str) -> Callable[..., Var]:
             if not isinstance(other, TensorVar) and not (
                 other.is_constant() and issubclass(other.python_type(), int | float | complex)
             ):
-                if name in ("eq", "ne"):
+                if name in ("eq", "ne") and not isinstance(other, OpaqueVar):
                     tx.trace.same(tx, left, right)
                     return ConstVar(name == "ne")
                 raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
