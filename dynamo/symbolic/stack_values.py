@@ -3,6 +3,9 @@ what `PUSH_EXC_INFO` leaves on the stack."""
 
 from __future__ import annotations
 
+import io
+import sys
+import types
 import weakref
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import name_of_class
+from dynamo.symbolic.variables.lookup import find_in_mro, name_of_class
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -49,8 +52,7 @@ class OpaqueVar(Var):
         raise Break("call_of_unknown_value", repr(self))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
-        kind = self.python_type()
-        if hasattr(kind, "__next__") and not issubclass(kind, weakref.ProxyTypes):
+        if is_its_own_iterator(self.python_type()):
             return self
         raise replace(self.reason)
 
@@ -67,6 +69,17 @@ class OpaqueVar(Var):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         raise replace(self.reason)
+
+
+def is_its_own_iterator(kind: type) -> bool:
+    """Whether `iter(value)` is known to be the value itself: not where it runs code of the program,
+    asks what the value refers to or, as of a closed file, raises."""
+    return (
+        hasattr(kind, "__next__")
+        and isinstance(find_in_mro(kind, "__iter__"), types.WrapperDescriptorType)
+        and kind.__module__.partition(".")[0] in sys.stdlib_module_names
+        and not issubclass(kind, (*weakref.ProxyTypes, io.IOBase))
+    )
 
 
 class HiddenVar(OpaqueVar):

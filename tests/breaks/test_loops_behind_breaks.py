@@ -398,3 +398,69 @@ def test_a_module_that_is_stored_behind_the_loop() -> None:
         assert torch.equal(function(torch.ones(2), modules, expected), compiled(torch.ones(2), modules, found))
         assert expected.keys() == found.keys()
         assert all(expected[key] is found[key] for key in expected)
+
+
+class Bar:
+    """Iterates in a generator of its own, although it has `__next__`, too."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.asked: list[str] = []
+
+    def __iter__(self) -> Iterator[int]:
+        self.show()
+        return self.generator()
+
+    def __next__(self) -> int:
+        self.asked.append("next")
+        if len(self.asked) > 5:
+            raise StopIteration
+        return 9
+
+    def show(self) -> None:
+        dynamo.graph_break()
+
+    def generator(self) -> Iterator[int]:
+        for item in range(3):
+            self.show()
+            yield item
+            self.taken += 1
+
+
+def in_a_loop(bar: Bar) -> Any:
+    for _ in bar:
+        pass
+    return None
+
+
+USES: dict[str, Callable[[Bar], Any]] = {
+    "loop": in_a_loop,
+    "list": list,
+    "unpacked": lambda bar: [*bar],
+    "three targets": lambda bar: (lambda a, b, c: a + b + c)(*bar),
+    "zip": lambda bar: list(zip(bar, "abc")),
+    "comprehension": lambda bar: [item for item in bar],
+    "in": lambda bar: 2 in bar,
+    "sum": sum,
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_an_iterable_that_has_next_is_asked_for_its_iterator(name: str) -> None:
+    def inner() -> tuple[Any, ...]:
+        bar = Bar()
+        result = USES[name](bar)
+        return result, bar.taken, bar.asked
+
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
+        y = x + 1
+        result = inner()
+        return y * 2, *result
+
+    tensor, *expected = function(torch.ones(2))
+    dynamo.reset()
+    compiled = dynamo.compile(function, backend="eager")
+    for _ in range(2):
+        found, *rest = compiled(torch.ones(2))
+        assert torch.equal(found, tensor)
+        assert rest == expected
