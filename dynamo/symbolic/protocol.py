@@ -61,6 +61,7 @@ from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
     full_name,
+    is_derived,
     told_name,
 )
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
@@ -351,7 +352,7 @@ class ObjectProtocol:
         if made_by_python:
             maker = self.attributes.bind(tx, None, cls, "__new__")
             made = tx.call(maker, [var, *args], kwargs)
-            if not issubclass(made.python_type(), cls):
+            if not is_derived(made.python_type(), cls):
                 return made
             cls = made.python_type()
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import types
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break, SkipFrame
@@ -15,6 +17,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, stopped, traceback_of
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import find_in_mro, is_derived
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -45,15 +48,10 @@ def CHECK_EXC_MATCH(frame: SymbolicFrame, arg: None, instruction: Instruction) -
     wanted = frame.pop()
     kind, found = frame.stack[-1].python_type(), False
     for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
-        if not isinstance(item, ClassVar) or not inherits(item.cls, BaseException):
+        if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
             frame.trace.raise_exception(TypeError, NO_EXCEPTION)
-        found = found or inherits(kind, item.cls)
+        found = found or is_derived(kind, item.cls)
     frame.push(ConstVar(found))
-
-
-def inherits(cls: type, base: type) -> bool:
-    """`issubclass`, of which no metaclass is asked."""
-    return any(each is base for each in type.__dict__["__mro__"].__get__(cls))
 
 
 @opcode
@@ -75,6 +73,10 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
         raise ObservedException(frame.exception, kept_in=frame)
     parts = frame.pop_many(arg)
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
+    metaclass = type(exception.python_type())
+    asked = find_in_mro(metaclass, "__subclasscheck__")  # when the exception is set
+    if type(asked) is types.FunctionType and metaclass is not abc.ABCMeta:
+        raise Break("call_of_unknown_function", f"__subclasscheck__ of {metaclass.__qualname__}")
     if exception.source is not None and frame.exception is not exception and (
         frame.exception is not None or frame.trace.handled_outside()
     ):

@@ -8,7 +8,7 @@ import builtins
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -21,7 +21,13 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, read_attribute
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, module_of, told_name
+from dynamo.symbolic.variables.lookup import (
+    find_in_mro,
+    find_owner,
+    is_derived,
+    module_of,
+    told_name,
+)
 from dynamo.symbolic.variables.objects import AliasVar, ObjectVar, SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -92,7 +98,7 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
     if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
         facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
         return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
-    if kinds in cls.__mro__:
+    if is_derived(cls, kinds):
         return True
     check_protocol(tx, var, kinds)
     told = told_class(tx, var, cls)
@@ -169,17 +175,23 @@ def issubclass_(tx: SymbolicFrame, cls: Var, classes: Var) -> Var:
     cls.python_type()
     if isinstance(cls, ObjectVar):  # which may have `__bases__`
         raise Break("call_of_unknown_function", f"issubclass({cls!r}, {classes!r})")
-    if not isinstance(cls, ClassVar):
-        tx.trace.guarded_type(cls)  # another value may be a class
-        tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
+    if not isinstance(cls, ClassVar) and not isinstance(classes, ClassVar | TupleVar):
+        refuse_as_class(tx, cls)
     return ConstVar(any_class(
         tx, "issubclass", cls, classes, lambda kind: is_subclass_of(tx, cls, kind)))
 
 
-def is_subclass_of(tx: SymbolicFrame, cls: ClassVar, kinds: type) -> bool:
+def refuse_as_class(tx: SymbolicFrame, var: Var) -> NoReturn:
+    tx.trace.guarded_type(var)  # another value may be a class
+    tx.trace.raise_exception(TypeError, "issubclass() arg 1 must be a class")
+
+
+def is_subclass_of(tx: SymbolicFrame, cls: Var, kinds: type) -> bool:
     check = own_check(tx, kinds, "__subclasscheck__")
     if check is not None:
         return tx.call(check, [cls], {}).truth(tx)
+    if not isinstance(cls, ClassVar):
+        refuse_as_class(tx, cls)
     return is_subclass(tx, cls.cls, kinds)
 
 
@@ -326,8 +338,8 @@ def super_(tx: SymbolicFrame, *args: Var) -> Var:
     unbound = receiver.is_constant() and receiver.as_constant() is None
     if not isinstance(start, ClassVar) or unbound:
         raise Break("argument_mismatch", f"super{args}")
-    if isinstance(receiver, ClassVar) and issubclass(receiver.cls, start.cls):
+    if isinstance(receiver, ClassVar) and is_derived(receiver.cls, start.cls):
         return SuperVar(start, receiver, receiver.cls)
-    if not issubclass(receiver.python_type(), start.cls):
+    if not is_derived(receiver.python_type(), start.cls):
         raise Break("argument_mismatch", f"super{args}")
     return SuperVar(start, receiver, receiver.python_type())

@@ -31,7 +31,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import FunctionVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, module_of
+from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, is_derived, module_of
 from dynamo.symbolic.variables.made_classes import (
     MadeClassVar,
     MadePartVar,
@@ -40,6 +40,7 @@ from dynamo.symbolic.variables.made_classes import (
     runs_program,
 )
 from dynamo.symbolic.variables.objects import SuperVar
+from dynamo.symbolic.variables.wrapping import sees_comparisons
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -116,9 +117,9 @@ def winner(tx: SymbolicFrame, kind: type, bases: list[ClassVar]) -> type:
     """The most derived of the metaclasses."""
     for base in bases:
         other = type(base.cls)
-        if issubclass(other, kind):
+        if is_derived(other, kind):
             kind = other
-        elif not issubclass(kind, other):
+        elif not is_derived(kind, other):
             tx.trace.raise_exception(TypeError, (
                 "metaclass conflict: the metaclass of a derived class must be a (non-strict) "
                 "subclass of the metaclasses of all its bases"))
@@ -156,11 +157,11 @@ def make_type(
 
 
 def is_silent_kind(tx: SymbolicFrame, kind: type) -> bool:
-    """True where nothing of a metaclass that the trace has made is asked behind its back, and
-    where `type.__new__` makes its classes (ctypes has its own)."""
+    """True where nothing of a metaclass is asked behind its back, and where `type.__new__` makes
+    its classes (ctypes has its own)."""
     makers = (raw for _, raw in all_in_mro(kind, "__new__"))
     in_c = next(raw for raw in makers if isinstance(raw, types.BuiltinFunctionType))
-    return in_c is type.__dict__["__new__"] and (
+    return in_c is type.__dict__["__new__"] and not sees_comparisons(kind) and (
         kind not in tx.trace.made.vars
         or not any(isinstance(find_in_mro(kind, name), types.FunctionType)
                    for name in ASKED_OF_KINDS))

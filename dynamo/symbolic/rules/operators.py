@@ -34,7 +34,7 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro, no_deletion, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, is_derived, no_deletion, told_name
 from dynamo.symbolic.variables.objects import HEAP_TYPE, EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_in, value_unless
@@ -96,11 +96,6 @@ def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> 
             if result is not None:
                 return result
     return None
-
-
-def is_derived(cls: type, base: type) -> bool:
-    """True for real subclasses, not for those that a metaclass takes for one."""
-    return any(parent is base for parent in cls.__mro__)
 
 
 def goes_first(left: type, right: type, backward: str) -> bool:

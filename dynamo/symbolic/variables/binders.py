@@ -21,7 +21,13 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSour
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, is_local, told_name
+from dynamo.symbolic.variables.lookup import (
+    class_dict,
+    find_in_mro,
+    is_derived,
+    is_local,
+    told_name,
+)
 from dynamo.symbolic.variables.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
 
 if TYPE_CHECKING:
@@ -227,7 +233,7 @@ def bind_field(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 
 def slot_name(tx: SymbolicFrame, slot: types.MemberDescriptorType, cls: type) -> str:
     """The name by which instances of a class keep a slot; the class may have it by another, too."""
-    if not issubclass(cls, slot.__objclass__):
+    if not is_derived(cls, slot.__objclass__):
         tx.trace.raise_exception(TypeError, (
             f"descriptor '{slot.__name__}' for '{slot.__objclass__.__name__}' objects doesn't "
             f"apply to a '{told_name(cls)}' object"))
@@ -248,6 +254,7 @@ def told_by_slots(cls: type) -> str:
 def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """An attribute that C code computes."""
     if raw.name == "__dict__" and isinstance(raw.instance, ObjectVar):
+        raw.instance.real_dict(tx)
         return InstanceDictVar(raw.instance)
     if raw.instance is None:
         return raw.wrap(tx.trace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import collections
+import collections.abc
 import sys
 import types
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
@@ -42,6 +42,15 @@ def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
         value = class_dict(owner).get(name, _MISSING)
         if value is not _MISSING:
             yield owner, value
+
+
+def is_derived(cls: type, base: type) -> bool:
+    """True for real subclasses, not for those that a metaclass takes for one.
+
+    >>> is_derived(bool, int), is_derived(dict, collections.abc.Mapping)
+    (True, False)
+    """
+    return any(parent is base for parent in type.__dict__["__mro__"].__get__(cls))
 
 
 def is_heap_type(cls: type) -> bool:

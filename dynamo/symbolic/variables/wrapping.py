@@ -51,10 +51,14 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
 
 
 def sees_lookups(value: Any) -> bool:
-    """True where a metaclass's `__getattribute__`, `__eq__` or `__hash__`, one that is not written
-    in C, sees what is looked up on the class or on the class of the value, or compared with it."""
+    """True where a metaclass sees what is looked up on the class or on the class of the value."""
     kind = type(value)
-    metaclass = kind if issubclass(kind, type) else type(kind)
+    return sees_comparisons(kind if issubclass(kind, type) else type(kind))
+
+
+def sees_comparisons(metaclass: type) -> bool:
+    """True where its `__getattribute__`, `__eq__` or `__hash__`, one that is not written in C, sees
+    what is looked up on its classes, or compared with them."""
     return metaclass is not type and not all(
         isinstance(find_in_mro(metaclass, name), types.WrapperDescriptorType)
         for name in ("__getattribute__", "__eq__", "__hash__"))
