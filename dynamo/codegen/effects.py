@@ -63,9 +63,10 @@ def replaces_plain(value: Var | None) -> bool:
 
 def old_attribute(target: Any, name: str) -> Any:
     try:
-        return own_dict(target).get(name)
+        own = own_dict(target)
     except AttributeError:
         return None
+    return dict.get(own, name) if issubclass(type(own), dict) else own.get(name)
 
 
 def replay(rebuilder: Rebuilder, effect: tr.Effect) -> None:
@@ -112,11 +113,11 @@ def is_hidden(cls: type, name: str) -> bool:
 
 
 def store_hidden(target: Any, name: str, value: Any) -> None:
-    own_dict(target)[name] = value
+    dict.__setitem__(own_dict(target), name, value)
 
 
 def delete_hidden(target: Any, name: str) -> None:
-    own_dict(target).pop(name, None)
+    dict.pop(own_dict(target), name, None)
 
 
 def delete_attribute(target: Any, name: str) -> None:

@@ -57,9 +57,7 @@ PLAIN_ATTRS = frozenset({"__closure__", "__defaults__", "__kwdefaults__"})
 
 def _item(fetcher: Fetcher, source: Any) -> None:
     base = source.base
-    if isinstance(base, s.DictSource) or (
-        isinstance(base, s.AttrSource) and base.name in PLAIN_ATTRS
-    ):
+    if isinstance(base, s.AttrSource) and base.name in PLAIN_ATTRS:
         fetcher.load(base)
         fetcher.emitter.load_const(source.key)
         fetcher.emitter.emit("BINARY_SUBSCR")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo import _C
+from dynamo.guards.sources import order_of
 from dynamo.guards.weak import HEAP_TYPE
 
 
@@ -133,7 +134,9 @@ SHOWN = 4  # items of a container in a sentence
 
 
 def _keys(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, dict | types.MappingProxyType) else ()
+    if issubclass(type(value), dict):
+        return tuple(order_of(value).__iter__(value))  # not what the class defines itself
+    return tuple(value) if isinstance(value, types.MappingProxyType) else ()
 
 
 GUARD_KINDS: dict[str, GuardKind] = {
@@ -241,7 +244,7 @@ GUARD_KINDS: dict[str, GuardKind] = {
     ),
     "SUBCLASS": GuardKind(
         "SUBCLASS",
-        lambda v, p: p in type(v).__mro__,
+        lambda v, p: any(kind is p for kind in type(v).__mro__),
         lambda t, p, v: f"{t} was a {p.__name__}, now it is a {type(v).__name__}",
     ),
 }
@@ -255,7 +258,9 @@ def plain_length(value: Any) -> int:
 
 def has_key(value: Any, key: Any) -> bool | None:
     """Whether a dict has a key; None for what is no dict (nor stands for one)."""
-    return key in value if isinstance(value, dict | types.MappingProxyType) else None
+    if issubclass(type(value), dict):
+        return dict.__contains__(value, key)  # not what the class defines itself
+    return key in value if isinstance(value, types.MappingProxyType) else None
 
 
 def other(old: Any, new: Any) -> str:

@@ -304,9 +304,9 @@ def _is_undone(effect: Effect) -> bool:
         return False
     real = getattr(effect.target, "real", None)
     own = None if real is None else instance_dict(real)
-    if own is None or effect.name not in own or not effect.value.is_constant():
+    if own is None or not dict.__contains__(own, effect.name) or not effect.value.is_constant():
         return False
-    old, new = own[effect.name], effect.value.as_constant()
+    old, new = dict.__getitem__(own, effect.name), effect.value.as_constant()
     return old is new and (new is None or type(new) is bool)
 
 

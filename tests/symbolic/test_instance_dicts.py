@@ -110,3 +110,86 @@ def test_a_slot_that_is_empty():
             return x + 1, str(error)
 
     assert dynamo.compile(f, backend="eager")(torch.ones(1))[1] == f(torch.ones(1))[1]
+
+
+class Telling(dict):
+    """Tells which of its methods run."""
+
+    told: list
+
+    def __getitem__(self, key):
+        self.told.append(("getitem", key))
+        return dict.__getitem__(self, key)
+
+    def __contains__(self, key):
+        self.told.append(("contains", key))
+        return dict.__contains__(self, key)
+
+    def __iter__(self):
+        self.told.append("iter")
+        return dict.__iter__(self)
+
+    def __setitem__(self, key, value):
+        self.told.append(("setitem", key))
+        raise TypeError("read only")
+
+    def get(self, key, default=None):
+        self.told.append(("get", key))
+        return default
+
+    def setdefault(self, key, default=None):
+        raise TypeError("read only")
+
+
+def replaced(told):
+    """An object whose dict is of a class of its own."""
+    box = Box()
+    box.__dict__ = type("Own", (Telling,), {"told": told})(v=1)
+    return box
+
+
+def itself(told):
+    """An object that is its dict."""
+    box = type("Own", (Telling,), {"told": told})(v=1)
+    box.__dict__ = box
+    return box
+
+
+def error_of(call):
+    try:
+        return call()
+    except TypeError as error:
+        return str(error)
+
+
+HELD = {
+    "attribute": lambda box: (box.v, hasattr(box, "v"), hasattr(box, "w"), getattr(box, "w", 3)),
+    "stored": lambda box: (setattr(box, "w", 4), box.w, delattr(box, "v"), hasattr(box, "v")),
+    "class": lambda box: type(box.__dict__).__name__,
+    "item": lambda box: box.__dict__["v"],
+    "of vars": lambda box: vars(box)["v"],
+    "is in": lambda box: ("v" in box.__dict__, "w" in box.__dict__),
+    "get": lambda box: box.__dict__.get("v"),
+    "setitem": lambda box: error_of(lambda: box.__dict__.__setitem__("v", 2)),
+    "setdefault": lambda box: error_of(lambda: box.__dict__.setdefault("w", 2)),
+    "names": lambda box: list(box.__dict__),
+    "descriptor": lambda box: Box.__dict__["__dict__"].__get__(box)["v"] if type(box) is Box else 0,
+    "made": lambda box: replaced([]).__dict__.get("v"),
+}
+
+
+@pytest.mark.parametrize("make", [replaced, itself])
+@pytest.mark.parametrize("name", HELD)
+def test_dicts_of_classes_of_their_own(make, name):
+    def f(x, box):
+        found = HELD[name](box)
+        return x + 1, found, box.v if hasattr(box, "v") else None
+
+    compiled = dynamo.compile(f, backend="eager")
+    for _ in range(2):
+        eager_told, told = [], []
+        eager, box = make(eager_told), make(told)
+        want = f(torch.ones(1), eager)
+        got = compiled(torch.ones(1), box)
+        assert got[1:] == want[1:] and told == eager_told
+        assert dict.items(box.__dict__) == dict.items(eager.__dict__)

@@ -17,7 +17,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict
-from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source
+from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source, order_of
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.demands import as_demanded
@@ -108,7 +108,12 @@ class ObjectVar(Var):
         if found is None and self.real is not None and self.cls.__dictoffset__:  # C code keeps it
             raise Break("attribute_unknown", f"the dict of {self!r}")
         if found is not None:
-            if id(found) not in tx.trace.owners and any(map(runs_program, map(type, found))):
+            if type(found) is not dict and found is not self.real:
+                kind = type(found).__qualname__
+                raise Break("attribute_unknown", f"the dict of {self!r}: it is a {kind}")
+            if id(found) not in tx.trace.owners and any(
+                map(runs_program, map(type, dict.__iter__(found)))
+            ):
                 raise Break("attribute_unknown", f"the dict of {self!r}: a key in it has __eq__")
             tx.trace.note_owner(found, self)
         return found
@@ -130,7 +135,7 @@ class ObjectVar(Var):
         before: tuple[str, ...] = ()
         real_dict = self.real_dict(tx)
         if real_dict is not None:
-            before = tuple(real_dict)
+            before = tuple(order_of(real_dict).__iter__(real_dict))
             tx.trace.guard("DICT_KEYS", self.dict_place(), before)
         own = {name: value for name, value in self.written.items()
                if find_in_mro(self.cls, name).__class__ is not types.MemberDescriptorType}
@@ -145,8 +150,9 @@ class ObjectVar(Var):
             return None
         self.python_type()
         source = self.dict_place()
-        if name in real_dict:
-            return tx.trace.wrap_named(real_dict[name], ItemSource(source, name))
+        if dict.__contains__(real_dict, name):
+            value = dict.__getitem__(real_dict, name)
+            return tx.trace.wrap_named(value, ItemSource(source, name))
         tx.trace.guard("DICT_LACKS", source, name)
         return None
 
@@ -190,7 +196,7 @@ class ObjectVar(Var):
         one_for_all = not issubclass(self.cls, threading.local)  # else `get_attr` breaks
         if self.real is not None and name not in self.written and one_for_all:
             real_dict = self.real_dict(tx)
-            if real_dict is not None and name in real_dict:
+            if real_dict is not None and dict.__contains__(real_dict, name):
                 self.python_type()
                 tx.trace.guard("DICT_HAS", self.dict_place(), name)
         has = super().has_attr(tx, name)
