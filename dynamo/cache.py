@@ -47,13 +47,14 @@ def builtins_are_replaced(
     function: type = types.FunctionType, known: dict[str, Any] = BUILTINS,
 ) -> bool:
     """True where something else than a class stands for a class among the built-in names, or
-    something else than a Python function for a function: the compiler itself needs them. (All that
-    this function uses, it has got before.)"""
+    something else than a Python function for a function, or classes are made in another way: the
+    compiler itself needs them. (All that this function uses, it has got before.)"""
     for name, value in known.items():
         found = now.get(name)
         if found is not value:
             kind = kind_of(found)
-            if kind is not (classes if kind_of(value) is classes else function):
+            wanted = classes if kind_of(value) is classes else function
+            if kind is not wanted or name == "__build_class__":  # graphs are of new classes
                 return True
     return False
 

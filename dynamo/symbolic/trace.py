@@ -7,6 +7,7 @@ wrapping, constants, globals, calls by the rule table, exceptions.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import contextlib
 import sys
@@ -293,20 +294,28 @@ class Trace(ObjectProtocol):
         if not written and name in module_globals:
             return self.wrap_named(
                 module_globals[name], self.global_source(module_globals, name))
-        builtins = builtins_of(module_globals)
+        names = builtins_of(module_globals)
         if not written:
             self.guard("DICT_LACKS", self.globals_source(module_globals), name)
-        replaced, value = self.effects.written_global(builtins, name)
+        replaced, value = self.effects.written_global(names, name)
         if value is not None:
             return value
-        if replaced or name not in builtins:
-            if not replaced and builtins is builtins_of({}):
+        if replaced or name not in names:
+            if not replaced and names is builtins_of({}):
                 self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             self.raise_name_error(name, f"name '{name}' is not defined")
         source = BuiltinSource(name)
-        if builtins is builtins_of(self.frames[0].globals):
-            self.guard("ID", source, builtins[name])
-        return self.wrap(builtins[name], source)
+        if names is builtins_of(self.frames[0].globals):
+            self.guard("ID", source, names[name])
+        return self.wrap(names[name], source)
+
+    def expect_builtin(self, tx: SymbolicFrame, known: Any) -> None:
+        """What an instruction asks for without naming it is the interpreter's own function."""
+        names, name = builtins_of(tx.globals), known.__name__
+        if self.effects.written_global(names, name)[0] or names.get(name) is not known:
+            raise Break("call_of_unknown_function", f"{name} of the program")
+        if names is builtins_of(self.frames[0].globals):
+            self.guard("ID", BuiltinSource(name), known)
 
     def store_global(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         self.effects.store_global(tx.globals, name, value)
@@ -424,6 +433,7 @@ class Trace(ObjectProtocol):
         self, tx: SymbolicFrame, name: str, fromlist: tuple[str, ...] | None, level: int
     ) -> Var:
         """`import name`, for modules that are already imported."""
+        self.expect_builtin(tx, IMPORT)
         package = tx.globals.get("__package__") if level else None
         full = modelled.absolute_name(name, package, level)
         if self.known_var(sys.modules) in self.effects.targets():
@@ -467,6 +477,7 @@ METHOD_DESCRIPTORS = (
 # Methods of containers that call the class of a subclass's instance.
 MADE_BY_CLASS = (collections.OrderedDict.copy, collections.defaultdict.copy,
                  collections.defaultdict.__copy__)  # type: ignore[attr-defined]
+IMPORT = builtins.__import__
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
@@ -484,9 +495,9 @@ def is_in_constant_tuple(source: Source) -> bool:
 
 def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
     """The builtins dict that a frame with these globals sees."""
-    builtins = module_globals.get("__builtins__")
-    if isinstance(builtins, types.ModuleType):
-        return builtins.__dict__
-    if isinstance(builtins, dict):
-        return builtins
+    names = module_globals.get("__builtins__")
+    if isinstance(names, types.ModuleType):
+        return names.__dict__
+    if isinstance(names, dict):
+        return names
     return modelled.find_module("builtins").__dict__

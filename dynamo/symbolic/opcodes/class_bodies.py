@@ -15,6 +15,8 @@ from dynamo.symbolic.variables.dicts import DictVar
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
+BUILD_CLASS = builtins.__build_class__
+
 
 def namespace_of(frame: SymbolicFrame, op: str) -> Var:
     """The mapping; frames that are traced from outside have none."""
@@ -39,7 +41,8 @@ def look_up(frame: SymbolicFrame, namespace: Var, name: str) -> Var | None:
 
 @opcode
 def LOAD_BUILD_CLASS(frame: SymbolicFrame, arg: None, instruction: Instruction) -> None:
-    frame.push(frame.trace.wrap(builtins.__build_class__, None))
+    frame.trace.expect_builtin(frame, BUILD_CLASS)
+    frame.push(frame.trace.wrap(BUILD_CLASS, None))
 
 
 @opcode

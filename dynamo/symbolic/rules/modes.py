@@ -131,7 +131,8 @@ def keep_modes() -> Callable[[], None]:
         else:
             torch._C._autograd._saved_tensors_hooks_disable(hooks)
         torch._C._set_grad_enabled(grad)
-        torch._C._set_default_dtype(default)
+        if torch.get_default_dtype() != default:  # a setter that imports, as the program does
+            torch._C._set_default_dtype(default)
         for _ in range(_nesting() - depth):
             torch.autocast_decrement_nesting()
         for _ in range(depth - _nesting()):
