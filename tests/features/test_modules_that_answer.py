@@ -18,11 +18,14 @@ import dynamo
 SOURCE = """
 import warnings
 log = []
+keep = False
 def __getattr__(name):
     log.append(name)
     if name in ("absent", "__path__"):
         raise AttributeError(name)
     warnings.warn(f"{name} is old", DeprecationWarning, stacklevel=2)
+    if keep:  # and warns no more
+        globals()[name] = 5
     return 5
 """
 FOLDERS = {"program": "", "library": sysconfig.get_path("purelib") + os.sep}
@@ -45,7 +48,8 @@ def package(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 @pytest.mark.parametrize("place", FOLDERS)
 @pytest.mark.parametrize("read", READS)
-def test_effects_of_getattr(package: bool, read: str, place: str) -> None:
+@pytest.mark.parametrize("keep", [False, True], ids=["each time", "once"])
+def test_effects_of_getattr(package: bool, keep: bool, read: str, place: str) -> None:
     x, results = torch.rand(2), []
     for compiled in (False, True):
         module: Any = types.ModuleType("answering")
@@ -53,6 +57,7 @@ def test_effects_of_getattr(package: bool, read: str, place: str) -> None:
         if package:
             module.__path__ = []
         exec(compile(SOURCE, FOLDERS[place] + "answering.py", "exec"), module.__dict__)
+        module.keep = keep
         sys.modules["answering"] = module
         scope: dict[str, Any] = {"m": module}
         exec(compile(f"def f(x):\n    {READS[read]}", "reader.py", "exec"), scope)

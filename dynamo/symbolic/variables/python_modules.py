@@ -151,6 +151,7 @@ def read_of_library(module: types.ModuleType, name: str) -> Any:
         warnings.simplefilter("always")
         value = getattr(module, name)
     if told:
+        module.__dict__.pop(name, None)  # kept by some, which warn once: now the program reads
         raise Break("attribute_unknown", f"{name} of {root_of(module)}, which warns")
     return value
 
