@@ -1,7 +1,8 @@
 """The dict of an instance, whatever its class calls `__dict__`.
 
 In: an object or a class. Out: the dict. Exists because a class may have a property of that name,
-by which proxies show the dict of another object. Runs no code of the program.
+by which proxies show the dict of another object, or the descriptor of another class (a copy of
+that one's namespace). Runs no code of the program.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ def hides_dict(cls: type) -> bool:
     False
     >>> hides_dict(type("Proxy", (), {"__dict__": property(vars)}))
     True
+    >>> hides_dict(type("Copy", (), dict(vars(type("Other", (), {})))))
+    True
     """
     for owner in _mro(cls):
         found = _class_dict(owner).get("__dict__")
         if found is not None:
-            return not isinstance(found, BUILTIN)
+            return not isinstance(found, BUILTIN) or found.__objclass__ is not owner
     return False
 
 

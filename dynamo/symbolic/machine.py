@@ -244,7 +244,7 @@ class SymbolicFrame:
             return var
         assert var.source is not None
         value = var.value
-        if iterator_is_opaque and find_in_mro(type(value), "__next__"):
+        if iterator_is_opaque and find_in_mro(type(value), "__next__") is not None:
             kind = OpaqueVar if var.source == self.trace.passed_iterator else LoopIteratorVar
             opaque = kind(self.trace, value, var.source, Break("opaque_iterator", ""))
             self.trace.remember(value, opaque)

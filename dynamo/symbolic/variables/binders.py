@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import hides_dict
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
@@ -136,7 +137,9 @@ def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A class method."""
     function = raw.wrap_part(tx.trace, "__func__")
     inner = type(raw.value.__func__)
-    if inner not in BOUND_TO_CLASS and find_in_mro(inner, "__get__") is not None:
+    if inner not in BOUND_TO_CLASS and (
+        find_in_mro(inner, "__get__") is not None or not callable(raw.value.__func__)
+    ):
         raise Break("descriptor_unknown", f"{raw.name}, a class method of {raw.value.__func__!r}")
     return MethodVar(function, tx.trace.wrap(raw.cls, None))
 
@@ -253,7 +256,10 @@ def told_by_slots(cls: type) -> str:
 @binds(types.GetSetDescriptorType)
 def bind_getset(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """An attribute that C code computes."""
-    if raw.name == "__dict__" and isinstance(raw.instance, ObjectVar):
+    if (
+        raw.name == "__dict__" and isinstance(raw.instance, ObjectVar)
+        and not hides_dict(raw.instance.python_type())
+    ):
         raw.instance.real_dict(tx)
         return InstanceDictVar(raw.instance)
     if raw.instance is None:
