@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    dynamo.config.suppress_errors = False  # a test that ran in eager would pass
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         out = open(arguments.results, "a") if arguments.results else os.fdopen(os.dup(1), "w")
