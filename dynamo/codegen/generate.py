@@ -203,10 +203,11 @@ class Generator:
         return assemble(self.raw), direct_call(self.raw)
 
     def _kept_locals(self) -> tuple[str, ...]:
-        """Parameters of the program's own functions: eager holds them till the function's end."""
+        """Parameters of the program's own functions, which eager holds till the function's end, and
+        the one that `super()` without arguments reads."""
         code = self.plan.code
         if self.continuations.is_continuation(code):
-            return ()
+            return code.co_varnames[:1] if "__class__" in code.co_freevars else ()
         return code.co_varnames[: self.raw.parameters]
 
     def _call_graph(self, function: Callable[..., Any]) -> None:
