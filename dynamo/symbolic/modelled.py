@@ -12,6 +12,7 @@ from dynamo.symbolic.rules import (
     builtins,
     checkpointing,
     class_bodies,
+    comparisons,
     conditional,
     container_methods,
     containers,
@@ -93,15 +94,16 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
-    cells, checkpointing, class_bodies, classes, conditional, constant, container_methods,
-    containers, context_variables, contexts, copying, dates, devices, dicts, dispatching,
-    distributions, exception_rules, exceptions, folding, foreach, foreign, functions,
-    generator_rules, generators, gradients, handles, hooks, identity, inference, iterators,
-    lists, loops, methods, modes, modules, number_tensors, objects, open_texts, operators,
-    optimizer_steps, optimizers, parameters, patterns, picking, placing, python_modules,
-    python_random, python_sources, random_state, seeded_random, standard_library,
-    standin_groups, standin_iterators, standins, table, tensor, tensors, texts, torch_functions,
-    transforms, typed_tensors, unknown_numbers, value_vars, values, warning_filters, weakrefs,
+    cells, checkpointing, class_bodies, classes, comparisons, conditional, constant,
+    container_methods, containers, context_variables, contexts, copying, dates, devices, dicts,
+    dispatching, distributions, exception_rules, exceptions, folding, foreach, foreign,
+    functions, generator_rules, generators, gradients, handles, hooks, identity, inference,
+    iterators, lists, loops, methods, modes, modules, number_tensors, objects, open_texts,
+    operators, optimizer_steps, optimizers, parameters, patterns, picking, placing,
+    python_modules, python_random, python_sources, random_state, seeded_random,
+    standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors,
+    texts, torch_functions, transforms, typed_tensors, unknown_numbers, value_vars, values,
+    warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

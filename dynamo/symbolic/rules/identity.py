@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.rules.table import first_rule, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -83,13 +83,13 @@ def identity_of(tx: SymbolicFrame, target: Var) -> Var | None:
     return IdVar(target)
 
 
-@rule(operator.eq, IdVar, IdVar)
+@first_rule(operator.eq, IdVar, IdVar)
 def same_identity(tx: SymbolicFrame, left: IdVar, right: IdVar) -> Var | None:
     """`id(a) == id(b)`."""
     return tx.trace.call(tx, operator.is_, left.target, right.target)
 
 
-@rule(operator.ne, IdVar, IdVar)
+@first_rule(operator.ne, IdVar, IdVar)
 def other_identity(tx: SymbolicFrame, left: IdVar, right: IdVar) -> Var | None:
     """`id(a) != id(b)`."""
     return tx.trace.call(tx, operator.is_not, left.target, right.target)

@@ -1,5 +1,5 @@
 """Operators over Vars: tensors go into the graph, constants are folded, containers and user objects
-follow Python's protocol with reflected methods."""
+follow Python's protocol. Those that compare stand in `comparisons`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ import numpy
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules.reflected import (
+    REPEATED,
+    has_special,
+    is_left_to_c,
+    plain_right,
+    try_user,
+    unless_not_implemented,
+    user_method,
+)
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.texts import plain_operand
 from dynamo.symbolic.stack_values import OpaqueVar
@@ -24,7 +33,6 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.variables.lists import (
     DequeVar,
     ListVar,
@@ -34,10 +42,10 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro, is_derived, no_deletion, told_name
-from dynamo.symbolic.variables.objects import HEAP_TYPE, EnumVar, ObjectVar
+from dynamo.symbolic.variables.lookup import find_in_mro, no_deletion, told_name
+from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.values import value_in, value_unless
+from dynamo.symbolic.variables.values import value_unless
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -46,9 +54,6 @@ BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^", "matmul": "@",
 }
-COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-COMPARISONS = tuple(f"__{name}__" for name in COMPARE)
-SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 
 
@@ -58,66 +63,6 @@ def function_of(name: str) -> Callable[..., Any]:
 
 def type_name(var: Var) -> str:
     return told_name(var.python_type())
-
-
-def user_method(tx: SymbolicFrame, var: Var, name: str) -> Var | None:
-    """A special method of a user's object, None where its class has none."""
-    if not isinstance(var, ObjectVar):
-        return None
-    return var.special(tx, name)
-
-
-def unless_not_implemented(result: Var) -> Var | None:
-    if result.is_constant() and result.as_constant() is NotImplemented:
-        return None
-    return result
-
-
-ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
-
-
-def try_user(tx: SymbolicFrame, a: Var, b: Var, forward: str, backward: str) -> Var | None:
-    """`a.__op__(b)`, then `b.__rop__(a)`; a subclass on the right goes first."""
-    calls = [(a, forward, b), (b, backward, a)]
-    first, second = a.python_type(), b.python_type()
-    if first is second:
-        calls = calls[:1] if backward.startswith("__r") else calls
-    elif is_derived(second, first) and goes_first(first, second, backward):
-        calls.reverse()
-    find_special = tx.trace.attributes.find_special
-    for owner, name, other in calls:
-        if isinstance(other, TensorVar) and value_unless(owner, name) is not owner:
-            continue
-        if name in ORDERS and find_special(owner.python_type(), name) is getattr(object, name):
-            continue  # which is never implemented
-        method = user_method(tx, owner, name)
-        if method is not None:
-            result = unless_not_implemented(tx.call(method, [other], {}))
-            if result is not None:
-                return result
-    return None
-
-
-def goes_first(left: type, right: type, backward: str) -> bool:
-    """True where the reflected method of a subclass on the right is asked before the left's own:
-    always for comparisons, else where it is not the one that the left has, too."""
-    if not backward.startswith("__r") or left.__flags__ & HEAP_TYPE == 0:
-        return True
-    return find_in_mro(left, backward) is not find_in_mro(right, backward)
-
-
-def plain_right(name: str, kind: type, a: Var, b: Var) -> Var:
-    """The operand on the right as a number `a` on the left (`kind` is its real class) sees it: the
-    plain value, where the number can answer by it and is asked first."""
-    value = value_in(b)
-    if not isinstance(a, ConstVar) or value is None or not value.is_constant():
-        return b
-    if not issubclass(kind, int | float | complex) or issubclass(b.python_type(), kind):
-        return b
-    method = find_in_mro(type(a.as_constant()), name)
-    if method is None or method(a.as_constant(), value.as_constant()) is NotImplemented:
-        return b
-    return value
 
 
 def both(a: Var, b: Var, kind: Any) -> bool:
@@ -181,7 +126,6 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
 DEQUE = collections.deque
 # Whose `|` gives another instance of the subclass.
 OWN_UNION = (collections.OrderedDict, collections.defaultdict)
-REPEATED = str | bytes | list | tuple | DEQUE
 ALIASES = (types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
 
 
@@ -219,24 +163,6 @@ def plain_number(var: Var, name: str) -> Var:
         kind = int if issubclass(var.cls, int) else float
         return ConstVar(kind(var.as_constant()))
     return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
-
-
-def has_special(tx: SymbolicFrame, var: Var, name: str) -> bool:
-    return tx.trace.attributes.find_special(var.python_type(), name) is not None
-
-
-def is_left_to_c(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
-    """True where the reflected method of a user's object is not the one that counts: texts format
-    what is no text themselves, and a sequence on the right is repeated before `a.__rmul__`."""
-    if name == "mod" and isinstance(b, ObjectVar) and value_unless(b, "__rmod__") is b and (
-        has_special(tx, b, "__rmod__")
-    ):
-        return issubclass(a.python_type(), str | bytes | bytearray) and not is_derived(
-            b.python_type(), a.python_type())
-    return (
-        name == "mul" and isinstance(a, ObjectVar) and issubclass(b.python_type(), REPEATED)
-        and has_special(tx, a, "__rmul__") and not has_special(tx, a, "__mul__")
-    )
 
 
 def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
@@ -347,110 +273,6 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
     return handle
 
 
-def compare_sequences(
-    tx: SymbolicFrame, name: str, a: SequenceVar, b: SequenceVar
-) -> bool:
-    """Lexicographic order, as lists and tuples have it."""
-    left, right = a.items, b.items
-    lengths = len(left), len(right)
-    if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
-        return name == "ne"  # tuples compare their items all the same
-    index = 0
-    while index < min(len(left), len(right)):  # which comparisons of items may change
-        same = tx.trace.is_or_equals(tx, left[index], right[index])
-        if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
-            raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
-        if not same:
-            break
-        index += 1
-    if index >= min(len(left), len(right)):
-        return bool(function_of(name)(len(left), len(right)))
-    if name in ("eq", "ne"):
-        return name == "ne"
-    return tx.trace.call(tx, function_of(name), left[index], right[index]).truth(tx)
-
-
-def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:
-    """Values are compared in the order of the left one, up to the first key that differs."""
-    if len(mine) != len(theirs):
-        return False
-    return all(
-        key in theirs and tx.trace.is_or_equals(tx, value, theirs[key][1])
-        for key, (_, value) in mine.items()
-    )
-
-
-def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
-    if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
-        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
-    if both(a, b, TupleVar | NamedTupleVar):
-        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
-    if both(a, b, DictVar) and name in ("eq", "ne"):
-        mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
-        same = equal_dicts(tx, mine, theirs)
-        if a.python_type() is b.python_type() is collections.OrderedDict:
-            same = same and list(mine) == list(theirs)
-        return same is (name == "eq")
-    if is_set_like(a) and is_set_like(b):
-        if any(isinstance(var, DictViewVar) and var.part == "items" for var in (a, b)):
-            swap = isinstance(a, SetVar)  # which leaves it to the view
-            return compare_items(tx, COMPARE[name], b, a) if swap else compare_items(tx, name, a, b)
-        return bool(function_of(name)(hash_keys(tx, a), hash_keys(tx, b)))
-    return None
-
-
-def compare_items(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
-    """Views with values that need no hash: those of the one are looked for in the other."""
-    sizes = [var.length(tx).as_constant() for var in (a, b)]
-    if not function_of("eq" if name == "ne" else name)(*sizes):
-        return name == "ne"
-    less, more = (b, a) if name in ("gt", "ge") else (a, b)
-    found = all(more.contains(tx, item).truth(tx) for item in less.unpack(tx))
-    return found is (name != "ne")
-
-
-def hash_keys(tx: SymbolicFrame, items: SetVar | DictViewVar) -> set[Any]:
-    if isinstance(items, SetVar):
-        return set(items.entries)
-    return {item.hash_key(tx) for item in items.unpack(tx)}
-
-
-# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row
-# are unknown.
-FAMILIES: tuple[tuple[type, ...], ...] = (
-    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,),
-    (slice,), (dict, types.MappingProxyType),
-    (set, frozenset, type({}.keys()), type({}.items())),
-    (collections.deque,), (type(None), type(...), type(NotImplemented)),
-)
-
-
-def equality_of(tx: SymbolicFrame, var: Var) -> Any:
-    """What the value may equal: "identity", a row of FAMILIES, or None where it is not known."""
-    cls = var.python_type()
-    method = tx.trace.attributes.find_special(cls, "__eq__")
-    if method is object.__eq__:
-        return "identity"
-    if isinstance(method, types.FunctionType):  # of the program: objects have asked it
-        return "identity" if isinstance(var, ObjectVar) else None
-    return next((row for row in FAMILIES if issubclass(cls, row)), None)
-
-
-def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
-    """`a == b` where no rule compares the two: they are equal only when they are one object."""
-    if isinstance(a, MethodVar) and isinstance(b, MethodVar):
-        pairs = (a.function, b.function), (a.receiver, b.receiver)
-        return all(tx.trace.same(tx, *pair) for pair in pairs)
-    left, right = equality_of(tx, a), equality_of(tx, b)
-    if a is b and (left == "identity" or not isinstance(a, OpaqueVar)):
-        return True
-    if isinstance(a, BuiltinVar) and isinstance(b, BuiltinVar):
-        return bool(a.value == b.value)
-    if left is None or right is None or (left == right and left != "identity"):
-        raise Break("operator_unknown", f"{a!r} == {b!r}")
-    return left == right == "identity" and type(a) is type(b) and tx.trace.same(tx, a, b)
-
-
 def of_constants(
     tx: SymbolicFrame, real: Callable[..., Any], given: tuple[Var, Var], a: Var, b: Var
 ) -> Var:
@@ -481,74 +303,6 @@ def check_scalars(a: Var, b: Var, symbol: str) -> None:
 def repeats(times: Var, items: Var) -> bool:
     """True where a whole number of numpy repeats a list or tuple, as one of Python does."""
     return items.python_type() in (list, tuple) and issubclass(times.python_type(), numpy.integer)
-
-
-def comparison(name: str) -> Callable[..., Var]:
-    """The rule of one comparison."""
-    real = function_of(name)
-
-    def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
-        kind, given = a.python_type(), (a, b)
-        check_scalars(a, b, SYMBOLS[name])
-        if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
-            isinstance(a, TensorVar) or isinstance(b, TensorVar)
-        ):
-            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
-        a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
-        b = plain_right(f"__{name}__", kind, a, b)
-        decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
-        if decided is not None:
-            return decided
-        if both(a, b, ConstVar | RangeVar):
-            return tx.trace.constant(
-                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
-        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
-            asked = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
-            custom = [v for v, special in asked if isinstance(v, ObjectVar)
-                      and tx.trace.attributes.find_special(v.python_type(), special)
-                      is not getattr(object, special)]
-            if name == "ne" and custom and all(
-                find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
-            ):
-                return ConstVar(not tx.trace.equals(tx, a, b))
-            if not custom and name == "ne" and any(
-                isinstance(v, ObjectVar)
-                and tx.trace.attributes.find_special(v.python_type(), "__eq__") is not object.__eq__
-                for v in (a, b)
-            ):
-                return ConstVar(not tx.trace.equals(tx, a, b))
-            if custom:
-                found = try_user(tx, a, b, f"__{name}__", f"__{COMPARE[name]}__")
-                if found is not None:
-                    return found
-        left, right = content_of(a), content_of(b)
-        if isinstance(left, TensorVar) or isinstance(right, TensorVar):
-            other = right if isinstance(left, TensorVar) else left
-            if not isinstance(other, TensorVar) and not (
-                other.is_constant() and issubclass(other.python_type(), int | float | complex)
-            ):
-                if name in ("eq", "ne") and not isinstance(other, OpaqueVar):
-                    tx.trace.same(tx, left, right)
-                    return ConstVar(name == "ne")
-                raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
-            return torch_functions.call_in_graph(tx, real, [left, right], {})
-        answer = compare_containers(tx, name, left, right)
-        if answer is not None:
-            return ConstVar(answer)
-        if name in ("eq", "ne"):
-            if left.is_constant() and right.is_constant():
-                return ConstVar(bool(real(left.as_constant(), right.as_constant())))
-            return ConstVar(are_same(tx, a, b) is (name == "eq"))
-        if left.is_constant() and right.is_constant():
-            return of_constants(tx, real, given, left, right)
-        if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
-            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
-        tx.trace.raise_exception(
-            TypeError,
-            f"'{SYMBOLS[name]}' not supported between instances of "
-            f"'{type_name(a)}' and '{type_name(b)}'")
-
-    return handle
 
 
 INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
@@ -583,8 +337,6 @@ def register() -> None:
     for name, symbol in BINARY.items():
         rule(function_of(name))(binary(name, symbol, False))
         rule(getattr(operator, "i" + name))(binary(name, symbol, True))
-    for name in COMPARE:
-        rule(function_of(name))(comparison(name))
     rule(operator.neg)(unary("neg", operator.neg, "unary -"))
     rule(operator.pos)(unary("pos", operator.pos, "unary +"))
     rule(operator.invert)(unary("invert", operator.invert, "unary ~"))

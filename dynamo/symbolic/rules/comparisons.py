@@ -1,0 +1,225 @@
+"""Comparisons over Vars: `==`, `!=`, `<`, `<=`, `>` and `>=`."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.rules import torch_functions
+from dynamo.symbolic.rules.operators import (
+    both,
+    check_scalars,
+    content_of,
+    function_of,
+    is_scalar,
+    is_set_like,
+    of_constants,
+    type_name,
+)
+from dynamo.symbolic.rules.reflected import plain_right, try_user
+from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.stack_values import OpaqueVar
+from dynamo.symbolic.variables import numbers, unknown
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dicts import DictVar, SetVar
+from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
+from dynamo.symbolic.variables.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    RangeVar,
+    SequenceVar,
+    TupleVar,
+)
+from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.variables.values import value_unless
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+
+COMPARE = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+COMPARISONS = tuple(f"__{name}__" for name in COMPARE)
+SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+def compare_sequences(
+    tx: SymbolicFrame, name: str, a: SequenceVar, b: SequenceVar
+) -> bool:
+    """Lexicographic order, as lists and tuples have it."""
+    left, right = a.items, b.items
+    lengths = len(left), len(right)
+    if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
+        return name == "ne"  # tuples compare their items all the same
+    index = 0
+    while index < min(len(left), len(right)):  # which comparisons of items may change
+        same = tx.trace.is_or_equals(tx, left[index], right[index])
+        if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
+            raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
+        if not same:
+            break
+        index += 1
+    if index >= min(len(left), len(right)):
+        return bool(function_of(name)(len(left), len(right)))
+    if name in ("eq", "ne"):
+        return name == "ne"
+    return tx.trace.call(tx, function_of(name), left[index], right[index]).truth(tx)
+
+
+def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:
+    """Values are compared in the order of the left one, up to the first key that differs."""
+    if len(mine) != len(theirs):
+        return False
+    return all(
+        key in theirs and tx.trace.is_or_equals(tx, value, theirs[key][1])
+        for key, (_, value) in mine.items()
+    )
+
+
+def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
+    if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
+        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
+    if both(a, b, TupleVar | NamedTupleVar):
+        return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
+    if both(a, b, DictVar) and name in ("eq", "ne"):
+        mine, theirs = a.entries, b.entries  # type: ignore[attr-defined]
+        same = equal_dicts(tx, mine, theirs)
+        if a.python_type() is b.python_type() is collections.OrderedDict:
+            same = same and list(mine) == list(theirs)
+        return same is (name == "eq")
+    if is_set_like(a) and is_set_like(b):
+        if any(isinstance(var, DictViewVar) and var.part == "items" for var in (a, b)):
+            swap = isinstance(a, SetVar)  # which leaves it to the view
+            return compare_items(tx, COMPARE[name], b, a) if swap else compare_items(tx, name, a, b)
+        return bool(function_of(name)(hash_keys(tx, a), hash_keys(tx, b)))
+    return None
+
+
+def compare_items(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:
+    """Views with values that need no hash: those of the one are looked for in the other."""
+    sizes = [var.length(tx).as_constant() for var in (a, b)]
+    if not function_of("eq" if name == "ne" else name)(*sizes):
+        return name == "ne"
+    less, more = (b, a) if name in ("gt", "ge") else (a, b)
+    found = all(more.contains(tx, item).truth(tx) for item in less.unpack(tx))
+    return found is (name != "ne")
+
+
+def hash_keys(tx: SymbolicFrame, items: SetVar | DictViewVar) -> set[Any]:
+    if isinstance(items, SetVar):
+        return set(items.entries)
+    return {item.hash_key(tx) for item in items.unpack(tx)}
+
+
+# Built-in types whose values may equal each other; types with an own `__eq__` that are in no row
+# are unknown.
+FAMILIES: tuple[tuple[type, ...], ...] = (
+    (int, float, complex), (str,), (bytes, bytearray, memoryview), (list,), (tuple,), (range,),
+    (slice,), (dict, types.MappingProxyType),
+    (set, frozenset, type({}.keys()), type({}.items())),
+    (collections.deque,), (type(None), type(...), type(NotImplemented)),
+)
+
+
+def equality_of(tx: SymbolicFrame, var: Var) -> Any:
+    """What the value may equal: "identity", a row of FAMILIES, or None where it is not known."""
+    cls = var.python_type()
+    method = tx.trace.attributes.find_special(cls, "__eq__")
+    if method is object.__eq__:
+        return "identity"
+    if isinstance(method, types.FunctionType):  # of the program: objects have asked it
+        return "identity" if isinstance(var, ObjectVar) else None
+    return next((row for row in FAMILIES if issubclass(cls, row)), None)
+
+
+def are_same(tx: SymbolicFrame, a: Var, b: Var) -> bool:
+    """`a == b` where no rule compares the two: they are equal only when they are one object."""
+    if isinstance(a, MethodVar) and isinstance(b, MethodVar):
+        pairs = (a.function, b.function), (a.receiver, b.receiver)
+        return all(tx.trace.same(tx, *pair) for pair in pairs)
+    left, right = equality_of(tx, a), equality_of(tx, b)
+    if a is b and (left == "identity" or not isinstance(a, OpaqueVar)):
+        return True
+    if isinstance(a, BuiltinVar) and isinstance(b, BuiltinVar):
+        return bool(a.value == b.value)
+    if left is None or right is None or (left == right and left != "identity"):
+        raise Break("operator_unknown", f"{a!r} == {b!r}")
+    return left == right == "identity" and type(a) is type(b) and tx.trace.same(tx, a, b)
+
+
+def comparison(name: str) -> Callable[..., Var]:
+    """The rule of one comparison."""
+    real = function_of(name)
+
+    def handle(tx: SymbolicFrame, a: Var, b: Var) -> Var:
+        kind, given = a.python_type(), (a, b)
+        check_scalars(a, b, SYMBOLS[name])
+        if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
+            isinstance(a, TensorVar) or isinstance(b, TensorVar)
+        ):
+            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
+        a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
+        b = plain_right(f"__{name}__", kind, a, b)
+        decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
+        if decided is not None:
+            return decided
+        if both(a, b, ConstVar | RangeVar):
+            return tx.trace.constant(
+                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
+        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
+            asked = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
+            custom = [v for v, special in asked if isinstance(v, ObjectVar)
+                      and tx.trace.attributes.find_special(v.python_type(), special)
+                      is not getattr(object, special)]
+            if name == "ne" and custom and all(
+                find_in_mro(v.python_type(), "__ne__") is object.__ne__ for v in custom or ()
+            ):
+                return ConstVar(not tx.trace.equals(tx, a, b))
+            if not custom and name == "ne" and any(
+                isinstance(v, ObjectVar)
+                and tx.trace.attributes.find_special(v.python_type(), "__eq__") is not object.__eq__
+                for v in (a, b)
+            ):
+                return ConstVar(not tx.trace.equals(tx, a, b))
+            if custom:
+                found = try_user(tx, a, b, f"__{name}__", f"__{COMPARE[name]}__")
+                if found is not None:
+                    return found
+        left, right = content_of(a), content_of(b)
+        if isinstance(left, TensorVar) or isinstance(right, TensorVar):
+            other = right if isinstance(left, TensorVar) else left
+            if not isinstance(other, TensorVar) and not (
+                other.is_constant() and issubclass(other.python_type(), int | float | complex)
+            ):
+                if name in ("eq", "ne") and not isinstance(other, OpaqueVar):
+                    tx.trace.same(tx, left, right)
+                    return ConstVar(name == "ne")
+                raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
+            return torch_functions.call_in_graph(tx, real, [left, right], {})
+        answer = compare_containers(tx, name, left, right)
+        if answer is not None:
+            return ConstVar(answer)
+        if name in ("eq", "ne"):
+            if left.is_constant() and right.is_constant():
+                return ConstVar(bool(real(left.as_constant(), right.as_constant())))
+            return ConstVar(are_same(tx, a, b) is (name == "eq"))
+        if left.is_constant() and right.is_constant():
+            return of_constants(tx, real, given, left, right)
+        if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
+            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
+        tx.trace.raise_exception(
+            TypeError,
+            f"'{SYMBOLS[name]}' not supported between instances of "
+            f"'{type_name(a)}' and '{type_name(b)}'")
+
+    return handle
+
+
+for _name in COMPARE:
+    rule(function_of(_name))(comparison(_name))
