@@ -43,6 +43,7 @@ from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
 from dynamo.symbolic.variables.open_text import OpenText, is_open_text
+from dynamo.symbolic.variables.supers import SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 V = TypeVar("V", bound=Var)
@@ -616,8 +617,8 @@ def instance_dict(
         rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
 
 
-@rebuilds(object_vars.SuperVar)
-def super_(rebuilder: Rebuilder, var: object_vars.SuperVar) -> None:
+@rebuilds(SuperVar)
+def super_(rebuilder: Rebuilder, var: SuperVar) -> None:
     rebuilder.call_const(super, var.start_var, var.receiver)
 
 

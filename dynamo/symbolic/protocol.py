@@ -5,9 +5,6 @@ A base of `Trace`; it holds no state of its own besides `attributes`.
 
 from __future__ import annotations
 
-import collections
-import enum
-import inspect
 import operator
 import sys
 import types
@@ -15,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
@@ -24,29 +20,30 @@ from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
     CallSource,
-    DictSource,
     GlobalSource,
-    ItemSource,
     ModuleSource,
     ObjectSource,
     Source,
-    StateSource,
 )
-from dynamo.guards.states import state_of
-from dynamo.symbolic.rules import decided, table, tensors, torch_functions, transforms
-from dynamo.symbolic.rules.library_classes import enum_member
+from dynamo.symbolic.construction import Construction
+from dynamo.symbolic.rules import (
+    decided,
+    function_attributes,
+    table,
+    tensors,
+    torch_functions,
+    transforms,
+)
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.variables.arrays import ArrayVar
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.binders import RawAttribute, is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.variables.demands import as_demanded
-from dynamo.symbolic.variables.dict_views import MappingProxyVar
-from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.iterators import (
     DequeIteratorVar,
@@ -56,21 +53,13 @@ from dynamo.symbolic.variables.iterators import (
 )
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import (
-    base_of,
-    class_dict,
-    find_in_mro,
-    find_owner,
-    full_name,
-    is_derived,
     told_name,
 )
 from dynamo.symbolic.variables.made_classes import MadeClasses, MadeClassVar
-from dynamo.symbolic.variables.modules import ModuleVar
-from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.unknown import UnknownNumber
-from dynamo.symbolic.variables.values import value_base, value_in, value_unless
-from dynamo.symbolic.variables.wrapping import sees_lookups, wraps, wraps_if
+from dynamo.symbolic.variables.values import value_in, value_unless
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -79,15 +68,11 @@ if TYPE_CHECKING:
 # Modules whose attributes are taken as fixed: nobody rebinds `torch.add` between two calls.
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
-CONTENT_TYPES: dict[type, Callable[[], Var]] = {
-    list: ListVar, dict: DictVar, set: SetVar,
-    collections.OrderedDict: lambda: DictVar(collections.OrderedDict),
-}
 MOST_IDENTIFIED = 100
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
-class ObjectProtocol:
+class ObjectProtocol(Construction):
     """Python's object protocol over Vars, for one trace."""
 
     def __init__(self) -> None:
@@ -315,114 +300,6 @@ class ObjectProtocol:
         except Exception as error:
             self.raise_as(error)  # type: ignore[attr-defined]
 
-    def construct(
-        self, tx: SymbolicFrame, var: ClassVar, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        """`cls(*args, **kwargs)`."""
-        cls = var.cls
-        result = decided.call_decided(tx, cls, args, kwargs)
-        if result is None:
-            result = table.apply(tx, cls, args, kwargs)
-        if result is not None:
-            return result
-        self.attributes.find_special(type(cls), "__call__")
-        found = find_owner(type(cls), "__call__")
-        if found is not None and found[1] is dict:  # a TypedDict
-            return tx.trace.call(tx, dict, *args, **kwargs)
-        if found is not None and isinstance(found[1], types.FunctionType):
-            if not issubclass(cls, enum.Enum):
-                raw = RawAttribute(found[1], found[0], "__call__", type(cls), var)
-                return self.attributes.bind_raw(tx, raw).call(tx, args, kwargs)
-        return self.construct_plain(tx, var, args, kwargs)
-
-    def construct_plain(
-        self, tx: SymbolicFrame, var: ClassVar, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        """`type.__call__(cls, ...)`: `__new__`, then `__init__`."""
-        cls = var.cls
-        if issubclass(cls, enum.Enum):
-            return enum_member(tx, cls, [arg.as_constant() for arg in args])
-        if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
-            raise Break("module_structure_change", cls.__qualname__)
-        new = self.attributes.find_special(cls, "__new__")
-        made_by_python = isinstance(getattr(new, "__func__", new), types.FunctionType)
-        owner = find_owner(cls, "__new__")
-        if not made_by_python and owner is not None and is_programs(owner[0]):
-            raise Break("call_of_unknown_function", f"{owner[0].__qualname__}.__new__")
-        if made_by_python:
-            maker = self.attributes.bind(tx, None, cls, "__new__")
-            made = tx.call(maker, [var, *args], kwargs)
-            if not is_derived(made.python_type(), cls):
-                return made
-            cls = made.python_type()
-        else:
-            made = self._new_plain(tx, cls, args, kwargs)
-        self.attributes.find_special(cls, "__init__")
-        init = find_owner(cls, "__init__")
-        if init is not None and not isinstance(init[1], types.WrapperDescriptorType):
-            raw = RawAttribute(init[1], init[0], "__init__", cls, made)
-            result = tx.call(self.attributes.bind_raw(tx, raw), args, kwargs).python_type()
-            if result is not type(None):
-                message = f"__init__() should return None, not '{told_name(result)}'"
-                tx.trace.raise_exception(TypeError, message)
-        elif value_base(cls) is not None or issubclass(cls, type):
-            pass  # `__new__` has taken the arguments
-        elif isinstance(made, ObjectVar) and made.content is not None:
-            made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
-        elif kwargs and isinstance(made, ExceptionVar):
-            raise Break("argument_mismatch", f"{cls.__name__}() takes no keyword arguments")
-        elif isinstance(made, ExceptionVar):
-            made.args = list(args)
-        elif not made_by_python and (kwargs or (args and new is object.__new__)):
-            tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
-        return made
-
-    def _new_plain(
-        self, tx: SymbolicFrame, cls: type, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        if issubclass(cls, type):
-            return self.call_real(tx, type.__new__, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined,no-any-return]
-        base = value_base(cls)
-        if base is None or issubclass(cls, torch.Size):
-            return self.new_object(tx, cls, args)
-        new = tuple.__new__ if base is tuple else base.__new__
-        is_struct = find_in_mro(cls, "__new__") is not vars(base)["__new__"]
-        if is_struct or find_in_mro(cls, "__del__") is not None:
-            raise Break("call_of_unknown_function", full_name(cls))
-        made = self.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)  # type: ignore[attr-defined]
-        if cls in self.made.vars:
-            made.class_var = self.made.vars[cls]
-        return made  # type: ignore[no-any-return]
-
-    def new_object(self, tx: SymbolicFrame, cls: type, args: list[Var]) -> Var:
-        """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
-        if issubclass(cls, BaseExceptionGroup):
-            made: Var = make_group(tx, cls, args)
-        else:
-            made = self._new_object(cls, args)
-        made.class_var = self.made.vars.get(cls)
-        return made
-
-    def _new_object(self, cls: type, args: list[Var]) -> Var:
-        if issubclass(cls, BaseException):
-            if issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError):
-                raise Break("call_of_unknown_function", full_name(cls))
-            return ExceptionVar(cls, list(args))
-        static, closed = not cls.__flags__ & (1 << 9), cls.__flags__ & (1 << 7)  # no instances
-        if static or closed or find_in_mro(cls, "__del__") is not None:
-            raise Break("call_of_unknown_function", full_name(cls))
-        base = base_of(cls)
-        if base is object:
-            if not is_made_by_object(cls):
-                raise Break("call_of_unknown_function", full_name(cls))
-            self.attributes.guard_abstract(cls)
-            if cls.__flags__ & inspect.TPFLAGS_IS_ABSTRACT:
-                self.run_real(lambda: object.__new__(cls))
-            return ModuleVar(cls) if issubclass(cls, torch.nn.Module) else ObjectVar(cls)
-        if base not in CONTENT_TYPES:
-            raise Break("call_of_unknown_function", full_name(cls))
-        return ObjectVar(cls, content=CONTENT_TYPES[base]())
-
     # -- attributes -------------------------------------------------------------------------------
 
     def call_missing(self, tx: SymbolicFrame, var: Var, key: Var) -> Var | None:
@@ -450,49 +327,7 @@ class ObjectProtocol:
         return self.attributes.get_builtin_attr(tx, var, name)
 
     def get_function_attr(self, tx: SymbolicFrame, var: FunctionVar, name: str) -> Var:
-        """`function.name`."""
-        if name == "__dict__":
-            var.python_type()
-            return InstanceDictVar(var)
-        if name in var.written:
-            value = var.written[name]
-            if value is not None:
-                return value
-            tx.trace.raise_exception(
-                AttributeError, f"'function' object has no attribute '{name}'")
-        if var.real is not None and var.source is not None:
-            if name == "__class__":
-                return tx.trace.wrap(var.python_type(), None)
-            if name == "__get__":
-                var.python_type()
-                return MethodVar(tx.trace.wrap(types.FunctionType.__get__, None), var)
-            var.guard_identity(tx.trace)
-            if not hasattr(var.real, name):
-                tx.trace.guard("LACKS_ATTR", var.source, name)
-            value = self.run_real(lambda: getattr(var.real, name))
-            if isinstance(value, types.MethodWrapperType):
-                return MethodVar(tx.trace.wrap(getattr(types.FunctionType, name), None), var)
-            return tx.trace.wrap_named(value, AttrSource(var.source, name))
-        if name in ("__name__", "__qualname__"):
-            code_name = "co_name" if name == "__name__" else "co_qualname"
-            return ConstVar(getattr(var.code, code_name))
-        if name == "__module__":
-            return ConstVar(var.globals.get("__name__"))
-        if name == "__code__":
-            return ConstVar(var.code)
-        if name == "__defaults__":
-            return var.defaults_tuple(tx) if var.defaults(tx) else ConstVar(None)
-        if name == "__doc__":
-            consts = var.code.co_consts
-            return ConstVar(consts[0] if consts and isinstance(consts[0], str) else None)
-        if name == "__type_params__" and sys.version_info >= (3, 12):
-            return tx.trace.make_tuple([])
-        if name == "__annotations__":
-            return annotations_of(tx, var)
-        if find_in_mro(types.FunctionType, name) is None:
-            tx.trace.raise_exception(
-                AttributeError, f"'function' object has no attribute '{name}'")
-        raise Break("attribute_unknown", f"{name} of {var!r}")
+        return function_attributes.get_attr(tx, var, name)
 
     # -- tensors -----------------------------------------------------------------------------------
 
@@ -605,15 +440,6 @@ class ObjectProtocol:
         return tensors.call_method(tx, var, name, args, kwargs)
 
 
-def annotations_of(tx: SymbolicFrame, var: FunctionVar) -> Var:
-    """`__annotations__` of a function that the trace has made: one dict."""
-    if not isinstance(var.annotations, DictVar):
-        parts = [] if var.annotations is None else var.annotations.unpack(tx)
-        pairs = list(zip(parts[::2], parts[1::2], strict=True))
-        var.annotations = DictVar.from_pairs(tx, pairs)
-    return var.annotations
-
-
 def alias_part(tx: SymbolicFrame, var: Var) -> Any:
     """A parameter of a generic alias."""
     if isinstance(var, MadeClassVar):
@@ -629,76 +455,6 @@ def alias_part(tx: SymbolicFrame, var: Var) -> Any:
         return var.as_constant()
     tx.trace.guard("ID", var.source, real)
     return real
-
-
-def is_programs(cls: type) -> bool:
-    """True for classes that `class` statements have made: those of C may have its flags, too."""
-    return cls.__flags__ & (1 << 9 | 1 << 8) == 1 << 9 and "__module__" in class_dict(cls)
-
-
-def is_made_by_object(cls: type) -> bool:
-    """True where the C part of making an instance is `object.__new__`."""
-    for base in cls.__mro__:
-        new = class_dict(base).get("__new__")
-        if new is not None and not isinstance(new, types.FunctionType | staticmethod):
-            return new is object.__new__
-    return True
-
-
-EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (
-    (collections.OrderedDict, lambda **k: DictVar(collections.OrderedDict, **k)),
-    (dict, lambda **k: DictVar(dict, **k)),
-    (list, lambda **k: ListVar(**k)),
-)
-
-
-@wraps_if(90, lambda value: bool(type(value).__flags__ & (1 << 9))
-          and issubclass(type(value), dict | list)
-          and find_in_mro(type(value), "default_factory") is None)
-def wrap_with_content(trace: Any, value: Any, source: Source | None) -> Var:
-    """An instance of a subclass of dict or list written in Python."""
-    make = next(make for base, make in EXISTING if issubclass(type(value), base))
-    content = make(source=source, real=value, trace=trace)
-    return ObjectVar(type(value), source, real=value, trace=trace, content=content)
-
-
-@wraps(super)
-def wrap_super(trace: Any, value: Any, source: Source | None) -> Var:
-    """A super object that waits on the stack of a continuation."""
-    if source is None or value.__self_class__ is None or sees_lookups(value.__thisclass__):
-        raise Break("value_unknown", "super")
-    trace.guard("TYPE", source, super)
-    trace.guard("ID", AttrSource(source, "__self_class__"), value.__self_class__)
-    receiver = trace.wrap(value.__self__, AttrSource(source, "__self__"))
-    start = trace.wrap(value.__thisclass__, AttrSource(source, "__thisclass__"))
-    return SuperVar(start, receiver, value.__self_class__)
-
-
-@wraps(types.MappingProxyType)
-def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
-    """A read-only view. Those of classes are guarded; those of signatures do not change."""
-    root = None if source is None else source.root()
-    if source is None:
-        raise Break("value_unknown", "mappingproxy")
-    settled = isinstance(root, ObjectSource) and (
-        isinstance(source, DictSource)
-        or isinstance(root.value, enum.EnumType | inspect.Signature))
-    if not settled and trace.made.is_inside(source) is None:
-        (mapping,) = state_of(value)
-        if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
-            # The names of a class, which the trace may change.
-            raise Break("value_unknown", "mappingproxy")
-        trace.guard("TYPE", source, types.MappingProxyType)
-        return MappingProxyVar(trace.wrap(mapping, ItemSource(StateSource(source), 0)), source)
-    owner = root.value if isinstance(root, ObjectSource) else None
-    if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
-        trace.guard("DICT_KEYS", source, tuple(value))
-        for name in value:
-            if not name.startswith("__"):
-                trace.guard("ID", ItemSource(source, name), value[name])
-    copy = dict(value)
-    trace.made.note_copy(copy, source)
-    return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)
 
 
 __all__ = ["ObjectProtocol"]

@@ -28,7 +28,8 @@ from dynamo.symbolic.variables.lookup import (
     module_of,
     told_name,
 )
-from dynamo.symbolic.variables.objects import AliasVar, ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import AliasVar, ObjectVar
+from dynamo.symbolic.variables.supers import SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:

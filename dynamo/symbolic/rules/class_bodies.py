@@ -39,7 +39,7 @@ from dynamo.symbolic.variables.made_classes import (
     kind_of,
     runs_program,
 )
-from dynamo.symbolic.variables.objects import SuperVar
+from dynamo.symbolic.variables.supers import SuperVar
 from dynamo.symbolic.variables.wrapping import sees_comparisons
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from dynamo.symbolic.variables.lookup import (
     find_owner,
     told_name,
 )
-from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar, SuperVar
+from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar
+from dynamo.symbolic.variables.supers import SuperVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

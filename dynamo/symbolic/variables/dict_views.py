@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.sources import Source
+from dynamo.base.errors import Break
+from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source, StateSource
+from dynamo.guards.states import state_of
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -113,3 +119,30 @@ class DictViewVar(Var):
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
+
+
+@wraps(types.MappingProxyType)
+def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
+    """A read-only view. Those of classes are guarded; those of signatures do not change."""
+    root = None if source is None else source.root()
+    if source is None:
+        raise Break("value_unknown", "mappingproxy")
+    settled = isinstance(root, ObjectSource) and (
+        isinstance(source, DictSource)
+        or isinstance(root.value, enum.EnumType | inspect.Signature))
+    if not settled and trace.made.is_inside(source) is None:
+        (mapping,) = state_of(value)
+        if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
+            # The names of a class, which the trace may change.
+            raise Break("value_unknown", "mappingproxy")
+        trace.guard("TYPE", source, types.MappingProxyType)
+        return MappingProxyVar(trace.wrap(mapping, ItemSource(StateSource(source), 0)), source)
+    owner = root.value if isinstance(root, ObjectSource) else None
+    if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
+        trace.guard("DICT_KEYS", source, tuple(value))
+        for name in value:
+            if not name.startswith("__"):
+                trace.guard("ID", ItemSource(source, name), value[name])
+    copy = dict(value)
+    trace.made.note_copy(copy, source)
+    return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)

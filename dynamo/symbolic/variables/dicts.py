@@ -37,10 +37,9 @@ from dynamo.symbolic.variables.constant import (
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
 from dynamo.symbolic.variables.lookup import (
-    OWN_DICT,
     find_in_mro,
     find_owner,
-    instance_dict,
+    is_own_dict,
     module_of,
     told_name,
 )
@@ -189,8 +188,8 @@ class DictVar(Var):
 
     def change(self, tx: SymbolicFrame) -> dict[Hashable, tuple[Var, Var]]:
         """The entries, to be mutated now."""
-        if self._real is not None and instance_dict(self._real) is self._real:
-            raise Break("call_of_unknown_function", f"a change of {self!r}, {OWN_DICT}")
+        if is_own_dict(self._real):
+            raise Break("call_of_unknown_function", f"a change of {self!r}, its own __dict__")
         entries = self.entries
         tx.trace.effects.change_contents(self)
         return entries

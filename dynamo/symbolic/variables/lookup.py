@@ -133,9 +133,6 @@ def absolute_name(name: str, package: str | None, level: int) -> str:
     return ".".join([*base, name] if name else base)
 
 
-OWN_DICT = "which is its own __dict__"  # `self.__dict__ = self`: items are attributes
-
-
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """The instance dict, None for instances without one. Runs no user code.
 
@@ -146,6 +143,11 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         return own_dict(value)
     except AttributeError:
         return None
+
+
+def is_own_dict(value: Any) -> bool:
+    """True after `self.__dict__ = self`: items are attributes, and no trace may change either."""
+    return value is not None and instance_dict(value) is value
 
 
 def note_written(

@@ -24,10 +24,10 @@ from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import (
-    OWN_DICT,
     find_in_mro,
     find_owner,
     instance_dict,
+    is_own_dict,
     no_deletion,
     note_written,
     order_names,
@@ -38,7 +38,6 @@ from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
-    from dynamo.symbolic.variables.classes import ClassVar
     from dynamo.symbolic.variables.functions import FunctionVar
 
 PythonFunction = (types.FunctionType,)
@@ -176,8 +175,9 @@ class ObjectVar(Var):
     def write_own(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
         """Sets (None: deletes) an entry of the instance dict or a slot, running no user code."""
         self.python_type()
-        if self.real_dict(tx) is self.real is not None:
-            raise Break("attribute_store_unknown", f"{name} of {self!r}, {OWN_DICT}")
+        self.real_dict(tx)
+        if is_own_dict(self.real):
+            raise Break("attribute_store_unknown", f"{name} of {self!r}, its own __dict__")
         tx.trace.effects.store_attr(self, name, value)
         note_written(self.written, self.renewed, name, value)
 
@@ -534,35 +534,6 @@ class InstanceEntriesVar(DictVar):
     @property
     def entries(self) -> dict[Hashable, tuple[Var, Var]]:
         return InstanceDictVar(self.owner).snapshot(self._tx).entries
-
-
-class SuperVar(Var):
-    """`super(start, receiver)`: attributes from the classes after `start`."""
-
-    def __init__(self, start: ClassVar, receiver: Var, cls: type) -> None:
-        super().__init__()
-        self.start_var, self.receiver, self.cls = start, receiver, cls
-        self.start = start.cls
-
-    def describe(self) -> str:
-        return f"super({self.start.__name__}, ...)"
-
-    def python_type(self) -> type:
-        return super
-
-    def children(self) -> Iterable[Var]:
-        return (self.start_var, self.receiver)
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        return tx.trace.attributes.get_super(tx, self, name)
-
-    def call_method(
-        self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        return self.get_attr(tx, name).call(tx, args, kwargs)
-
-    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        raise Break("attribute_store_unknown", f"{name} of super()")
 
 
 HEAP_TYPE = 1 << 9
