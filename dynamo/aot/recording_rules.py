@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake
+from dynamo.aot.fakes import SymbolicFacts, facts_of, is_fake, is_static
 from dynamo.aot.overlap import overlaps_itself
 from dynamo.aot.records import Unsupported
 from dynamo.shapes.facts import Facts, contiguous_stride
@@ -55,6 +55,14 @@ def _check_single(source: Any, size: Any, stride: Any) -> None:
     form = SymbolicFacts(tuple(size), tuple(stride), 0, source.dtype, source.device)
     if overlaps_itself(form):
         raise Unsupported("a write through a view that names elements twice")
+
+
+def _replaced(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a tensor that names elements twice, ATen replaces a part in a copy that does, too."""
+    facts = facts_of(args[0])
+    if is_static(facts) and 0 not in facts.stride and overlaps_itself(facts):
+        raise Unsupported("a new value for a part of a tensor that names elements twice")
+    return NotImplemented
 
 
 def _zeros(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -175,6 +183,9 @@ RECORD_RULES: dict[Any, Rule] = {
     aten.alias.default: _same_value,
     aten.as_strided.default: _from_own_begin,
     aten.as_strided_scatter.default: _from_own_begin,
+    aten.select_scatter.default: _replaced,
+    aten.slice_scatter.default: _replaced,
+    aten.diagonal_scatter.default: _replaced,
     aten._efficientzerotensor.default: _zeros,
     aten.bernoulli.p: _bernoulli,
     aten.copy.default: _copied_number,

@@ -193,5 +193,6 @@ def _is_part_of_zeros(node: Any, form: Any) -> bool:
         and PARTS[node.target] in BEGINS
         and node.args[0].target in ZEROS  # type: ignore[operator, union-attr]
         and geometry(node.meta["val"]) == form
+        and node.args[1].meta["val"].dtype is form[0] is not torch.bool  # type: ignore[union-attr]
         and not node.kwargs
     )

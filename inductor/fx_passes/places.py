@@ -19,7 +19,8 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 
-from dynamo.aot.fakes import expression_of, facts_of, is_fake, storage_key
+from dynamo.aot.fakes import expression_of, facts_of, is_fake, is_static, storage_key
+from dynamo.aot.overlap import overlaps_itself
 from dynamo.shapes.fake import Fake
 
 OpOverload = torch._ops.OpOverload
@@ -52,6 +53,8 @@ ELEMENTS = {
     aten.masked_scatter.default: aten.masked_scatter_.default,
     aten.put.default: aten.put_.default,
 }
+# Views that may show an element more than once.
+REPEATS = (aten.expand.default, aten.unfold.default, aten.as_strided.default)
 
 
 class NotInPlace(Exception):
@@ -66,10 +69,12 @@ class NotInPlace(Exception):
 @dataclass(frozen=True, slots=True)
 class Region:
     """fake: over the memory of the base, where the value would lie; a list of them for several.
-    seen: the writes that the value has seen."""
+    seen: the writes that the value has seen. repeats: an element may stand there several times,
+    which a write would change all."""
 
     fake: Any
     seen: frozenset[fx.Node]
+    repeats: bool = False
 
 
 @dataclass(slots=True)
@@ -167,6 +172,15 @@ def _is_within(node: fx.Node) -> bool:
     return statically_known_true(sym_and(-size <= index, index < size))
 
 
+def _repeats(fake: Any, target: Any = None, whole: Region | None = None) -> bool:
+    """Whether a tensor may show an element of its memory more than once. target: the operator that
+    views a region so."""
+    facts = facts_of(fake)
+    if is_static(facts):
+        return overlaps_itself(facts)
+    return target in REPEATS or (whole is not None and whole.repeats)
+
+
 def _has_strides(node: Any, region: Region) -> bool:
     """Whether the functional value has the strides of its region."""
     if not is_fake(region.fake):
@@ -195,7 +209,8 @@ class Planner:
     def plan(self, copy: fx.Node | None) -> Plan:
         """copy: what brings the last value back into an input; None for other bases."""
         base, regions = self.found.base, self.found.regions
-        regions[base] = Region(base.meta["val"], frozenset())
+        fake = base.meta["val"]
+        regions[base] = Region(fake, frozenset(), _repeats(fake))
         work, seen = list(base.users), set(base.users)
         heapq.heapify(work)  # in the order of the graph
         while work:
@@ -215,7 +230,9 @@ class Planner:
         region = self.found.regions.get(node.args[0]) if node.args else None  # type: ignore[arg-type]
         if region is not None and node.target is operator.getitem:
             index: Any = node.args[1]
-            self.found.regions[node] = Region(region.fake[index], region.seen)
+            fake = region.fake[index]
+            repeats = _repeats(fake, node.args[0].target, region)  # type: ignore[union-attr]
+            self.found.regions[node] = Region(fake, region.seen, repeats)
         elif region is not None and is_view(node):
             self._view(node, region)
         elif region is not None and node in self.versions:
@@ -254,10 +271,12 @@ class Planner:
             raise NotInPlace(f"{node.name} views it as another dtype")
         if not self.has_kernel(node.target):  # type: ignore[arg-type]
             raise NotInPlace(f"{node.target} is left to ATen")
-        self.found.regions[node] = Region(fake, region.seen)
+        self.found.regions[node] = Region(fake, region.seen, _repeats(one, node.target, region))
 
     def _write(self, node: fx.Node, region: Region) -> None:
         found, done = self.found, self.found.done
+        if region.repeats:
+            raise NotInPlace(f"{node.name} writes what is shown in several places")
         rest = [given for given in node.all_input_nodes if given is not node.args[0]]
         if node.target in ELEMENTS:
             inside = {geometry(region.fake)}
@@ -270,6 +289,8 @@ class Planner:
             part = run_on_fake(view, region.fake, node.args[2:], node.kwargs)
             if _numbers(part.shape) != _numbers(node.args[1].meta["val"].shape):  # type: ignore[union-attr]
                 raise NotInPlace(f"{node.name} gets a source of another size")
+            if _repeats(part):
+                raise NotInPlace(f"{node.name} replaces some elements twice")
             place = geometry(part)
             inside = {place, geometry(region.fake)}
             source = found.regions.get(uncopied(node.args[1]))

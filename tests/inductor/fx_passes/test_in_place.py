@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 import dynamo
-from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.places import ELEMENTS, PARTS
 from inductor.lowering.registry import LOWERINGS
+from tests.inductor.fx_passes.writes import LAYOUTS, functional_graph
 
 aten = torch.ops.aten
 AT = torch.tensor([4, 1])
@@ -135,33 +135,14 @@ def everything(x: Tensor, v: Tensor) -> None:
     x.mul_(2)
 
 
-COPIED = [old_is_read, two_versions, of_another_row, turned, part_of_a_version, everything]
-LAYOUTS: dict[str, Callable[[], Tensor]] = {
-    "dense": lambda: torch.arange(24.0).reshape(6, 4),
-    "turned": lambda: torch.arange(24.0).reshape(4, 6).t(),
-    "part": lambda: torch.arange(72.0).reshape(9, 8)[2:8, 3:7],
-}
+def row_of_a_row_shown_thrice(x: Tensor, v: Tensor) -> None:
+    rows = x[0].expand(3, 4).select_scatter(v, 0, 0)
+    x[0] = rows[1]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: Any) -> Any:
-    dynamo.reset()
-    with config.patch(cache_dir=str(tmp_path_factory.getbasetemp() / "in_place")):
-        yield
-
-
-def functional_graph(program: Callable[..., Any]) -> tuple[fx.GraphModule, list[str]]:
-    """The graph of a program, and the names of its inputs."""
-    graphs: list[fx.GraphModule] = []
-    names: list[str] = []
-
-    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(capture_forward(gm, inputs, epilogue_in_graph=True).module)
-        names.extend(node.name.removeprefix("l_") for node in gm.graph.nodes if node.op == "placeholder")
-        return gm.forward
-
-    dynamo.compile(program, backend=backend, fullgraph=True)(LAYOUTS["dense"](), torch.ones(4))
-    return graphs[0], names
+COPIED = [
+    old_is_read, two_versions, of_another_row, turned, part_of_a_version, everything, row_of_a_row_shown_thrice,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", [*IN_PLACE, *COPIED], ids=lambda program: program.__name__)
@@ -177,9 +158,26 @@ def test_values(program: Callable[..., Any], layout: str, dynamic: bool) -> None
         assert repr(found) == repr(results)
 
 
+def windows(x: Tensor, v: Tensor) -> Tensor:
+    return v.unfold(0, 2, 1).select_scatter(x[0, :2], 0, 0)
+
+
+def strided_windows(x: Tensor, v: Tensor) -> Tensor:
+    whole = v.as_strided((3, 2), (1, 1))
+    return whole.slice_scatter(x[:2, :2], 0, 1) + whole.diagonal_scatter(x[0, :2])
+
+
+@pytest.mark.parametrize("program", [windows, strided_windows], ids=lambda program: program.__name__)
+def test_copies_that_name_elements_twice(program: Callable[..., Any]) -> None:
+    """As in ATen, where a copy of overlapping memory overlaps."""
+    with config.patch(suppress_errors=True):
+        found = dynamo.compile(program)(LAYOUTS["dense"](), torch.arange(10.0, 14.0))
+    assert found.tolist() == program(LAYOUTS["dense"](), torch.arange(10.0, 14.0)).tolist()
+
+
 @pytest.mark.parametrize("program", IN_PLACE, ids=lambda program: program.__name__)
 def test_no_copy(program: Callable[..., Any]) -> None:
-    module, names = functional_graph(program)
+    module, names = functional_graph(program, torch.ones(4))
     module = write_in_place(module, LOWERINGS.__contains__)
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     assert not {node.target for node in nodes} & {*PARTS, *ELEMENTS}
@@ -193,7 +191,7 @@ def test_no_copy(program: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("program", COPIED, ids=lambda program: program.__name__)
 def test_copied(program: Callable[..., Any]) -> None:
-    module, _ = functional_graph(program)
+    module, _ = functional_graph(program, torch.ones(4))
     before = [(node.target, node.args) for node in module.graph.nodes]
     after = write_in_place(module, LOWERINGS.__contains__)
     assert before == [(node.target, node.args) for node in after.graph.nodes]

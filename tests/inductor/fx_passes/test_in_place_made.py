@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, fx
 
 import dynamo
-from dynamo.aot.capture import capture_forward
-from dynamo.base.config import config
 from inductor.fx_passes import in_place
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.places import ELEMENTS, PARTS
 from inductor.lowering.registry import LOWERINGS
+from tests.inductor.fx_passes.writes import LAYOUTS, functional_graph
 
 aten = torch.ops.aten
 AT = torch.tensor([4, 1, 4])
@@ -166,18 +165,6 @@ def nothing(x: Tensor) -> Tensor:
 OTHERS = [
     old_is_wanted, two_ways, a_part_of_an_input, over_itself, returned_twice, of_other_types, numbers, nothing,
 ]  # fmt: skip
-LAYOUTS: dict[str, Callable[[], Tensor]] = {
-    "dense": lambda: torch.arange(24.0).reshape(6, 4),
-    "turned": lambda: torch.arange(24.0).reshape(4, 6).t(),
-    "part": lambda: torch.arange(72.0).reshape(9, 8)[2:8, 3:7],
-}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: Any) -> Any:
-    dynamo.reset()
-    with config.patch(cache_dir=str(tmp_path_factory.getbasetemp() / "in_place"), suppress_errors=False):
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -185,17 +172,6 @@ def kernels_cost_nothing(monkeypatch: Any) -> None:
     """So that small tensors are written as large ones are."""
     monkeypatch.setattr(in_place, "COPIED_IN_A_CALL", 1)
     monkeypatch.setattr(in_place, "PARTS_OF_A_PASS_ON_CPU", 0.1)
-
-
-def functional_graph(program: Callable[..., Any]) -> fx.GraphModule:
-    graphs: list[fx.GraphModule] = []
-
-    def keep(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(capture_forward(gm, inputs, epilogue_in_graph=True).module)
-        return gm.forward
-
-    dynamo.compile(program, backend=keep, fullgraph=True)(LAYOUTS["dense"]())
-    return graphs[0]
 
 
 @pytest.mark.parametrize("program", [*IN_PLACE, *OTHERS], ids=lambda program: program.__name__)
@@ -212,7 +188,7 @@ def test_values(program: Callable[..., Any], layout: str, dynamic: bool) -> None
 
 @pytest.mark.parametrize("program", IN_PLACE, ids=lambda program: program.__name__)
 def test_no_copy(program: Callable[..., Any]) -> None:
-    module = functional_graph(program)
+    module, _ = functional_graph(program)
     module = write_in_place(read_parts(module), LOWERINGS.__contains__)
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     assert not {node.target for node in nodes} & {*PARTS, *ELEMENTS}
@@ -225,7 +201,7 @@ def _listed(results: Any) -> list[Tensor]:
 def test_as_many_copies_as_old_versions_are_wanted() -> None:
     for program, copies in ((old_is_wanted, 1), (two_ways, 1), (a_part_of_an_input, 2)):
         dynamo.reset()
-        module = functional_graph(program)
+        module, _ = functional_graph(program)
         module = write_in_place(read_parts(module), LOWERINGS.__contains__)
         targets = [node.target for node in module.graph.nodes]
         assert targets.count(aten.clone.default) == copies, program
@@ -240,7 +216,7 @@ def test_few_parts_are_computed_with_the_tensor(monkeypatch: Any) -> None:
         return y + 1
 
     monkeypatch.undo()
-    module = functional_graph(program)
+    module, _ = functional_graph(program)
     before = [(node.target, node.args) for node in module.graph.nodes]
     after = write_in_place(module, LOWERINGS.__contains__)
     assert before == [(node.target, node.args) for node in after.graph.nodes]
@@ -332,3 +308,14 @@ def test_zeros_have_the_sign_of_eager() -> None:
         assert x.grad is not None
         grads.append(x.grad.signbit().tolist())
     assert grads[0] == grads[1]
+
+
+@pytest.mark.parametrize(("whole", "source"), [(torch.int64, torch.float32), (torch.float32, torch.float64)], ids=str)
+def test_parts_of_another_dtype_are_converted_before_they_are_added(whole: torch.dtype, source: torch.dtype) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        for k in range(6):
+            x = x + torch.zeros(6, 40, dtype=whole).select_scatter(y, 0, k % 2)
+        return x
+
+    x, y = (torch.arange(240).reshape(6, 40) / 7).to(whole), torch.linspace(-3, 3, 40).to(source) / 7 - 0.4
+    assert dynamo.compile(program)(x, y).tolist() == program(x, y).tolist()
