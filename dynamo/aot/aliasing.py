@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._autograd import (  # type: ignore[attr-defined]
+    CreationMeta,
+    _get_creation_meta,
+)
 
 from dynamo.aot.fakes import (
     expression_of,
@@ -88,6 +92,8 @@ class _Planner:
         elif self.sharing[storage_key(out)] == 1 or _owns_storage(out):
             record = self._fresh(position, False)
             self.bases[storage_key(out)] = (record, out)
+            if out.requires_grad and is_one_of_many(out):
+                record = _view(out, record, out)
         else:
             hidden = self._fresh(position, True)
             root = out._base
@@ -123,11 +129,16 @@ def _view(out: Fake, record: Output, base: Fake) -> ViewOutput:
     if not out._is_view():
         detach = "after"
     else:
-        detach = "" if out._base is base else "before"
+        detach = "" if base is out or base is out._base else "before"
     assert isinstance(record, (FreshOutput, InputOutput, ConstantOutput))
     size, stride = (tuple(map(expression_of, part)) for part in (facts.size, facts.stride))
     offset = expression_of(facts.offset) - expression_of(whole.offset)
-    return ViewOutput(record, size, stride, offset, detach)
+    return ViewOutput(record, size, stride, offset, detach, is_one_of_many(out))
+
+
+def is_one_of_many(out: torch.Tensor) -> bool:
+    """True for a view that an operation of several results (as `chunk`) made in grad mode."""
+    return out._is_view() and _get_creation_meta(out) == CreationMeta.MULTI_OUTPUT_NODE
 
 
 def plan_outputs(reference: Reference) -> OutputPlan:

@@ -23,7 +23,7 @@ and done again at run time on the real tensors, in this order:
      graph that other outputs share a storage with; its offset counts from where that base begins,
      since inputs of other calls begin elsewhere. So `_base` and `_is_view()` are as in eager;
      `detach` tells where the program cut that tie. A lone view of an intermediate is a
-     `FreshOutput`.
+     `FreshOutput`, or a view of one where autograd refuses writes into it.
    - `ConstantOutput`: a tensor attribute of the captured module, itself.
    - `NumberOutput`: an expression over sizes. `PlainOutput`: no tensor.
 
@@ -110,7 +110,9 @@ class ViewOutput:
     size, stride, offset: ints, or SymPy expressions over the graph's symbols. The offset counts
         from where base begins.
     detach: "" for a view of base, "before" for a view of `base.detach()`, "after" for a tensor that
-    shares the storage but is no view.
+        shares the storage but is no view.
+    one_of_many: made by an operation that returns several views (`chunk`, `unbind`): autograd lets
+        nobody write into it.
     """
 
     base: FreshOutput | InputOutput | ConstantOutput
@@ -118,6 +120,7 @@ class ViewOutput:
     stride: tuple[Any, ...]
     offset: Any
     detach: str
+    one_of_many: bool = False
 
 
 @dataclass(frozen=True, slots=True)

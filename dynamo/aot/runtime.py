@@ -17,6 +17,10 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch._C._autograd import (  # type: ignore[attr-defined]
+    CreationMeta,
+    _set_creation_meta,
+)
 from torch.utils import _pytree as pytree
 
 from dynamo.aot.records import (
@@ -185,7 +189,17 @@ class _Writer:
             if not isinstance(output.base, FreshOutput):
                 offset += f" + {base}.storage_offset()"
         text += f".as_strided({size}, {stride}{offset})"
+        if output.one_of_many:
+            self.names["one_of_many"] = one_of_many
+            text = f"one_of_many({text})"
         return f"{text}.detach()" if output.detach == "after" else text
+
+
+def one_of_many(view: torch.Tensor) -> torch.Tensor:
+    """The view; autograd takes it for a result of an operation that returns several views."""
+    if torch.is_grad_enabled():
+        _set_creation_meta(view, CreationMeta.MULTI_OUTPUT_NODE)
+    return view
 
 
 def write(target: torch.Tensor, value: torch.Tensor) -> None:

@@ -58,3 +58,68 @@ def test_a_factor_with_a_gradient_is_written_into_a_result(backend: str) -> None
     compiled = dynamo.compile(f, backend=backend)
     found = [torch.autograd.grad(g(x, w).sum(), (x, w)) for g in (f, compiled)]
     torch.testing.assert_close(*found)
+
+
+ONE_OF_MANY: dict[str, Callable[[Any], Any]] = {
+    "chunk": lambda y: y.chunk(2)[1],
+    "split": lambda y: y.split(3)[0],
+    "split with sizes": lambda y: torch.split(y, [1, 3])[1],
+    "unbind": lambda y: y.unbind(1)[2],
+    "unpacked": lambda y: (lambda a, *rest: a)(*y),
+    "of one of many": lambda y: y.t().chunk(2)[0],
+    "with its base": lambda y: (y.chunk(2)[1], y)[0],
+}
+WRITABLE: dict[str, Callable[[Any], Any]] = {
+    "tensor_split": lambda y: torch.tensor_split(y, 2)[0],
+    "hsplit": lambda y: torch.hsplit(y, 2)[1],
+    "unsafe_chunk": lambda y: y.unsafe_chunk(2)[1],
+    "chunk of no grad": lambda y: y.detach().chunk(2)[1],
+}
+
+
+@pytest.mark.parametrize("dynamic", (False, True))
+@pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
+@pytest.mark.parametrize("name", (*ONE_OF_MANY, *WRITABLE))
+def test_one_of_many_views_is_written_into(name: str, backend: str, dynamic: bool) -> None:
+    action = {**ONE_OF_MANY, **WRITABLE}[name]
+
+    def inside(x: Any) -> Any:
+        return action(x.sin()).mul_(2)
+
+    def behind_a_break(x: Any) -> Any:
+        y = x.sin()
+        part = action(y)
+        dynamo.graph_break()
+        return part.mul_(2), y
+
+    def made(x: Any) -> Any:
+        y = x.sin()
+        return (action(y), y) if name == "with its base" else action(y)
+
+    def outside(x: Any, function: Any) -> Any:
+        part = function(x)
+        return (part[0] if isinstance(part, tuple) else part).mul_(2)
+
+    x = torch.randn(4, 6, requires_grad=True)
+    options: Any = {"backend": backend, "dynamic": dynamic}
+    for function in (inside, behind_a_break):
+        assert refusal(dynamo.compile(function, **options), x) == refusal(function, x)
+    compiled = dynamo.compile(made, **options)
+    assert refusal(outside, x, compiled) == refusal(outside, x, made) == (name in ONE_OF_MANY)
+    if name in ONE_OF_MANY:
+        grads = []
+        for each in (made, compiled):
+            part = each(x)
+            part = part[0] if isinstance(part, tuple) else part
+            assert part._is_view()
+            grads += torch.autograd.grad((part * part).sum(), x)
+        torch.testing.assert_close(*grads)
+
+
+def refusal(function: Callable[..., Any], *args: Any) -> bool:
+    try:
+        function(*args)
+    except RuntimeError as error:
+        assert "is the output of a function that returns multiple views" in str(error)
+        return True
+    return False
