@@ -446,6 +446,9 @@ def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
 def method(rebuilder: Rebuilder, var: functions.MethodVar) -> None:
     value = getattr(var.function, "value", None)
     if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType):
+        if var.receiver.python_type() is types.NoneType:  # for `__get__`, None is no receiver
+            rebuilder.call_const(getattr, var.receiver, ConstVar(value.__name__))
+            return
         # Not `receiver.name`: a subclass may hide the method. CPython crashes without the class.
         rebuilder.call_const(value.__get__, var.receiver, value.__objclass__)
     else:

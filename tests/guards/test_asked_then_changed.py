@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import enum
 import functools
 import inspect
 import operator
@@ -68,6 +69,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "union": lambda: int | None, "class": lambda: int, "function": lambda: told, "tensor": lambda: torch.ones(2),
     "module": lambda: torch.nn.ReLU(), "cell": lambda: types.CellType(1), "package": lambda: torch,
     "generator": lambda: (x for x in [1]), "object": object, "counter": collections.Counter,
+    "texts": lambda: numpy.array("a"), "array": lambda: numpy.ones(2),
 }
 
 
@@ -77,6 +79,12 @@ ASKED |= {
     "a list as its key": lambda value: value[[1]],
     "stored under a list": lambda value: operator.setitem(value, [1], 1),
     "deleted by a list": lambda value: operator.delitem(value, [1]),
+    "enumerated, unused": lambda value: type(enumerate(value)),
+    "zipped, unused": lambda value: type(zip([1], value)),
+    "mapped, unused": lambda value: type(map(str, value)),
+    "filtered, unused": lambda value: type(filter(None, value)),
+    "given an attribute": lambda value: setattr(value, "given", 1),
+    "beside a tensor": lambda value: bool((torch.ones(()) == value).any()),
 }
 
 
@@ -261,6 +269,27 @@ class Raising(metaclass=RaisingMeta):
     value = 1
 
 
+class SameOnly(list[Any]):
+    """A list that equals itself alone."""
+
+    __eq__ = object.__eq__  # type: ignore[assignment]
+    __ne__ = object.__ne__  # type: ignore[assignment]
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class SameDict(dict[Any, Any]):
+    __eq__ = object.__eq__  # type: ignore[assignment]
+
+
+class Lower:
+    def __lt__(self, other: object) -> str:
+        return "lower"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
 class Properties:
     bare = property(None)
     first = property(lambda self: 1)
@@ -330,6 +359,35 @@ AT_ONCE: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "no setter": (sets("first"), Properties()),
     "no setter, named later": (sets("second"), Properties()),
     "no setter, without a name": (sets("late"), Properties()),
+    "keys of a proxy": (lambda value: dict.keys(value), types.MappingProxyType({})),
+    "item of a proxy": (lambda value: dict.get(value, 1), types.MappingProxyType({1: 2})),
+    "method of a list, on a deque": (lambda value: list.append(value, 1), collections.deque()),
+    "length of a list, on a tuple": (lambda value: list.__len__(value), (1, 2)),
+    "length of a list, on a dict": (lambda value: list.__len__(value), {1: 2}),
+    "call of what is no class": (lambda value: type.__call__(value), 1),
+    "list that compares as object": (lambda value: value == type(value)(value), SameOnly([1])),
+    "unequal lists of this kind": (lambda value: value != type(value)(value), SameOnly([1])),
+    "such a list beside a list": (lambda value: (value == [1], [1] == value), SameOnly([1])),
+    "found by identity": (lambda value: [type(value)(value), value].index(value), SameOnly([1])),
+    "dict that compares as object": (lambda value: value == type(value)(value), SameDict()),
+    "order in a tuple": (lambda value: (value, 1) < (2, 1), Lower()),
+    "order in a list": (lambda value: [1, value] < [1, 1], Lower()),
+    "order in a deque": (
+        lambda value: collections.deque([value]) < collections.deque([1]), Lower()),
+    "order of scalars in a tuple": (lambda value: str(type((value,) < (2,))), SCALAR),
+    "method of None": (lambda value: value.__init__, None),
+    "built-in method of None": (lambda value: value.__reduce_ex__, None),
+    "name of an enumeration": (lambda value: value.name, Colour),
+    "key without a hash": (lambda value: {value: 1}, torch.finfo(torch.float32)),
+    "tensor and what can't be made": (
+        lambda value: torch.ones(1) + value, __import__("sys").version_info),
+    "repeated too often": (lambda value: [1] * value, 2**70),
+    "method of what can't be called": (lambda value: types.MethodType(value, 1), 2),
+    "method of a built-in method": (lambda value: types.MethodType(value, 1), str.join),
+    "reduced": (lambda value: functools.reduce(operator.add, value), 1),
+    "class behind a proxy": (lambda value: isinstance(value, type), weakref.proxy(Pair)),
+    "tensor beside a subclass": (
+        lambda value: tuple((torch.ones(2) == value).tolist()), torch.ones(2).as_subclass(Shown)),
     "no deleter": (lambda value: delattr(value, "first"), Properties()),
 }
 
@@ -339,6 +397,33 @@ def test_at_once(case: str) -> None:
     function, value = caught(AT_ONCE[case][0]), AT_ONCE[case][1]
     compiled = dynamo.compile(function, backend="eager")
     assert told(compiled(value)) == told(function(value))
+
+
+def pulled(log: list[Any]) -> Iterator[int]:
+    for item in (1, 3, 2):
+        log.append(item)
+        yield item
+
+
+def noted(log: list[Any]) -> Callable[..., Any]:
+    return lambda *items: (log.append(items), sum(items))[1]
+
+
+IN_TURN: dict[str, Callable[[list[Any]], Any]] = {
+    "max": lambda log: max(pulled(log), key=noted(log)),
+    "min": lambda log: min(pulled(log), key=noted(log)),
+    "reduce": lambda log: functools.reduce(noted(log), pulled(log)),
+    "reduce from a start": lambda log: functools.reduce(noted(log), pulled(log), 5),
+}
+
+
+@pytest.mark.parametrize("case", IN_TURN)
+def test_items_are_taken_in_turn(case: str) -> None:
+    expected: list[Any] = []
+    found: list[Any] = []
+    wanted = IN_TURN[case](expected)
+    assert dynamo.compile(IN_TURN[case], backend="eager", fullgraph=True)(found) == wanted
+    assert found == expected
 
 
 # -- functions and modules that change -------------------------------------------------------------

@@ -7,6 +7,7 @@ import abc
 import builtins
 import types
 import typing
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -123,7 +124,9 @@ def check_protocol(tx: SymbolicFrame, var: Var, kinds: type) -> None:
 def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
     """What `var.__class__` gives, which a class may compute."""
     if not isinstance(var, ObjectVar):
-        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+        if issubclass(cls, weakref.ProxyTypes) or (
+            isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType)
+        ):
             raise Break("attribute_unknown", f"__class__ of {var!r}")
         return cls
     told = tx.trace.attributes.unless_missing(tx, lambda: var.get_attr(tx, "__class__"))

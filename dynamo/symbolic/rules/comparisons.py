@@ -49,10 +49,23 @@ COMPARISONS = tuple(f"__{name}__" for name in COMPARE)
 SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
 
+def compared(tx: SymbolicFrame, name: str, a: Var, b: Var) -> tuple[Var, Var]:
+    """The containers inside of two objects, but of those that compare as `object` does."""
+    asked = (a, f"__{name}__"), (b, f"__{COMPARE[name]}__")
+    if all(
+        isinstance(var, ObjectVar)
+        and tx.trace.attributes.find_special(var.python_type(), special) is getattr(object, special)
+        for var, special in asked
+    ):
+        return a, b
+    return content_of(a), content_of(b)
+
+
 def compare_sequences(
     tx: SymbolicFrame, name: str, a: SequenceVar, b: SequenceVar
-) -> bool:
-    """Lexicographic order, as lists and tuples have it."""
+) -> bool | Var:
+    """Lexicographic order, as lists and tuples have it: that of the first items that differ is
+    passed on as it is."""
     left, right = a.items, b.items
     lengths = len(left), len(right)
     if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
@@ -69,7 +82,8 @@ def compare_sequences(
         return bool(function_of(name)(len(left), len(right)))
     if name in ("eq", "ne"):
         return name == "ne"
-    return tx.trace.call(tx, function_of(name), left[index], right[index]).truth(tx)
+    answer = tx.trace.call(tx, function_of(name), left[index], right[index])
+    return answer.truth(tx) if isinstance(a, DequeVar) else answer
 
 
 def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:
@@ -82,7 +96,7 @@ def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any])
     )
 
 
-def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | None:
+def compare_containers(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool | Var | None:
     if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, TupleVar | NamedTupleVar):
@@ -191,20 +205,22 @@ def comparison(name: str) -> Callable[..., Var]:
                 found = try_user(tx, a, b, f"__{name}__", f"__{COMPARE[name]}__")
                 if found is not None:
                     return found
-        left, right = content_of(a), content_of(b)
+        left, right = compared(tx, name, a, b)
         if isinstance(left, TensorVar) or isinstance(right, TensorVar):
             other = right if isinstance(left, TensorVar) else left
             if not isinstance(other, TensorVar) and not (
                 other.is_constant() and issubclass(other.python_type(), int | float | complex)
             ):
-                if name in ("eq", "ne") and not isinstance(other, OpaqueVar):
+                if name in ("eq", "ne") and not isinstance(other, OpaqueVar) and (
+                    equality_of(tx, other) is not None
+                ):
                     tx.trace.same(tx, left, right)
                     return ConstVar(name == "ne")
                 raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
             return torch_functions.call_in_graph(tx, real, [left, right], {})
         answer = compare_containers(tx, name, left, right)
         if answer is not None:
-            return ConstVar(answer)
+            return answer if isinstance(answer, Var) else ConstVar(answer)
         if name in ("eq", "ne"):
             if left.is_constant() and right.is_constant():
                 return ConstVar(bool(real(left.as_constant(), right.as_constant())))

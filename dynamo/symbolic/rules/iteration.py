@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 def iter_(tx: SymbolicFrame, var: Var, *sentinel: Var) -> Var:
     if sentinel:
         return CallIteratorVar(var, sentinel[0])
-    var.python_type()  # the iterator may never be used
     return var.iterate(tx)
 
 
@@ -215,18 +214,20 @@ def extreme(
     if default is not None and len(args) > 1:
         message = f"Cannot specify a default for {name}() with multiple positional arguments"
         tx.trace.raise_exception(TypeError, message)
-    items = args[0].unpack(tx) if len(args) == 1 else list(args)
-    if not items:
-        if default is not None:
-            return default
-        tx.trace.run_real(lambda: {"max": max, "min": min}[name](()))
+    items = args[0].iterate(tx) if len(args) == 1 else tx.trace.iterator(list(args))
     better = operator.gt if name == "max" else operator.lt
-    ranks = [tx.call(key, [item], {}) for item in items] if key is not None else items
-    best = 0
-    for index in range(1, len(items)):
-        if tx.trace.call(tx, better, ranks[index], ranks[best]).truth(tx):
-            best = index
-    return items[best]
+    best: Var | None = None
+    rank: Var | None = None
+    while (item := next_or_none(tx, items)) is not None:
+        value = tx.call(key, [item], {}) if key is not None else item
+        if rank is None or tx.trace.call(tx, better, value, rank).truth(tx):
+            best, rank = item, value
+    if best is not None:
+        return best
+    if default is None:
+        tx.trace.run_real(lambda: {"max": max, "min": min}[name](()))
+    assert default is not None
+    return default
 
 
 @rule([min])
@@ -301,10 +302,13 @@ def sorted_(
 
 @rule([functools.reduce])
 def reduce_(tx: SymbolicFrame, function: Var, items: Var, *start: Var) -> Var:
-    values = [*start, *items.unpack(tx)]
-    if not values:
-        tx.trace.raise_exception(TypeError, "reduce() of empty iterable with no initial value")
-    total = values[0]
-    for value in values[1:]:
+    if not tx.trace.is_iterable(items):
+        tx.trace.raise_exception(TypeError, "reduce() arg 2 must support iteration")
+    iterator = items.iterate(tx)
+    total = start[0] if start else next_or_none(tx, iterator)
+    if total is None:
+        tx.trace.raise_exception(
+            TypeError, "reduce() of empty iterable with no initial value")
+    while (value := next_or_none(tx, iterator)) is not None:
         total = tx.call(function, [total, value], {})
     return total

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 @rule(types.MethodType)
 def bind_method(tx: SymbolicFrame, function: Var, receiver: Var) -> Var | None:
     """`types.MethodType(function, receiver)`."""
+    if not isinstance(function, FunctionVar):  # which need not be callable, or is bound otherwise
+        raise Break("call_of_unknown_function", f"types.MethodType({function!r}, {receiver!r})")
+    function.python_type()
     return MethodVar(function, receiver)
 
 

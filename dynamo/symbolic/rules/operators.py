@@ -113,7 +113,8 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
         if isinstance(sequence, SequenceVar) and count.is_constant():
             times = tx.trace.as_index(tx, count)
             if times is not None:
-                return sequence.clone(sequence.items * times)
+                items = tx.trace.run_real(lambda: sequence.items * times)
+                return sequence.clone(items)
     if name in SETS and is_set_like(a) and is_set_like(b):
         views = isinstance(a, DictViewVar) or isinstance(b, DictViewVar)
         left = as_set(tx, a) if views else a  # of a view, even the union with a frozenset is a set

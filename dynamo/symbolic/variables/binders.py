@@ -183,8 +183,7 @@ def part_of_property(tx: SymbolicFrame, raw: RawAttribute, part: str) -> Var:
 def enum_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """`name`, `value` and properties of enum members."""
     if raw.instance is None:
-        found = getattr(raw.cls, raw.name)
-        return tx.trace.wrap(found, None)
+        return tx.trace.wrap(tx.trace.run_real(lambda: getattr(raw.cls, raw.name)), None)
     if raw.name in ("name", "value") and isinstance(raw.instance, ObjectVar):
         own = raw.instance.read_own(tx, f"_{raw.name}_")
         if own is not None:

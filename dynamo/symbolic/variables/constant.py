@@ -124,7 +124,10 @@ class ConstVar(Var):
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if may_be_address(self.value):
             tx.trace.note_key("address")
-        return ("constant", self.this_value())
+        value = self.this_value()
+        if type(value).__hash__ is None:
+            tx.trace.run_real(lambda: hash(value))
+        return ("constant", value)
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is other:

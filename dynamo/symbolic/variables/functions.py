@@ -288,6 +288,7 @@ class FunctionVar(Var):
         self._write(tx, name, None)
 
     def _write(self, tx: SymbolicFrame, name: str, value: Var | None) -> None:
+        self.python_type()
         wanted = WRITABLE_PARTS.get(name, object)
         known = find_in_mro(types.FunctionType, name) is None or (
             name in WRITABLE_PARTS and value is not None)
@@ -409,6 +410,9 @@ class NamedMethodVar(Var):
         return self.receiver.call_method(tx, self.name, args, kwargs)
 
 
+UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)  # methods of a built-in class
+
+
 class BuiltinVar(Var):
     """A callable without Python code of its own: what it does is a row of the rule table."""
 
@@ -439,7 +443,12 @@ class BuiltinVar(Var):
         return bool(self.value)
 
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return tx.trace.call_real(tx, self.value, args, kwargs)
+        value = self.value
+        if isinstance(value, UNBOUND) and args:
+            owner = value.__objclass__
+            if not any(part is owner for part in args[0].python_type().__mro__):
+                raise Break("argument_mismatch", f"{value.__qualname__}() of {args[0]!r}")
+        return tx.trace.call_real(tx, value, args, kwargs)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         getter = find_in_mro(type(self.value), name) if name == "__get__" else None

@@ -111,6 +111,7 @@ class SequenceVar(Var):
         return ConstVar(len(self.items))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
+        self.python_type()  # the iterator may never be used
         return tx.trace.iterate_sequence(tx, self)
 
     def unpack(self, tx: SymbolicFrame) -> list[Var]:
@@ -245,7 +246,10 @@ class NamedTupleVar(TupleVar):
 
     def rebuild(self, values: list[Any]) -> Any:
         if is_structseq(self.cls):
-            return self.cls(values)  # type: ignore[call-arg]
+            try:
+                return self.cls(values)  # type: ignore[call-arg]
+            except TypeError as error:  # sys.version_info can't be made again
+                raise Break("not_a_graph_argument", repr(self)) from error
         return tuple.__new__(self.cls, values)
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:

@@ -68,6 +68,10 @@ class OutsideIteratorVar(IteratorVar):
         self._trace.guard("TYPE", self.source, self.kind)
         return self.kind
 
+    def iterate(self, tx: SymbolicFrame) -> Var:
+        self.python_type()  # it may be kept in an iterator that is never used
+        return self
+
     def children(self) -> Iterable[Var]:
         return () if self.inner is None else (self.inner,)
 
