@@ -602,7 +602,7 @@ def _null_place(instruction: Instruction) -> str:
 
 def _is_built(var: Var) -> bool:
     """True for values that are more than a load of a constant; an empty set is no constant."""
-    return not var.is_constant() or isinstance(var, SetVar) or bool(tuple(var.children()))
+    return isinstance(var, SetVar) or bool(tuple(var.children())) or not var.is_constant()
 
 
 def _kind(var: Var) -> str:

@@ -29,6 +29,7 @@ from dynamo.symbolic.trace_result import (
     StoreItemEffect,
 )
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import instance_dict
 
 
@@ -304,9 +305,12 @@ def _is_undone(effect: Effect) -> bool:
         return False
     real = getattr(effect.target, "real", None)
     own = None if real is None else instance_dict(real)
-    if own is None or not dict.__contains__(own, effect.name) or not effect.value.is_constant():
+    value = effect.value
+    if own is None or not isinstance(value, ConstVar) or not value.is_constant():
         return False
-    old, new = dict.__getitem__(own, effect.name), effect.value.as_constant()
+    if not dict.__contains__(own, effect.name):
+        return False
+    old, new = dict.__getitem__(own, effect.name), value.as_constant()
     return old is new and (new is None or type(new) is bool)
 
 

@@ -1,7 +1,9 @@
-"""A set that a comprehension fills behind graph breaks stays one object."""
+"""Sets that live over graph breaks: those that a comprehension fills, and those from outside."""
 
 from __future__ import annotations
 
+import collections
+import types
 from typing import Any
 
 import pytest
@@ -35,3 +37,30 @@ def test_a_comprehension_keeps_its_first_item(letters: str) -> None:
     compiled = dynamo.compile(f, backend="eager")
     for _ in range(2):
         assert compiled(torch.ones(2))[1] == f(torch.ones(2))[1]
+
+
+NUMBERS, FROZEN, KINDS = {1, 2}, frozenset({1, 2}), {int, str}
+HOLDER = types.SimpleNamespace(numbers={1})
+Pair = collections.namedtuple("Pair", "a b")
+HELD = {
+    "in a tuple": lambda: (FROZEN, 1),
+    "several": lambda: (NUMBERS, FROZEN, KINDS, HOLDER.numbers),
+    "nested": lambda: ((NUMBERS,), [KINDS], {"a": FROZEN}),
+    "in a slice": lambda: slice(FROZEN, KINDS),
+    "in a named tuple": lambda: Pair(FROZEN, KINDS),
+}
+
+
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("name", HELD)
+def test_sets_from_outside_that_nothing_reads(name: str, store: bool) -> None:
+    def f(x: torch.Tensor) -> Any:
+        held = HELD[name]()
+        if store:
+            HOLDER.stored = held
+        else:
+            dynamo.graph_break()
+        return x + 1, held
+
+    with dynamo.config.patch(suppress_errors=False):
+        assert dynamo.compile(f, backend="eager")(torch.ones(1))[1] == f(torch.ones(1))[1]
