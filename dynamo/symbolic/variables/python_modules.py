@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import sysconfig
 import types
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools"})
 
 
+IMPORT = dis.opmap["IMPORT_NAME"]
+IMPORTERS = frozenset({"import_module", "__import__"})
 # Modules of installed packages find there what they import late: the same at each time.
 LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -138,9 +141,16 @@ class PythonModuleVar(Var):
 
 
 def asks_program(module: types.ModuleType) -> bool:
-    """True where a function of the program answers for attributes that the module lacks."""
+    """True where a function answers for attributes that the module lacks that has to be traced: of
+    the program, or of a library that does not only import."""
     own = module.__dict__.get("__getattr__")
-    return type(own) is types.FunctionType and not own.__code__.co_filename.startswith(LIBRARIES)
+    return type(own) is types.FunctionType and not (
+        own.__code__.co_filename.startswith(LIBRARIES) and imports(own.__code__)
+    )
+
+
+def imports(code: types.CodeType) -> bool:
+    return IMPORT in code.co_code[::2] or not IMPORTERS.isdisjoint(code.co_names)
 
 
 def read_of_library(module: types.ModuleType, name: str) -> Any:
