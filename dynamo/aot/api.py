@@ -19,6 +19,7 @@ from dynamo.aot.epilogue import write_in_forward
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
+from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import Compiler, NeedsGradients, Unsupported
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
@@ -125,6 +126,7 @@ def compile_training(
     halves.forward.meta["values"] = joint.values
     forward = forward_compiler(halves.forward, graph.fakes)
     world.forget_reals()
+    forget_nodes(joint.module.graph)
     joint = replace(joint, mutations=mutations)
     function = make_function(gm, joint, halves, forward, backward_compiler)
     return wrap_compiled(graph, function, gm.forward)

@@ -223,3 +223,10 @@ def _holds_fake(result: Any) -> bool:
 
 def _is_empty(result: Any) -> bool:
     return isinstance(result, (list, tuple)) and not result
+
+
+def forget_nodes(graph: fx.Graph) -> None:
+    """Takes the nodes from the fakes of a graph: graphs made of its values keep them, not it."""
+    for node in graph.nodes:
+        if is_fake(value := node.meta.get("val")):
+            value.__dict__.pop(NODE, None)

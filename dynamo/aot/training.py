@@ -103,7 +103,8 @@ def _make_node(
     place = {output: at for at, output in enumerate(shown)}
     tangents = [(tangent.output, place[tangent.output], tangent)
                 for tangent in joint.tangents if tangent.output in half.outputs]
-    gradients = joint.gradients
+    # The joint graph itself, with all its fakes, dies when both halves have been taken from it.
+    gradients, values = joint.gradients, joint.values
     arity = len(joint.reference.inputs)
     dirty = tuple(
         (mutation.input, mutation.output)
@@ -155,7 +156,7 @@ def _make_node(
             kept = ctx.saved_tensors
             if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
                 own = dict(zip(outputs, kept[len(inputs) :], strict=False))
-                each = [grads[place[at]] if at in place else None for at in range(joint.values)]
+                each = [grads[place[at]] if at in place else None for at in range(values)]
                 again = second.gradients(ctx.kept, kept, own, each)
                 if again is not None:
                     return None, None, *again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -568,3 +569,19 @@ def test_the_gradient_of_one_output_has_the_strides_of_eager() -> None:
         assert x.grad is not None
         strides.append(x.grad.stride())
     assert strides[0] == strides[1] == (6, 1)
+
+
+def test_the_joint_graph_is_let_go() -> None:
+    """Once both halves are taken from it."""
+    joints = []
+
+    def cut(joint: Any, *rest: Any) -> Any:
+        joints.append(weakref.ref(joint.module))
+        return min_cut(joint, *rest)
+
+    f = dynamo.compile(lambda x: (x.sin() * x).sum(), backend=compiler([], cut))
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        f(x).backward()
+    gc.collect()
+    assert joints and all(joint() is None for joint in joints)
