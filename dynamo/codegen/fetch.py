@@ -44,14 +44,6 @@ class Fetcher:
             self.stored[source] = self.emitter.store_fresh("kept")
 
 
-def read_item(container: Any, key: Any) -> Any:
-    """The item of a list, tuple or dict, whatever `__getitem__` a subclass has."""
-    for kind in (dict, list, tuple):
-        if issubclass(type(container), kind):  # isinstance() may ask the container itself
-            return kind.__getitem__(container, key)  # type: ignore[index]
-    return container[key]
-
-
 PLAIN_ATTRS = frozenset({"__closure__", "__defaults__", "__kwdefaults__"})
 
 
@@ -62,7 +54,7 @@ def _item(fetcher: Fetcher, source: Any) -> None:
         fetcher.emitter.load_const(source.key)
         fetcher.emitter.emit("BINARY_SUBSCR")
         return
-    fetcher.emitter.start_call_const(read_item)
+    fetcher.emitter.start_call_const(s.read_item)
     fetcher.load(base)
     fetcher.emitter.load_const(source.key)
     fetcher.emitter.call(2)

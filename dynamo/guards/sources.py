@@ -270,7 +270,7 @@ class DictSource(Source):
 class ItemSource(Source):
     """`base[key]` of an exact list, tuple or dict (or a subclass that does not override
     `__getitem__`), key an int, str or another hashable constant. Reads the container directly
-    (list.__getitem__, dict.__getitem__), never an override."""
+    (`read_item`), never an override."""
 
     base: Source
     key: Any
@@ -292,10 +292,23 @@ class ItemSource(Source):
 
     def fetch(self, scope: Scope) -> Any:
         container = self.base.fetch(scope)
-        for kind in (dict, list, tuple, types.MappingProxyType):
-            if isinstance(container, kind):
-                return kind.__getitem__(container, self.key)  # type: ignore[index]
-        raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
+        if not issubclass(type(container), dict | list | tuple | types.MappingProxyType):
+            raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
+        return read_item(container, self.key)
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """The item of a list, tuple or dict, whatever `__getitem__` or `__missing__` a subclass has."""
+    kind = type(container)  # isinstance() may ask the container itself
+    if issubclass(kind, dict):
+        found = dict.get(container, key, container)  # which may hold itself
+        if found is container and not dict.__contains__(container, key):
+            raise KeyError(key)
+        return found
+    for sequence in (list, tuple):
+        if issubclass(kind, sequence):
+            return sequence.__getitem__(container, key)
+    return container[key]
 
 
 def order_of(mapping: dict[Any, Any]) -> type[dict[Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -131,3 +132,24 @@ def test_what_is_only_read_may_change() -> None:
         box.extra = value
         compiled(torch.ones(1), box)
     assert counting.frame_count == 1
+
+
+class Filling(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        self[key] = made = {}
+        return made
+
+
+@pytest.mark.parametrize("make", [lambda: defaultdict(dict), Filling], ids=["defaultdict", "own"])
+def test_why_an_entry_does_not_fit_is_found_without_filling(make: Callable[[], Any]) -> None:
+    def fill(x: torch.Tensor, box: Any, key: str) -> Any:
+        box[key]["twice"] = 2
+        return x + box[key]["twice"]
+
+    compiled = dynamo.compile(fill, backend="eager")
+    for key in ("a", "b", "c"):
+        box = make()
+        if key == "a":
+            box[key] = {"once": 1}
+        compiled(torch.ones(1), box, key)
+        assert list(box) == [key]
