@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.lists import lines
 
 HERE = Path(__file__).parent
-CACHE = HERE.parents[1] / ".third_party"
+CACHE = (HERE.parents[1] / ".third_party").resolve()  # pytest names tests behind links
 SITE = CACHE / "site"  # what the tests need, see the Makefile
 
 
