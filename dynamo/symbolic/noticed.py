@@ -148,9 +148,12 @@ def guard_let_go(
             issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
             or isinstance(find_in_mro(kind, "__getattribute__"), types.FunctionType)
         )
-        if gone and answers:  # else its function would be asked each time
+        if not gone or (_tells(kind) and not answers):
+            continue
+        # Else that function would be asked each time; what a class has is for its instances.
+        if answers or hasattr(value, "__del__"):
             trace.guard("TYPE", source, kind)
-        elif gone and not _tells(kind):
+        else:
             trace.guard("LACKS_ATTR", source, "__del__")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,3 +194,33 @@ def test_a_local_that_holds_another_kind_at_a_later_call(kinds: str) -> None:
             call(torch.ones(2), holder)
             seen.append(list(EVENTS))
         assert seen[0] == seen[1]
+
+
+@dynamo.disable
+def outside(text: str) -> str:
+    return text
+
+
+class Refuses(Tells):
+    def __init__(self, text: str) -> None:
+        raise ValueError(text)
+
+
+@pytest.mark.parametrize("named", [Refuses, types.SimpleNamespace(__del__=1)], ids=["class", "attribute"])
+def test_what_is_let_go_has_a_del_that_is_not_for_itself(named: Any) -> None:
+    def call(kind: Any, text: str) -> None:
+        raise ValueError(kind is named and text)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        y, text = x + 1, ""
+        try:
+            Refuses(outside("a")) if named is Refuses else call(named, outside("a"))
+        except ValueError as error:
+            text = str(error)
+        return y * 2, text
+
+    compiled = dynamo.compile(function, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of guards that fail on the values that they were made from
+        for _ in range(2):
+            assert compiled(torch.ones(1)) == function(torch.ones(1))
