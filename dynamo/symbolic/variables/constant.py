@@ -175,7 +175,15 @@ class NullVar(Var):
         return "NULL"
 
 
-@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern, re.Match)
+@wraps(re.Match)
+def wrap_match(trace: Trace, value: re.Match[Any], source: Source | None) -> Var:
+    """What a regular expression has found in a text; in a buffer that text may change."""
+    if not isinstance(value.string, str | bytes):
+        raise Break("value_unknown", f"a match in a {type(value.string).__name__}")
+    return ConstVar(value, source, trace)
+
+
+@wraps(*VALUE_TYPES, *TORCH_VALUE_TYPES, types.CodeType, re.Pattern)
 def wrap_constant(trace: Trace, value: Any, source: Source | None) -> Var:
     """Numbers, strings, None, dtypes, devices, layouts, regular expressions."""
     if type(value) in (int, float):
