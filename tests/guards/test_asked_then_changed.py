@@ -388,6 +388,10 @@ AT_ONCE: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "class behind a proxy": (lambda value: isinstance(value, type), weakref.proxy(Pair)),
     "tensor beside a subclass": (
         lambda value: tuple((torch.ones(2) == value).tolist()), torch.ones(2).as_subclass(Shown)),
+    "object of a list's class": (lambda value: object.__new__(value), SameOnly),
+    "list of a dict's class": (lambda value: list.__new__(value), SameDict),  # type: ignore[type-var]
+    "error of no error's class": (lambda value: ValueError.__new__(value), Properties),
+    "tuple of no class": (lambda value: tuple.__new__(value), 1),  # type: ignore[type-var]
     "no deleter": (lambda value: delattr(value, "first"), Properties()),
 }
 

@@ -15,7 +15,7 @@ import torch
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import CallSource, ObjectSource
-from dynamo.symbolic.rules.table import NONE, rule
+from dynamo.symbolic.rules.table import NONE, first_rule, rule
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.classes import ClassVar
@@ -29,7 +29,7 @@ from dynamo.symbolic.variables.lookup import (
     module_of,
     told_name,
 )
-from dynamo.symbolic.variables.objects import AliasVar, ObjectVar
+from dynamo.symbolic.variables.objects import HEAP_TYPE, AliasVar, ObjectVar
 from dynamo.symbolic.variables.supers import SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -298,6 +298,28 @@ def makes_itself(cls: type) -> tuple[bool, bool]:
     """Whether the class has a `__new__` and an `__init__` of its own."""
     return (find_in_mro(cls, "__new__") is not object.__new__,
             find_in_mro(cls, "__init__") is not object.__init__)
+
+
+def refuses_others(maker: type) -> None:
+    """A row for `maker.__new__(cls)`, which does not make instances of classes with more in C."""
+
+    @first_rule([maker.__new__])
+    def check(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var | None:
+        base = cls.cls if isinstance(cls, ClassVar) else None
+        while base is not None and base.__flags__ & HEAP_TYPE:
+            base = base.__base__
+        fits = base is not None and (
+            issubclass(cls.cls, maker)  # type: ignore[attr-defined]
+            if issubclass(maker, BaseException) else base.__new__ is maker.__new__
+        )
+        if not fits:
+            raise Break("argument_mismatch", f"{maker.__name__}.__new__({cls!r})")
+        return None
+
+
+MAKERS: tuple[type, ...] = (object, list, dict, set, tuple, *PLAIN_EXCEPTIONS)
+for _maker in MAKERS:
+    refuses_others(_maker)
 
 
 @rule([object.__new__, *{cls.__new__ for cls in PLAIN_EXCEPTIONS}, list.__new__, dict.__new__,

@@ -94,7 +94,14 @@ class Attributes:
         the MRO gets one that is found first."""
         found = find_owner(cls, name)
         self.guard_search(cls, name, None if found is None else found[0])
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        owner, value = found
+        if not (isinstance(value, types.FunctionType) or is_settled(owner)) and (
+            (owner, name) not in self.written
+        ):
+            RawAttribute(value, owner, name, cls, None).guard_identity(self.trace)
+        return value
 
     def has_special(self, cls: type, name: str) -> bool:
         """True where the class has the method, None (which forbids it) included."""

@@ -68,6 +68,10 @@ class RawAttribute:
         if not is_settled(self.owner):
             trace.guard("TYPE", self.source(), type(self.value))
 
+    def guard_identity(self, trace: Trace) -> None:
+        if not is_settled(self.owner):
+            trace.guard("ID", self.source(), self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -116,13 +120,19 @@ def bind_extension_method(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 @binds(types.MethodDescriptorType, types.WrapperDescriptorType)
 def bind_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method of a built-in base class."""
+    raw.guard_identity(tx.trace)
     function = tx.trace.wrap(raw.value, None)
-    return function if raw.instance is None else MethodVar(function, raw.instance)
+    if raw.instance is None:
+        return function
+    if not any(part is raw.value.__objclass__ for part in raw.cls.__mro__):
+        raise Break("descriptor_unknown", f"{raw.name} of {raw.value!r}")
+    return MethodVar(function, raw.instance)
 
 
 @binds(types.ClassMethodDescriptorType)
 def bind_class_descriptor(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A class method of a built-in base class (`dict.fromkeys`)."""
+    raw.guard_identity(tx.trace)
     return MethodVar(BuiltinVar(raw.value), tx.trace.wrap(raw.cls, None))
 
 
