@@ -28,7 +28,13 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import VALUE_TYPES, ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro, module_of, note_written, order_names
+from dynamo.symbolic.variables.lookup import (
+    find_in_mro,
+    module_of,
+    note_written,
+    order_names,
+    told_name,
+)
 from dynamo.symbolic.variables.wrapping import wraps, wraps_if
 
 if TYPE_CHECKING:
@@ -379,11 +385,15 @@ class MethodVar(Var):
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         if name == "__self__":
             return self.receiver
-        if name == "__func__" and isinstance(self.function, FunctionVar):
+        kind = self.python_type()
+        if name == "__func__" and kind is types.MethodType:
             return self.function
         if name == "__class__":
-            return tx.trace.wrap(self.python_type(), None)  # type: ignore[no-any-return]
-        if name in OWN_OF_METHODS:
+            return tx.trace.wrap(kind, None)  # type: ignore[no-any-return]
+        if kind is not types.MethodType and find_in_mro(kind, name) is None:
+            message = f"'{told_name(kind)}' object has no attribute '{name}'"
+            tx.trace.raise_exception(AttributeError, message)
+        if name in OWN_OF_METHODS or (name == "__module__" and kind is types.BuiltinFunctionType):
             raise Break("attribute_unknown", f"{name} of {self!r}")
         return self.function.get_attr(tx, name)
 
