@@ -25,8 +25,10 @@ int sets_equal(PyObject *left, PyObject *right) {
     return equal;
 }
 
-int attributes_equal(PyObject *left, PyObject *right) {
-    for (const char *name : {"start", "stop", "step"}) {
+using Names = std::initializer_list<const char *>;
+
+int attributes_equal(PyObject *left, PyObject *right, Names names) {
+    for (const char *name : names) {
         PyObject *mine = PyObject_GetAttrString(left, name);
         PyObject *theirs = PyObject_GetAttrString(right, name);
         int equal = mine && theirs ? constants_equal(mine, theirs) : -1;
@@ -74,7 +76,18 @@ int constants_equal(PyObject *left, PyObject *right) {
         return sets_equal(left, right);
     }
     if (type == &PySlice_Type || type == &PyRange_Type) {
-        return attributes_equal(left, right);
+        return attributes_equal(left, right, {"start", "stop", "step"});
+    }
+    if (type == &Py_GenericAliasType) {
+        return attributes_equal(left, right, {"__origin__", "__args__", "__unpacked__"});
+    }
+    if (type == &PyMethod_Type) {
+        return PyMethod_GET_SELF(left) == PyMethod_GET_SELF(right)
+                   ? constants_equal(PyMethod_GET_FUNCTION(left), PyMethod_GET_FUNCTION(right)) : 0;
+    }
+    if (PyWeakref_CheckRef(left)) {
+        PyObject *object = PyWeakref_GET_OBJECT(left);
+        return object != Py_None && object == PyWeakref_GET_OBJECT(right);
     }
     if (type == &PyList_Type) {
         Py_ssize_t count = PyList_GET_SIZE(left);
@@ -86,7 +99,8 @@ int constants_equal(PyObject *left, PyObject *right) {
         }
         return count == PyList_GET_SIZE(right);
     }
-    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE || type == &PyDictProxy_Type ||
+        PyWeakref_CheckProxy(left)) {
         return 0;  // instances of Python classes only equal themselves: no user code runs
     }
     return PyObject_RichCompareBool(left, right, Py_EQ);

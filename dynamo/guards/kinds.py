@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import struct
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,9 @@ class TensorFacts:
 SIMPLE = frozenset({int, str, bytes, bool, type(None)})  # equal where type and hash decide
 
 
+SHOW_OTHERS = (types.MappingProxyType, *weakref.ProxyTypes)  # which the program's code may compare
+
+
 def const_equal(a: Any, b: Any) -> bool:
     """Equal and of one type, floats bit by bit, containers item by item. Runs no user code."""
     if a is b:
@@ -87,9 +91,20 @@ def const_equal(a: Any, b: Any) -> bool:
         )
     if cls in (slice, range):
         return const_equal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    if cls.__flags__ & HEAP_TYPE:
+    if cls is types.GenericAlias:
+        return const_equal(_parts(a), _parts(b))
+    if cls is types.MethodType:
+        return a.__self__ is b.__self__ and const_equal(a.__func__, b.__func__)
+    if issubclass(cls, weakref.ref):
+        referent = weakref.ref.__call__(a)
+        return referent is not None and referent is weakref.ref.__call__(b)
+    if cls.__flags__ & HEAP_TYPE or cls in SHOW_OTHERS:
         return False
     return bool(a == b)
+
+
+def _parts(alias: types.GenericAlias) -> tuple[Any, ...]:
+    return alias.__origin__, alias.__args__, alias.__unpacked__
 
 
 @dataclass(frozen=True, slots=True)

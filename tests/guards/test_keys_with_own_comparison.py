@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import builtins
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import torch
 
+import dynamo
 from dynamo.guards.build import build_program
+from dynamo.guards.kinds import GUARD_KINDS
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import (
     AttrSource,
@@ -153,6 +157,58 @@ def test_values_outlive_the_code_of_keys(name: str) -> None:
         assert len(values[0]) == SIZE
         assert scene.dropped, "the case runs no code of the program"
         assert program.python_steps
+
+
+class Compared:
+    """Its comparison is seen, as is a call of it."""
+
+    seen: list[str] = []
+
+    def __eq__(self, other: object) -> bool:
+        self.seen.append("compared")
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __call__(self) -> None:
+        pass
+
+
+REFERRING: dict[str, Callable[[Compared], Any]] = {
+    "weak": lambda held: weakref.ref(held),
+    "weak in a tuple": lambda held: (weakref.ref(held),),
+    "weak in a set": lambda held: frozenset([weakref.ref(held)]),
+    "alias": lambda held: list[held],  # type: ignore[valid-type]
+    "method": lambda held: types.MethodType(held, "a"),
+}
+
+
+@pytest.mark.parametrize("name", REFERRING)
+def test_what_keys_refer_to_is_not_compared(name: str) -> None:
+    def program(places: dict[Any, int], x: torch.Tensor) -> torch.Tensor:
+        return x * sum(1 for _ in places)
+
+    dynamo.reset()
+    compiled = dynamo.compile(program, backend="eager")
+    keep = [Compared(), Compared()]
+    for held in keep:
+        places = {REFERRING[name](held): 1}
+        Compared.seen.clear()
+        assert compiled(places, torch.ones(1)).tolist() == [1.0]
+        assert not Compared.seen
+
+
+@pytest.mark.parametrize("name", REFERRING)
+def test_keys_that_refer_to_the_same_are_equal(name: str) -> None:
+    held = Compared()
+    first, second = REFERRING[name](held), REFERRING[name](held)
+    guard = Guard("CONST", PLACE, first)
+    program = build_program([guard])
+    other = REFERRING[name](Compared())
+    for value, expected in ((first, True), (second, True), (other, False)):
+        assert program.run({"places": [value]}, {}, builtins.__dict__)[2] == expected
+        assert GUARD_KINDS["CONST"].holds(value, first) == expected
 
 
 def test_names_and_plain_keys_need_no_python() -> None:
