@@ -35,7 +35,8 @@ class Regions:
         self.policies: weakref.WeakSet[FramePolicy] = weakref.WeakSet()
 
     def make(self, options: CompileOptions, asked: CodeType | None = None) -> FramePolicy:
-        policy = FramePolicy(options, Converter(asked))
+        converter = Converter(asked)
+        policy = FramePolicy(options, converter, converter.leave)
         with self.lock:
             self.policies.add(policy)
         return policy

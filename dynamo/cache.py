@@ -113,11 +113,15 @@ Convert = Callable[[hook.FrameState, CompileOptions, str, Mapping[Fact, int | fl
 class FramePolicy:
     """The callback of one region: decides whether a frame is compiled, and tells why.
 
-    A lock makes threads that miss at the same time compile one after the other.
+    A lock makes threads that miss at the same time compile one after the other. leave: called with
+    the error with which compiling a frame ends, as of Ctrl-C, and raises it.
     """
 
-    def __init__(self, options: CompileOptions, convert: Convert) -> None:
-        self.options, self.convert = options, convert
+    def __init__(
+        self, options: CompileOptions, convert: Convert,
+        leave: Callable[[hook.FrameState, BaseException], NoReturn],
+    ) -> None:
+        self.options, self.convert, self.leave = options, convert, leave
         self.lock = threading.RLock()
         self.records: dict[CodeType, CodeRecord] = {}
         self.warned: set[int] = set()
@@ -128,11 +132,13 @@ class FramePolicy:
         """No entry fits: compile, or run the frame as it is."""
         try:
             return self.answer(frame)
-        except (DynamoError, Warning):  # a warning that the program made an error
-            raise
+        except (DynamoError, Warning) as error:  # a warning that the program made an error
+            self.leave(frame, error)
         except Exception as error:
             internal_error(frame.code, error, self.warned)
             return None
+        except BaseException as error:
+            self.leave(frame, error)
 
     def answer(self, frame: hook.FrameState) -> Any:
         if builtins_are_replaced():

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint
@@ -40,6 +40,7 @@ from dynamo.base.events import Event
 from dynamo.base.loading import collection_paused
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
+from dynamo.codegen.again import leave_blocks
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, exit_roots, generate
 from dynamo.codegen.live import live_frames, tells_lifetimes
@@ -162,6 +163,12 @@ class Converter:
         except Exception as error:
             internal_error(frame.code, error, self.warned)
             return hook.SKIP
+
+    def leave(self, frame: hook.FrameState, error: BaseException) -> NoReturn:
+        """Raises the error for a frame that will not run: a continuation starts inside of `with`
+        blocks, which nobody else would leave."""
+        exits = self.continuations.open_blocks(frame.code)
+        leave_blocks(error, tuple([frame.locals[name] for name in exits]))
 
     def skip_reason(self, frame: hook.FrameState) -> str | None:
         """Why frames of this code are run as they are, None where they are traced."""
