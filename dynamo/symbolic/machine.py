@@ -148,8 +148,7 @@ class SymbolicFrame:
                 if op in ("LOAD_DEREF", "DELETE_DEREF"):  # raises only while the cell is empty
                     self.load_local(instruction.arg)
                 raise trace.context.forced[trace.steps]
-            if trace.steps > trace.context.max_steps:
-                raise Break("trace_too_long", f"{trace.steps} instructions")
+            trace.check_length()
             if trace.suspended:
                 self.close_dropped()
             if trace.noticed and trace.noticed.dropped(trace):
@@ -265,6 +264,8 @@ class SymbolicFrame:
 
     def call(self, function: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A call whose result is used further inside of the current instruction."""
+        self.trace.calls += 1  # one instruction may make any number (`"".join(map(f, items))`)
+        self.trace.check_length()
         with self.using_results():
             return function.call(self, args, kwargs)
 

@@ -66,7 +66,8 @@ class Trace(ObjectProtocol):
 
     context: the compile context (config, lessons of earlier attempts).
     frames: the symbolic frames, root first; kept by the machine.
-    steps: instructions executed so far, over all frames; kept by the machine.
+    steps: instructions executed so far, over all frames; kept by the machine, as is the number of
+        calls that instructions make of themselves.
     forced_breaks: steps before which this attempt must break.
     handles: True once a frame has `try`, `with` or the like.
     arrays: tensors in the memory of numpy arrays from outside. tables: inputs of known values.
@@ -80,6 +81,7 @@ class Trace(ObjectProtocol):
         self.context = context
         self.frames: list[SymbolicFrame] = []
         self.steps = 0
+        self.calls = 0
         self.handles = False
         self.forced_breaks: frozenset[int] = frozenset()
         self.noticed: Noticed | None = None
@@ -331,6 +333,11 @@ class Trace(ObjectProtocol):
         self.effects.store_global(tx.globals, name, None)
 
     # -- calls ------------------------------------------------------------------------------
+
+    def check_length(self) -> None:
+        """Breaks where the trace has more instructions and calls than it may have."""
+        if self.steps + self.calls > self.context.max_steps:
+            raise Break("trace_too_long", f"{self.steps + self.calls} instructions")
 
     def call(self, tx: SymbolicFrame, function: Any, *args: Var, **kwargs: Var) -> Var:
         """Calls a real built-in with Vars."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -100,3 +101,27 @@ def test_the_report_names_the_long_call() -> None:
     with config.patch(max_steps=100):
         report = dynamo.explain(call)(torch.ones(3))
     assert "one call or operator takes more instructions than a trace may have" in str(report)
+
+
+MANY = {
+    "join": lambda items: "".join(map(str, items)), "sum": lambda items: sum(map(abs, items)),
+    "filter": lambda items: list(filter(None, map(int, items))),
+    "sort": lambda items: sorted((-item, item) for item in items),
+    "key": lambda items: sorted(items, key=abs), "reduce": lambda items: reduce(max, items),
+    "dict": lambda items: dict(zip(map(str, items), items, strict=True)),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_calls_that_one_instruction_makes_count(name: str) -> None:
+    def f(x: torch.Tensor, items: Any) -> Any:
+        return x + 1, MANY[name](items)
+
+    x = torch.ones(3)
+    with config.patch(max_steps=150):
+        dynamo.counters.clear()
+        for count in (8, 300):
+            found = dynamo.compile(f, backend="eager")(x, range(count))
+            assert str(found) == str(f(x, range(count)))
+            broken = any("too_long" in reason for reason in dynamo.counters["graph_break"])
+            assert broken == (count == 300), dynamo.counters

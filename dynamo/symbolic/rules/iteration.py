@@ -178,8 +178,9 @@ def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:
         return False
     known = not (numbers.is_open(item) or numbers.is_open(total))
     known = known and item.is_constant() and total.is_constant()
-    kinds = {item.python_type(), total.python_type(), *map(type, before)}
-    if not known and CORRECTED_SUMS and float in kinds:
+    if CORRECTED_SUMS and not known and (
+        float in (item.python_type(), total.python_type(), *map(type, before))
+    ):
         raise Break("value_unknown", "the sum of floats that are not known")
     return known
 
@@ -267,6 +268,8 @@ class Rank:
         self.tx, self.key, self.item = tx, key, item
 
     def __lt__(self, other: Rank) -> bool:
+        self.tx.trace.calls += 1
+        self.tx.trace.check_length()
         return self.tx.trace.call(self.tx, operator.lt, self.key, other.key).truth(self.tx)
 
 
