@@ -388,6 +388,21 @@ AT_ONCE: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "class behind a proxy": (lambda value: isinstance(value, type), weakref.proxy(Pair)),
     "tensor beside a subclass": (
         lambda value: tuple((torch.ones(2) == value).tolist()), torch.ones(2).as_subclass(Shown)),
+    "asked for what is no name": (lambda value: hasattr(value, 1), {}),  # type: ignore[arg-type]
+    "asked of a function": (lambda value: hasattr(value, (1,)), told),  # type: ignore[arg-type]
+    "set by what is no name": (
+        lambda value: setattr(value, 1, 1), Properties()),  # type: ignore[call-overload]
+    "deleted by what is no name": (
+        lambda value: delattr(value, b"a"), Properties()),  # type: ignore[arg-type]
+    "set plainly": (
+        lambda value: object.__setattr__(value, 1, 1), Properties()),  # type: ignore[arg-type]
+    "set plainly in a class": (lambda value: object.__setattr__(value, "a", 1), Properties),
+    "read plainly": (
+        lambda value: object.__getattribute__(value, 1), Properties()),  # type: ignore[arg-type]
+    "deleted plainly": (
+        lambda value: object.__delattr__(value, 1), Properties()),  # type: ignore[arg-type]
+    "joined": (lambda value: ",".join(value), Properties()),
+    "range of a deque": (lambda value: range(value), collections.deque()),
     "object of a list's class": (lambda value: object.__new__(value), SameOnly),
     "list of a dict's class": (lambda value: list.__new__(value), SameDict),  # type: ignore[type-var]
     "error of no error's class": (lambda value: ValueError.__new__(value), Properties),

@@ -199,17 +199,22 @@ def is_subclass_of(tx: SymbolicFrame, cls: Var, kinds: type) -> bool:
     return is_subclass(tx, cls.cls, kinds)
 
 
+def attribute_name(tx: SymbolicFrame, name: Var) -> str:
+    """The name of an attribute; an error of the program where it is no text."""
+    kind = name.python_type()
+    if not issubclass(kind, str):
+        message = f"attribute name must be string, not '{told_name(kind)}'"
+        tx.trace.raise_exception(TypeError, message)
+    return name.as_constant()  # type: ignore[no-any-return]
+
+
 @rule([getattr])
 def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
-    if not (name.is_constant() and isinstance(name.as_constant(), str)):
-        kind = name.python_type()
-        if not issubclass(kind, str):
-            message = f"attribute name must be string, not {kind.__name__!r}"
-            tx.trace.raise_exception(TypeError, message)
+    wanted = attribute_name(tx, name)
     if not default:
-        return read_attribute(tx, var, name.as_constant())
+        return read_attribute(tx, var, wanted)
     try:
-        return var.get_attr(tx, name.as_constant())
+        return var.get_attr(tx, wanted)
     except ObservedException as error:
         if issubclass(error.value.python_type(), AttributeError):
             return default[0]
@@ -218,46 +223,54 @@ def getattr_(tx: SymbolicFrame, var: Var, name: Var, *default: Var) -> Var:
 
 @rule([hasattr])
 def hasattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    return ConstVar(var.has_attr(tx, name.as_constant()))
+    return ConstVar(var.has_attr(tx, attribute_name(tx, name)))
 
 
 @rule([setattr])
 def setattr_(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
-    var.set_attr(tx, name.as_constant(), value)
+    var.set_attr(tx, attribute_name(tx, name), value)
     return NONE
 
 
 @rule([delattr])
 def delattr_(tx: SymbolicFrame, var: Var, name: Var) -> Var:
-    var.del_attr(tx, name.as_constant())
+    var.del_attr(tx, attribute_name(tx, name))
     return NONE
+
+
+def refuse_class(var: Var, name: str) -> None:
+    """Breaks where a method of `object` writes attributes of a class, which Python forbids."""
+    if isinstance(var, ClassVar):
+        raise Break("argument_mismatch", f"object.{name}({var!r})")
 
 
 @rule([object.__setattr__])
 def object_setattr(tx: SymbolicFrame, var: Var, name: Var, value: Var) -> Var:
     if isinstance(var, ObjectVar):
-        tx.trace.attributes.set_plain(tx, var, name.as_constant(), value)
+        tx.trace.attributes.set_plain(tx, var, attribute_name(tx, name), value)
     else:
-        var.set_attr(tx, name.as_constant(), value)
+        refuse_class(var, "__setattr__")
+        var.set_attr(tx, attribute_name(tx, name), value)
     return NONE
 
 
 @rule([object.__delattr__])
 def object_delattr(tx: SymbolicFrame, var: Var, name: Var) -> Var:
     if isinstance(var, ObjectVar):
-        tx.trace.attributes.delete_plain(tx, var, name.as_constant())
+        tx.trace.attributes.delete_plain(tx, var, attribute_name(tx, name))
     else:
-        var.del_attr(tx, name.as_constant())
+        refuse_class(var, "__delattr__")
+        var.del_attr(tx, attribute_name(tx, name))
     return NONE
 
 
 @rule([object.__getattribute__])
 def object_getattribute(tx: SymbolicFrame, var: Var, name: Var) -> Var:
     if not isinstance(var, ObjectVar):
-        return var.get_attr(tx, name.as_constant())
-    found = tx.trace.attributes.get_plain(tx, var, name.as_constant())
+        return var.get_attr(tx, attribute_name(tx, name))
+    found = tx.trace.attributes.get_plain(tx, var, attribute_name(tx, name))
     if found is None:
-        text = f"'{told_name(var.cls)}' object has no attribute '{name.as_constant()}'"
+        text = f"'{told_name(var.cls)}' object has no attribute '{attribute_name(tx, name)}'"
         missing = ExceptionVar(AttributeError, [ConstVar(text)])
         missing.name_once(name=name, obj=var)
         raise ObservedException(missing)

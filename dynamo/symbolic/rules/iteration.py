@@ -69,7 +69,7 @@ def range_(tx: SymbolicFrame, *args: Var) -> Var:
 def integer(tx: SymbolicFrame, arg: Var) -> int:
     index = tx.trace.as_index(tx, arg)
     if index is None:
-        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=arg.python_type().__name__))
+        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=told_name(arg.python_type())))
     return index
 
 

@@ -118,6 +118,8 @@ def join(tx: SymbolicFrame, separator: ConstVar, items: Var) -> Var | None:
     """Of what any iterable gives."""
     if items.is_constant():
         return None
+    if not tx.trace.is_iterable(items):
+        tx.trace.raise_exception(TypeError, "can only join an iterable")
     values = [item.as_constant() for item in items.unpack(tx)]
     return tx.trace.constant(tx.trace.run_real(lambda: separator.value.join(values)))
 
