@@ -241,7 +241,10 @@ def warn(
 ) -> Var | None:
     """Warns after the graph; where warnings are errors, at once."""
     text, level = plain_values((message, stacklevel))
-    kind = category.cls if isinstance(category, ClassVar) else category.as_constant() or UserWarning
+    kind = category.cls if isinstance(category, ClassVar) else category.as_constant()
+    kind = UserWarning if kind is None else kind
+    if not (isinstance(kind, type) and issubclass(kind, Warning)):
+        return None
     frames = tx.trace.frames
     level = max(level, 1)
     if type(text) is not str or type(level) is not int or level > len(frames):
