@@ -123,7 +123,7 @@ def delete_hidden(target: Any, name: str) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """Deletes an attribute, which may have been made in the trace, too."""
     with contextlib.suppress(AttributeError):
-        (type if isinstance(target, type) else object).__delattr__(target, name)
+        (type if issubclass(type(target), type) else object).__delattr__(target, name)
 
 
 def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:

@@ -176,3 +176,28 @@ def test_what_a_break_drops_is_asked_for_nothing() -> None:
     for _ in range(2):
         assert torch.equal(compiled(x), x * 4)
     assert names == []
+
+
+class Loses(Notes):
+    """An object whose attributes Python deletes by a method of its own."""
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+
+
+@pytest.mark.parametrize("kind", [Notes, Loses, Bare])
+def test_an_attribute_that_is_deleted_behind_a_break(kind: type) -> None:
+    def deletes(x: torch.Tensor) -> Any:
+        made = kind()
+        made.w = 2
+        dynamo.graph_break()
+        y = x * made.w
+        del made.w
+        return y
+
+    SEEN.clear()
+    deletes(torch.ones(2))
+    wanted = list(SEEN)
+    SEEN.clear()
+    dynamo.compile(deletes, backend="eager")(torch.ones(2))
+    assert wanted == SEEN
