@@ -18,6 +18,9 @@ from dynamo.guards.weak import weakly
 ABOUT_OBJECTS = frozenset({"ID", "TYPE", "SUBCLASS"})  # kinds whose payload is the object itself
 
 
+PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
+
+
 @dataclass(frozen=True, slots=True)
 class UserLine:
     """A place in the user's program."""
@@ -58,7 +61,13 @@ class Guard:
     line: UserLine | None = None
 
     def key(self) -> tuple[Any, ...]:
-        """Identity for removing duplicates; payloads that can't be hashed count by identity."""
+        """Identity for removing duplicates. Objects of the program count by identity, since their
+        own `__hash__` must not run, and so does what can't be hashed."""
+        if self.kind in ABOUT_OBJECTS:
+            return (self.kind, self.source, id(self.payload))
+        if self.kind == "DICT_KEYS":
+            keys = tuple((type(k), k) if type(k) in PLAIN_KEYS else id(k) for k in self.payload)
+            return (self.kind, self.source, keys)
         try:
             hash(self.payload)
             payload = (type(self.payload), self.payload)

@@ -27,6 +27,16 @@ def finditer(tx: SymbolicFrame, pattern: Var, text: Var, *rest: Var) -> Var | No
     return MatchIteratorVar(matches, tuple(values))
 
 
+def finditer_text(pattern: Any, string: Any, flags: Any = 0) -> Any:
+    """`re.finditer(pattern, string)`, without a look into the cache of `re`."""
+    return re.compile(pattern, flags).finditer(string)
+
+
+@rule([re.finditer])
+def find_in_text(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    return inline_stand_in(tx, finditer_text, list(args), kwargs)
+
+
 def subn(pattern: Any, repl: Any, string: Any, count: int = 0) -> tuple[Any, int]:
     """`pattern.subn(function, string)`."""
     parts, end, number = [], 0, 0
