@@ -36,6 +36,7 @@ from dynamo.symbolic.variables.constant import (
 )
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
+from dynamo.symbolic.variables.lists import TupleVar
 from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
@@ -551,11 +552,15 @@ NO_KEY = object()
 
 
 def single_key(var: Var) -> Any:
-    """A key whose presence alone a guard can check: a constant or a class; NO_KEY for others."""
+    """A key whose presence alone a guard can check: a constant, a class, or a tuple of such; NO_KEY
+    for others."""
     if isinstance(var, ConstVar) and is_plain_key(var.value):
         return var.value
     if isinstance(var, ClassVar) and type(var.cls).__hash__ is type.__hash__:
         return var.cls
+    if type(var) is TupleVar:
+        parts = tuple(map(single_key, var.items))
+        return NO_KEY if any(part is NO_KEY for part in parts) else parts
     return NO_KEY
 
 
