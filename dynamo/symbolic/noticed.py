@@ -42,7 +42,7 @@ NOT_LOOKED_INTO = (type, types.ModuleType, types.CodeType, types.FrameType, str,
 def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
     """True for a real value that tells when it dies, and for what holds one."""
     return any(
-        part.source is not None and _holds(_real_value(part, real_values), tells_its_end)
+        part.source is not None and _holds(_real_value(part, real_values), _telling)
         for part in _parts(var)
     )
 
@@ -54,7 +54,7 @@ def holds_local_class(var: Var, real_values: Mapping[Var, Any]) -> bool:
     for part in _parts(var):
         if isinstance(part, MadeClassVar) or isinstance(part.class_var, MadeClassVar):
             return True
-        if part.source is not None and _holds(_real_value(part, real_values), _is_of_local_class):
+        if part.source is not None and _holds(_real_value(part, real_values), _of_local_class):
             return True
     return False
 
@@ -74,14 +74,21 @@ def _real_value(var: Var, real_values: Mapping[Var, Any]) -> Any:
     return var.value if isinstance(var, UnreadVar) else real_values.get(var)
 
 
-def _holds(value: Any, wanted: Callable[[Any], bool]) -> bool:
+def _holds(value: Any, asked: Callable[[type], Callable[[Any], bool]]) -> bool:
+    """asked: gives for a class, once, what tells whether one of its instances is looked for."""
     seen: dict[int, Any] = {}
+    kinds: dict[int, tuple[type, Callable[[Any], bool], bool]] = {}
     work = [value]
     while work and len(seen) < MOST_LOOKED_AT:
         part = work.pop()
-        if wanted(part):
+        kind = type(part)
+        known = kinds.get(id(kind))  # by identity: a metaclass may have a hash of its own
+        if known is None:
+            closed = issubclass(kind, NOT_LOOKED_INTO)
+            known = kinds[id(kind)] = (kind, asked(kind), closed)
+        if known[1](part):
             return True
-        if id(part) in seen or issubclass(type(part), NOT_LOOKED_INTO):
+        if known[2] or id(part) in seen:
             continue
         seen[id(part)] = part
         inner = part.__closure__ if type(part) is types.FunctionType else gc.get_referents(part)
@@ -89,14 +96,29 @@ def _holds(value: Any, wanted: Callable[[Any], bool]) -> bool:
     return False
 
 
-def tells_its_end(value: Any) -> bool:
-    kind = type(value)
-    return not issubclass(kind, NOT_LOOKED_INTO) and (_tells(kind) or _is_watched(value))
+def _never(value: Any) -> bool:
+    return False
 
 
-def _is_of_local_class(value: Any) -> bool:
-    kind = type(value)
-    return is_local(value if issubclass(kind, type) else kind)
+def _always(value: Any) -> bool:
+    return True
+
+
+def _telling(kind: type) -> Callable[[Any], bool]:
+    """What tells whether an instance tells its end."""
+    if issubclass(kind, NOT_LOOKED_INTO):
+        return _never
+    if _tells(kind):
+        return _always
+    if issubclass(kind, NOT_WATCHED) or find_in_mro(kind, "__weakref__") is None:
+        return _never
+    return _is_watched
+
+
+def _of_local_class(kind: type) -> Callable[[Any], bool]:
+    if issubclass(kind, type):
+        return is_local
+    return _always if is_local(kind) else _never
 
 
 def _tells(kind: type) -> bool:
@@ -118,9 +140,7 @@ def _lending() -> tuple[type, ...]:
 
 
 def _is_watched(value: Any) -> bool:
-    """True for an instance of a class of the program to which a weak reference exists."""
-    if issubclass(type(value), NOT_WATCHED) or find_in_mro(type(value), "__weakref__") is None:
-        return False
+    """True where a weak reference to an instance of a class of the program exists."""
     return weakref.getweakrefcount(value) > 0
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.symbolic import noticed
 
 LOG: list[Any] = []
 
@@ -128,3 +129,16 @@ def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
         LOG.clear()
         found.append((call(torch.ones(1))[1], list(LOG)))
     assert found[0] == found[1]
+
+
+def test_each_class_is_asked_once() -> None:
+    """However many of its instances a continuation is given."""
+    items, asked = [Exception(at) for at in range(50)], []
+
+    def telling(kind: type) -> Any:
+        asked.append(kind)
+        return lambda value: False
+
+    assert not noticed._holds([items, {"more": items}], telling)
+    assert sorted(kind.__name__ for kind in asked if kind in (list, dict, Exception)) == [
+        "Exception", "dict", "list"]
