@@ -14,7 +14,13 @@ from tests.third_party.sources import HERE, libraries, unpacked
 TOY = '''
 import os, unittest
 import hypothesis, hypothesis.strategies as st, pytest, torch
+from dynamo.symbolic.rules.table import rule
 inlined = torch.compiler.is_compiling
+
+def broken(): pass
+@rule([broken])
+def rule_with_a_defect(tx): raise RuntimeError("a defect")
+def test_that_the_compiler_fails_at(): broken()
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_alike(n): assert n < 2
@@ -55,6 +61,7 @@ def test_runner(tmp_path: Path) -> None:
         "test_differs": "failed", "test_skips": "skipped", "test_ends": "ended the process",
         "TestMethods::test_differs": "failed", "OfUnittest::test_differs": "failed",
         "OfUnittest::test_parts": "failed", "test_drawn_differs": "failed",
+        "test_that_the_compiler_fails_at": "failed",
     }
     assert report.passed == 5
 

@@ -42,6 +42,7 @@ def _tell(**facts: Any) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    dynamo.config.suppress_errors = False  # a test that ran in eager would pass
     # What pytest itself does behind each part of a test is a lot to trace.
     TestCaseFunction.addSubTest = dynamo.disable(TestCaseFunction.addSubTest)
     with contextlib.suppress(ImportError):
