@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import collections
 import contextlib
+import enum
 import sys
 import types
 import weakref
@@ -191,7 +192,9 @@ class Trace(ObjectProtocol):
         known = (self._copies if copied else self._known).get(key)
         if known is not None:
             var = known[1]
-            if source is not None and var.source is not None and var.source != source:
+            if source is None and var.source is not None and issubclass(type(value), NAMED):
+                self.guard("ID", var.source, value)  # at a later call it must be there, too
+            elif source is not None and var.source is not None and var.source != source:
                 self.guard("SAME", source, var.source)
             return var
         if copied:
@@ -490,6 +493,8 @@ PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
 # dataclass keeps against recursion: nobody else sees it).
 WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
+# Found by their names, not only where they were met first.
+NAMED = (type, enum.Enum, types.FunctionType)
 COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
 
 

@@ -3,6 +3,7 @@ other, as in eager."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,45 @@ def test_one_object_at_two_places(
         states = [[getattr(value, "v", value) for value in pair] for pair in (mine, theirs)]
         assert states[0] == states[1]
     assert backend.frame_count <= 2
+
+
+class Mode(enum.Enum):
+    FAST, SLOW = 1, 2
+
+
+class Bits(enum.IntFlag):
+    LOW, HIGH = 1, 2
+
+
+PLAIN, OTHER = Plain(), Net()
+# What stands in a dict in the first and the second call; what it is compared with.
+NAMED: dict[str, tuple[Any, Any, Callable[[], Any]]] = {
+    "member": (Mode.FAST, Mode.SLOW, lambda: Mode.FAST),
+    "member by value": (Mode.FAST, Mode.SLOW, lambda: Mode(1)),
+    "member by name": (Mode.FAST, Mode.SLOW, lambda: Mode["FAST"]),
+    "first member": (Mode.FAST, Mode.SLOW, lambda: next(iter(Mode))),
+    "member of flags": (Bits.LOW, Bits.HIGH, lambda: Bits.LOW),
+    "class": (Plain, Net, lambda: type(PLAIN)),
+    "object": (PLAIN, OTHER, lambda: PLAIN),
+    "function": (append_both, append_and_length, lambda: append_both),
+}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("operation", ["is", "in", "is not"])
+@pytest.mark.parametrize("name", NAMED)
+def test_what_was_read_is_no_longer_the_named_object(name: str, operation: str, first: bool) -> None:
+    one, other, named = NAMED[name]
+
+    def compare(x: torch.Tensor, box: dict[str, Any]) -> Any:
+        if first:
+            found, wanted = box["mode"], named()
+        else:
+            wanted, found = named(), box["mode"]
+        if operation == "in":
+            return x + 1 if found in (wanted,) else x - 1
+        return x + 1 if (found is wanted) == (operation == "is") else x - 1
+
+    compiled = dynamo.compile(compare, backend="eager")
+    for value in (one, other, one):
+        assert torch.equal(compiled(torch.ones(1), {"mode": value}), compare(torch.ones(1), {"mode": value}))
