@@ -39,6 +39,7 @@ from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.variables.arrays import ArrayVar
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.variables.demands import as_demanded
@@ -112,6 +113,8 @@ class ObjectProtocol(Construction):
     def is_fixed_place(self, source: Source) -> bool:
         """True where nobody rebinds what is found at the source."""
         root = source.root()
+        if isinstance(root, ObjectSource) and root is not source and isinstance(root.value, type):
+            return is_settled(root.value)
         if isinstance(root, BuiltinSource | ObjectSource):
             return True
         if isinstance(root, ModuleSource):

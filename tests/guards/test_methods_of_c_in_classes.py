@@ -49,3 +49,23 @@ def test_methods_of_c_in_a_class_that_changes(case: str) -> None:
     for each in (found, expected):
         setattr(type(each), name, value)
     assert told(compiled(found)) == told(asks(expected))
+
+
+HELD: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "class, called": (lambda value: value.held((1,)), list, tuple),
+    "class, read": (lambda value: value.held.__name__, dict, list),
+    "class, read through the class": (lambda value: type(value).held.__name__, dict, list),
+    "built-in function": (lambda value: value.held([1, 2]), max, min),
+    "built-in function, read": (lambda value: value.held.__name__, len, max),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_what_a_class_holds_is_replaced(case: str) -> None:
+    function, first, second = HELD[case]
+    holder = type("Holder", (), {"held": first})
+    asks = caught(function)
+    compiled = dynamo.compile(asks, backend="eager")
+    assert told(compiled(holder())) == told(asks(holder()))
+    holder.held = second  # type: ignore[attr-defined]
+    assert told(compiled(holder())) == told(asks(holder()))
