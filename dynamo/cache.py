@@ -37,6 +37,7 @@ from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.worth import mentions_tensors
 
 SHOWN = 3  # reasons in the warning about a limit
+WASTED = 4  # so many entries that died unused weigh as much as one that is kept
 NAMES = vars(builtins)
 BUILTINS = {name: value for name, value in NAMES.items()
             if type(value) in (type, types.BuiltinFunctionType)}
@@ -199,9 +200,10 @@ class FramePolicy:
         return self.options.recompile_limit or config.recompile_limit
 
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:
-        """The limit that forbids one more entry."""
+        """The limit that forbids one more entry. Entries that died unused count, too: a function that
+        is made anew in each iteration would be compiled for without end."""
         own = self.own_limit()
-        if count >= own:
+        if count >= own or self.region.wasted(code) >= own * WASTED:
             return Limit("recompile_limit", own)
         total = config.accumulated_recompile_limit
         if hook.entry_count(code) >= total:
@@ -225,6 +227,8 @@ class FramePolicy:
     def stop(self, frame: hook.FrameState, record: CodeRecord, limit: Limit) -> None:
         """One warning that new values run eager from now on."""
         seen = list(record.reasons)
+        if self.region.wasted(frame.code) >= self.own_limit() * WASTED:
+            seen.append("a function or class that it is compiled for died each time after one call")
         reasons = "; ".join(seen[:SHOWN]) or "other compiled functions share this code"
         if len(seen) > SHOWN:
             reasons += f"; and {len(seen) - SHOWN} more (DYNAMO_LOGS=recompiles shows all)"

@@ -24,6 +24,7 @@ void clear_state(RegionState *state) {
     state->entries = NULL;
     state->count = state->capacity = 0;
     state->mark = MARK_NONE;
+    state->wasted = 0;
     state->generation++;
     for (Py_ssize_t i = 0; i < count; i++) {
         entries[i]->owner = NULL;
@@ -270,7 +271,13 @@ static int *resolve_names(PyObject *names, PyObject *table, const char *what) {
 }
 
 /* An object died that the guards are about: they never hold again. */
-static void entry_lost(void *entry) { remove_entry((Entry *)entry); }
+static void entry_lost(void *lost) {
+    Entry *entry = (Entry *)lost;
+    if (entry->owner != NULL && entry->hits <= 1) {
+        entry->owner->wasted++;
+    }
+    remove_entry(entry);
+}
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"code", "program", "keepalive", "note", "direct", NULL};

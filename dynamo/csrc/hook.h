@@ -66,6 +66,7 @@ struct RegionState {
     Entry **entries;
     Py_ssize_t count, capacity;
     unsigned generation; /* grows whenever the list of entries changes */
+    unsigned wasted;     /* entries that held once at most before what they are about died */
     Mark mark;
 };
 

@@ -158,6 +158,14 @@ static PyObject *region_entries(Region *self, PyObject *code) {
     return list_entries(find_state(code_state((PyCodeObject *)code, 0), self));
 }
 
+static PyObject *region_wasted(Region *self, PyObject *code) {
+    if (!PyCode_Check(code)) {
+        return PyErr_Format(PyExc_TypeError, "wasted() takes a code object");
+    }
+    RegionState *state = find_state(code_state((PyCodeObject *)code, 0), self);
+    return PyLong_FromUnsignedLong(state ? state->wasted : 0);
+}
+
 static PyObject *region_add(Region *self, PyObject *args) {
     PyObject *code, *entry;
     if (!PyArg_ParseTuple(args, "O!O!:add", &PyCode_Type, &code, &Entry_Type, &entry)) {
@@ -194,6 +202,8 @@ static PyMethodDef region_methods[] = {
     {"__exit__", (PyCFunction)region_exit, METH_VARARGS, "Goes back to what was before."},
     {"run", (PyCFunction)region_run, METH_VARARGS, "run(function, args, kwargs={}) inside."},
     {"entries", (PyCFunction)region_entries, METH_O, "Entries of a code object, latest hit first."},
+    {"wasted", (PyCFunction)region_wasted, METH_O,
+     "How many entries of a code object held once at most before what they are about died."},
     {"add", (PyCFunction)region_add, METH_VARARGS, "add(code, entry): adds an entry by hand."},
     {"codes", (PyCFunction)region_codes, METH_NOARGS, "Code objects that the region knows."},
     {"reset", (PyCFunction)region_reset, METH_NOARGS, "Forgets all entries and marks."},

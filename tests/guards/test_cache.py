@@ -229,3 +229,30 @@ def test_traces_that_give_nothing_come_to_an_end() -> None:
         assert counters.counters["skips"][reason] == before + 3
         target.found = 1
         assert torch.equal(compiled(x, target, "found"), x + 1)
+
+
+def test_entries_that_die_unused_come_to_an_end() -> None:
+    counter = CompileCounter("eager")
+
+    @dynamo.compile(backend=counter)
+    def function(x: torch.Tensor, kind: type) -> torch.Tensor:
+        return x * len(kind.__name__)
+
+    def call(times: int) -> None:
+        made = type("Made", (), {})
+        for _ in range(times):
+            assert torch.equal(function(torch.ones(2), made), torch.full((2,), 4.0))
+
+    with dynamo.config.patch(recompile_limit=2):
+        for number in range(1, 11):  # each is used again
+            call(3)
+            gc.collect()
+            assert counter.frame_count == number
+        for _ in range(8):
+            call(1)
+            gc.collect()
+        assert counter.frame_count == 18
+        with pytest.warns(UserWarning, match="died each time after one call"):
+            call(1)
+        call(3)
+        assert counter.frame_count == 18
