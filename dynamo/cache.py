@@ -200,8 +200,8 @@ class FramePolicy:
         return self.options.recompile_limit or config.recompile_limit
 
     def limit_reached(self, code: CodeType, count: int) -> Limit | None:
-        """The limit that forbids one more entry. Entries that died unused count, too: a function that
-        is made anew in each iteration would be compiled for without end."""
+        """The limit that forbids one more entry. Entries that died unused count, too: a function
+        that is made anew in each iteration would be compiled for without end."""
         own = self.own_limit()
         if count >= own or self.region.wasted(code) >= own * WASTED:
             return Limit("recompile_limit", own)
