@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.base.errors import Break
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.rules.library_classes import (
     EnumBody,
     enum_class,
@@ -150,7 +150,7 @@ def make_type(
     elif cell is not None:
         tx.trace.raise_exception(TypeError, (
             f"__classcell__ must be a nonlocal cell, not {cell.python_type()!r}"))
-    for key, value in entries.items():
+    for key, value in [*entries.items()]:  # a descriptor may write to the class
         set_name(tx, var, key, value)
     init_subclass(tx, var, keywords)
     return var
@@ -173,7 +173,10 @@ def set_name(tx: SymbolicFrame, cls: MadeClassVar, name: str, value: Var) -> Non
     if kind is None or find_in_mro(kind, "__set_name__") is None:
         return
     if isinstance(value, MadePartVar):
-        value.real.__set_name__(cls.cls, name)
+        try:
+            value.real.__set_name__(cls.cls, name)
+        except TypeError as error:  # as above
+            raise RestartTrace(cls.step, Break("class_definition", str(error))) from error
     else:
         try:
             value.call_method(tx, "__set_name__", [cls, ConstVar(name)], {})

@@ -166,12 +166,15 @@ def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
         make = tx.trace.wrap(copyreg.__newobj__, None)  # type: ignore[attr-defined]
         return TupleVar([make, TupleVar([tx.trace.wrap(kind, None), *value.items]),
                          *[ConstVar(None)] * 3])
-    if not isinstance(value, ObjectVar) or protocol.as_constant() < 2:
+    number = protocol.as_constant()
+    if not isinstance(value, ObjectVar) or not isinstance(number, int) or number < 2:
         return None
     if value.is_constant() or base_of(kind) not in PLAIN_BASES:
         return None
-    slots = tx.trace.constant(tuple(copyreg._slotnames(kind)))  # type: ignore[attr-defined]
-    return inline_stand_in(tx, reduce_object, [value, slots], {})
+    names = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    if type(names) is not list or any(type(name) is not str for name in names):
+        return None  # those that the class itself has given
+    return inline_stand_in(tx, reduce_object, [value, tx.trace.constant(tuple(names))], {})
 
 
 # Built-in classes that keep nothing but a dict and items.

@@ -53,6 +53,11 @@ def is_derived(cls: type, base: type) -> bool:
     return any(parent is base for parent in type.__dict__["__mro__"].__get__(cls))
 
 
+def is_in_making(cls: type) -> bool:
+    """True while the `mro` of its metaclass runs for the first time: it has no MRO yet."""
+    return type.__dict__["__mro__"].__get__(cls) is None
+
+
 def is_heap_type(cls: type) -> bool:
     """True for classes written in Python, and some of C; no metaclass is asked."""
     return bool(type.__dict__["__flags__"].__get__(cls) & HEAP_TYPE)

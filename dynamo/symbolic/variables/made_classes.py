@@ -247,8 +247,9 @@ class MadeClasses:
         self, function: Callable[..., Any], args: list[Var], kwargs: dict[str, Var]
     ) -> MadePartVar:
         """What `function(*args, **kwargs)` gives, for a function that only keeps them."""
-        real = function(*map(self.stand_in, args),
-                        **{name: self.stand_in(value) for name, value in kwargs.items()})
+        real_args = [self.stand_in(arg) for arg in args]
+        real_kwargs = {name: self.stand_in(value) for name, value in kwargs.items()}
+        real = self.trace.run_real(lambda: function(*real_args, **real_kwargs))
         var = MadePartVar(function, args, kwargs, real)
         self.trace.remember(real, var)
         return var
@@ -274,7 +275,10 @@ class MadeClasses:
         for key, value in entries.items():
             if key not in fixed:
                 store_entry(model, key, self._entry(key, value))
-        finish(model)
+        try:
+            finish(model)
+        except TypeError as error:  # in Python, after what `__set_name__` and the like have done
+            raise RestartTrace(step, Break("class_definition", f"{name}: {error}")) from error
         self.note_parts(var)
         return var
 

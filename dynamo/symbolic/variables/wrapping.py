@@ -17,7 +17,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import HiddenVar, OpaqueVar
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, is_in_making
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -68,6 +68,11 @@ def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
     if sees_lookups(value):
         why = Break("value_unknown", "a class whose metaclass has __getattribute__ or the like")
+        if source is None:
+            raise why
+        return HiddenVar(trace, value, source, why)
+    if isinstance(value, type) and is_in_making(value) or is_in_making(type(value)):
+        why = Break("value_unknown", "a class whose order of bases is being asked for")
         if source is None:
             raise why
         return HiddenVar(trace, value, source, why)
