@@ -219,8 +219,9 @@ def _fill_defaults(
 ) -> None:
     missing = [name for name in positional if name not in names]
     if missing:
-        defaults = function.defaults(tx)
-        known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+        # The program may set more defaults than there are parameters: the last ones count.
+        last = zip(reversed(positional), reversed(function.defaults(tx)), strict=False)
+        known = dict(last)
         names.update((name, _present(tx, known[name])) for name in missing if name in known)
         _check_missing(tx, function, [name for name in missing if name not in known], "positional")
     missing = [name for name in only if name not in names]
