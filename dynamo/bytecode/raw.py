@@ -161,6 +161,8 @@ def _read_instructions(
     """Fills in the instructions; gives the one at each code unit and the jumps to resolve."""
     content = code.co_code
     positions = list(code.co_positions())
+    # The program may have put other instructions in, more than the table of lines knows.
+    positions += [(None,) * 4] * (len(content) // 2 - len(positions))
     slots = raw.slot_names()
     at_unit: dict[int, Raw] = {}
     jumps: list[tuple[Raw, int]] = []

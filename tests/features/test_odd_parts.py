@@ -22,3 +22,16 @@ for function in (plain, more, none, only): function.__defaults__ = (1, 2, 3)
 ])
 def test_more_defaults_than_parameters(call: str) -> None:
     check(f"return x + 1, {call}", DEFAULTS, graphs=None)
+
+
+def test_code_that_its_table_of_lines_does_not_cover() -> None:
+    check("return x + 1, Items([1, 2])[1]", """
+        import dis, types
+        def item(self, at): return super().__getitem__(at) + 10
+        def cells(__class__): return (lambda: __class__).__closure__
+        class Items(list): pass
+        first = bytes([dis.opmap["COPY_FREE_VARS"], 1])
+        code = item.__code__
+        code = code.replace(co_freevars=("__class__",), co_code=first + code.co_code)
+        Items.__getitem__ = types.FunctionType(code, globals(), "item", None, cells(Items))
+    """, graphs=None)
