@@ -35,3 +35,49 @@ def test_code_that_its_table_of_lines_does_not_cover() -> None:
         code = code.replace(co_freevars=("__class__",), co_code=first + code.co_code)
         Items.__getitem__ = types.FunctionType(code, globals(), "item", None, cells(Items))
     """, graphs=None)
+
+
+ENUMS = """
+import enum, types
+class Named(enum.StrEnum):
+    invalid = "invalid"; title = "shown"
+class Own(enum.Enum):
+    A = 1
+    B = 2
+    @enum.property
+    def value(self): return self._value_ * 10
+    @types.DynamicClassAttribute
+    def name(self): return "the " + self._name_
+class Further(enum.IntEnum):
+    A = 1
+    @enum.property
+    def value(self): return super().value + 5
+class Shadowing(enum.Enum):
+    value = 1
+    other = 2
+class Bare(enum.Enum):
+    A = 1
+    first = enum.property()
+    second = types.DynamicClassAttribute(None)
+"""
+
+
+@pytest.mark.parametrize("read", [
+    "repr(Named.invalid.title)[:20]", "Named.title", "Own.A.value, Own.B.name, Own['A'].value",
+    "Further.A.value, Further.A.name", "Shadowing.value, Shadowing.other", "Shadowing.other.name",
+    "Shadowing.other.value", "Bare.A.first", "Bare.A.second", "Bare.first",
+])
+def test_members_and_properties_of_one_name(read: str) -> None:
+    check(f"return x + 1, {read}", ENUMS, graphs=None)
+
+
+def test_members_of_an_enum_that_is_changed() -> None:
+    check("""
+        class Plain(enum.Enum):
+            A = 1
+        @enum._simple_enum(enum.Enum)
+        class Simple:
+            A = 1
+        enum._test_simple_enum(Plain, Simple)
+        return x + 1
+    """, "import enum", graphs=None)

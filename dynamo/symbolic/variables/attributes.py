@@ -280,8 +280,11 @@ class Attributes:
         self.guard_unhidden(type(cls), name, meta_found)
         found = self.find(cls, name)
         if found is not None:
-            if issubclass(cls, enum.Enum) and name in cls.__members__:
-                return self.trace.wrap(cls.__members__[name], None)
+            members = cls._member_map_ if issubclass(cls, enum.Enum) else {}
+            if not isinstance(members, dict):
+                raise Break("attribute_unknown", f"{name} of {var!r}, which has other members now")
+            if name in members:
+                return self.trace.wrap(members[name], None)
             self.guard_search(cls, name, found[0])
             return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, None))
         self.guard_search(cls, name, None)

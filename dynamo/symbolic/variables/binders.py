@@ -189,15 +189,20 @@ def part_of_property(tx: SymbolicFrame, raw: RawAttribute, part: str) -> Var:
     tx.trace.raise_exception(AttributeError, message)
 
 
+OF_MEMBERS = ("name", "value")
+
+
 @binds(enum.property, types.DynamicClassAttribute)
 def enum_property(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """`name`, `value` and properties of enum members."""
     if raw.instance is None:
         return tx.trace.wrap(tx.trace.run_real(lambda: getattr(raw.cls, raw.name)), None)
-    if raw.name in ("name", "value") and isinstance(raw.instance, ObjectVar):
+    if raw.owner is enum.Enum and raw.name in OF_MEMBERS and isinstance(raw.instance, ObjectVar):
         own = raw.instance.read_own(tx, f"_{raw.name}_")
         if own is not None:
             return own
+    if raw.value.fget is None:  # it looks for a member of that name, or at the member's value
+        raise Break("descriptor_unknown", f"{type(raw.value).__qualname__} {raw.name}")
     return property_value(tx, raw)
 
 
