@@ -81,3 +81,23 @@ def test_members_of_an_enum_that_is_changed() -> None:
         enum._test_simple_enum(Plain, Simple)
         return x + 1
     """, "import enum", graphs=None)
+
+
+MODULES = """
+import types
+class Failing:
+    def __get__(self, instance, owner): raise RuntimeError("failing")
+class Kind(types.ModuleType):
+    absent = Failing()
+failing = Kind("failing")
+named = types.ModuleType("named")
+named.__getattr__ = "no function"
+"""
+
+
+@pytest.mark.parametrize("module", ["failing", "named"])
+@pytest.mark.parametrize("read", [
+    "{}.absent", "getattr({}, 'absent', 1)", "hasattr({}, 'absent')",
+])
+def test_modules_that_fail_to_answer(module: str, read: str) -> None:
+    check(f"return x + 1, {read.format(module)}", MODULES, graphs=None)

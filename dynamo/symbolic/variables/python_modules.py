@@ -156,14 +156,24 @@ def imports(code: types.CodeType) -> bool:
 def read_of_library(module: types.ModuleType, name: str) -> Any:
     """`getattr(module, name)`; Break where a `__getattr__` warns, which is for the program."""
     if name in module.__dict__ or "__getattr__" not in module.__dict__:
-        return getattr(module, name)
+        return attribute(module, name)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        value = getattr(module, name)
+        value = attribute(module, name)
     if told:
         module.__dict__.pop(name, None)  # kept by some, which warn once: now the program reads
         raise Break("attribute_unknown", f"{name} of {root_of(module)}, which warns")
     return value
+
+
+def attribute(module: types.ModuleType, name: str) -> Any:
+    """`getattr(module, name)`; Break where it fails by another error than AttributeError."""
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise
+    except Exception as error:
+        raise Break("attribute_unknown", f"{name} of {root_of(module)}, which fails") from error
 
 
 def has_attribute(module: types.ModuleType, name: str) -> bool:
