@@ -160,7 +160,7 @@ class FakeWorld:
         """The value of a fake that was made of constants of the program."""
         return self.constants.value(fake)
 
-    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)` with this world active."""
         # not to be seen from inside of an operator
         self.autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

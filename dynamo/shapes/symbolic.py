@@ -259,7 +259,7 @@ class SymbolicWorld:
     def __exit__(self, *error: Any) -> None:
         self.mode.__exit__(*error)
 
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)` with this world active."""
         # not to be seen from inside of an operator
         self.constants.autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))

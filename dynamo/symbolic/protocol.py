@@ -339,7 +339,7 @@ class ObjectProtocol(Construction):
         assert var.real is not None
         self.guard("TENSOR", var.source, TensorFacts.of(var.real))  # type: ignore[attr-defined]
 
-    def run_fake(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run_fake(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Runs an operation on fakes, and guards what it assumed of symbolic sizes."""
         world, symbols = self.world, self.symbols  # type: ignore[attr-defined]
         world.constants.varies = symbols.gave_hint or is_in_graph(function)

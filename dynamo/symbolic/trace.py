@@ -342,7 +342,7 @@ class Trace(ObjectProtocol):
         if self.steps + self.calls > self.context.max_steps:
             raise Break("trace_too_long", f"{self.steps + self.calls} instructions")
 
-    def call(self, tx: SymbolicFrame, function: Any, *args: Var, **kwargs: Var) -> Var:
+    def call(self, tx: SymbolicFrame, function: Any, /, *args: Var, **kwargs: Var) -> Var:
         """Calls a real built-in with Vars."""
         return self.call_real(tx, function, list(args), kwargs)
 

@@ -7,6 +7,51 @@ import pytest
 
 from tests.features.harness import check
 
+KEYWORDS = """
+import collections, functools, operator, types
+names = dict.fromkeys(("self", "cls", "tx", "function", "args", "kwargs", "fn", "name", "body", "var"), 3)
+def collect(**kwargs): return kwargs
+class Meta(type):
+    def __new__(meta, title, bases, namespace, /, **kwargs):
+        return super().__new__(meta, title, bases, namespace, **kwargs)
+    def __init__(made, title, bases, namespace, /, **kwargs): made.given = kwargs
+    def __call__(made, /, **kwargs): return super().__call__(**kwargs)
+class Base:
+    def __init__(this, /, **kwargs): this.kwargs = kwargs
+    def __init_subclass__(made, /, **kwargs): made.kwargs = kwargs
+    def take(this, /, **kwargs): return kwargs
+class Called(Base, metaclass=Meta): pass
+"""
+CALLS = {
+    "dict": "dict(**names)",
+    "update": "(d := {}).update(**names) or d",
+    "OrderedDict": "collections.OrderedDict(**names)",
+    "defaultdict": "collections.defaultdict(None, **names)",
+    "Counter": "collections.Counter(**names)",
+    "partial": "functools.partial(collect, **names)()",
+    "SimpleNamespace": "types.SimpleNamespace(**names)",
+    "methodcaller": "operator.methodcaller('take', **names)(Base())",
+    "operator.call": "operator.call(collect, **names)",
+    "format": "'{self} {tx} {function} {name}'.format(**names)",
+    "instance": "Base(**names).kwargs",
+    "metaclass": "Called(**names).kwargs",
+    "type()": "type('Made', (Base,), {}, **names).kwargs",
+    "operator with self": "torch.ops.aten.add.Tensor(self=x, other=y)",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_keywords_have_any_name(call: str) -> None:
+    check(f"return x + 1, {CALLS[call]}", KEYWORDS)
+
+
+def test_keywords_of_classes_have_any_name() -> None:
+    check("""
+        class Made(Base, tx=1, function=2, body=3, name=4): pass
+        return x + 1, Made.kwargs
+    """, KEYWORDS)
+
+
 DEFAULTS = """
 def plain(a, b): return a, b
 def more(a, *b): return a, b

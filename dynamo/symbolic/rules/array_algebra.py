@@ -213,7 +213,7 @@ METHODS: dict[Any, Any] = {
 
 def add_method(method: Any, rows: dict[Any, Any]) -> None:
     @rule(method)
-    def evaluate(tx: SymbolicFrame, ufunc: Var, *args: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, ufunc: Var, /, *args: Var, **kwargs: Var) -> Var | None:
         known = getattr(ufunc, "value", None)
         if not isinstance(known, numpy.ufunc) or known not in rows:
             return None

@@ -49,7 +49,7 @@ class Call:
             raise Break("value_unknown", f"an array of {getattr(self.expected, 'dtype', '?')}")
         return found
 
-    def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A function of torch, of TensorVars and plain values."""
         keywords = {name: self.var(arg) for name, arg in kwargs.items()}
         return self.tx.trace.call_real(self.tx, function, list(map(self.var, args)), keywords)
@@ -126,7 +126,7 @@ def plain(var: Var) -> tuple[Any, Any]:
     return value, value
 
 
-def ask(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def ask(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What numpy gives for shadows; a Break where it raises or warns."""
     if set(numpy.geterr().values()) - {"warn", "ignore"}:
         raise Break("call_of_unknown_function", "numpy's errors are to be raised")

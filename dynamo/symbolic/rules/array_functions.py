@@ -40,7 +40,7 @@ def function(*names: str) -> Callable[[Compute], Compute]:
 
 def add_row(known: Any, compute: Compute) -> None:
     @rule(known)
-    def evaluate(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         if not is_about_arrays((*args, *kwargs.values())):
             return None
         return call(tx, known, compute, args, kwargs)
@@ -344,7 +344,7 @@ def make_row(known: Any, compute: Compute) -> None:
     """The row of a function that makes an array out of numbers."""
 
     @rule(known)
-    def evaluate(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         if is_about_arrays((*args, *kwargs.values())):
             return None
         return call(tx, known, compute, args, kwargs)
@@ -364,7 +364,7 @@ def full(call: Call, shape: Any, value: Any, dtype: Any = None) -> Any:
     return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype, device=CPU)
 
 
-def constant(call: Call, *args: Any, **kwargs: Any) -> Any:
+def constant(call: Call, /, *args: Any, **kwargs: Any) -> Any:
     """Numpy has computed it already."""
     need(not any(isinstance(part, Var) for part in flat([*args, *kwargs.values()])), "open numbers")
     need(0 < call.expected.size <= MOST_CONSTANTS, "size")

@@ -46,7 +46,7 @@ def array_rule(function: Any) -> None:
     """The row of a function that gives the array itself, or a copy of it."""
 
     @first_rule(function, ArrayVar)
-    def evaluate(tx: SymbolicFrame, array: ArrayVar, *args: Var, **kwargs: Var) -> Var:
+    def evaluate(tx: SymbolicFrame, array: ArrayVar, /, *args: Var, **kwargs: Var) -> Var:
         shadow, values = shadow_of(array), [plain(arg)[0] for arg in args]
         keywords = {name: plain(arg)[0] for name, arg in kwargs.items()}
         if ask(function, shadow, *values, **keywords) is shadow:
@@ -66,7 +66,7 @@ def tensor_rule(function: Any, copies: bool) -> None:
     """The row of a function that makes a tensor of an array."""
 
     @first_rule(function, ArrayVar)
-    def evaluate(tx: SymbolicFrame, array: ArrayVar, **kwargs: Var) -> Var:
+    def evaluate(tx: SymbolicFrame, array: ArrayVar, /, **kwargs: Var) -> Var:
         if array.scalar or not kwargs.keys() <= {"dtype"}:
             raise Break("call_of_unknown_function", f"{function.__name__} of {array!r}, {kwargs}")
         keywords = {name: plain(arg)[0] for name, arg in kwargs.items()}

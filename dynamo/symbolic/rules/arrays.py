@@ -172,7 +172,7 @@ def ufunc_rule(ufunc: Any) -> None:
     """The row of a ufunc that is called by name."""
 
     @rule(ufunc)
-    def evaluate(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         out = kwargs.pop("out", None)
         if not is_about_arrays(args) or len(args) != ufunc.nin or kwargs:
             return None

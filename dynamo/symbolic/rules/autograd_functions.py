@@ -75,7 +75,7 @@ def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
 
 
 @rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def apply_function(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+def apply_function(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     """`SomeFunction.apply(*args)`."""
     trace = tx.trace
     if not isinstance(cls, ClassVar) or kwargs:

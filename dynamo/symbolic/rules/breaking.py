@@ -26,7 +26,7 @@ CALLS: dict[str, list[Any]] = {
 
 def _register(code: str, function: Any) -> None:
     @rule(function)
-    def breaks(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> NoReturn:
+    def breaks(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> NoReturn:
         raise Break(code, function.__qualname__)
 
 

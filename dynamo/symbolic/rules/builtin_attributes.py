@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 @rule([type])
-def type_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def type_(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     if len(args) != 1:
         return None
     return tx.trace.wrap(args[0].python_type(), None)
 
 
 @rule([type.__call__])
-def type_call(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+def type_call(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     assert isinstance(cls, ClassVar)
     return tx.trace.construct_plain(tx, cls, list(args), kwargs)
 
@@ -287,7 +287,7 @@ PLAIN_EXCEPTIONS = tuple(
 
 
 @rule([object.__init__])
-def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+def object_init(tx: SymbolicFrame, var: Var, /, *args: Var, **kwargs: Var) -> Var:
     if args or kwargs:
         cls = var.python_type()
         own_new, own_init = makes_itself(cls)
@@ -299,7 +299,7 @@ def object_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
 
 
 @rule(list({cls.__init__ for cls in PLAIN_EXCEPTIONS}))
-def exception_init(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var:
+def exception_init(tx: SymbolicFrame, var: Var, /, *args: Var, **kwargs: Var) -> Var:
     if not isinstance(var, ExceptionVar) or kwargs:  # one from outside gets new arguments, too
         raise Break("call_of_unknown_function", f"__init__ of {var!r}")
     tx.trace.effects.tick()
@@ -317,7 +317,7 @@ def refuses_others(maker: type) -> None:
     """A row for `maker.__new__(cls)`, which does not make instances of classes with more in C."""
 
     @first_rule([maker.__new__])
-    def check(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var | None:
+    def check(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) -> Var | None:
         base = cls.cls if isinstance(cls, ClassVar) else None
         while base is not None and base.__flags__ & HEAP_TYPE:
             base = base.__base__
@@ -337,7 +337,7 @@ for _maker in MAKERS:
 
 @rule([object.__new__, *{cls.__new__ for cls in PLAIN_EXCEPTIONS}, list.__new__, dict.__new__,
        set.__new__])
-def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+def object_new(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
     if not isinstance(cls, ClassVar):
         raise Break("argument_mismatch", f"__new__({cls!r})")
     if (args or kwargs) and not issubclass(cls.cls, BaseException | list | dict | set):
@@ -351,7 +351,7 @@ def object_new(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
 
 
 @rule([object.__dict__["__init_subclass__"]])
-def init_subclass(tx: SymbolicFrame, cls: Var, **keywords: Var) -> Var:
+def init_subclass(tx: SymbolicFrame, cls: Var, /, **keywords: Var) -> Var:
     if keywords:
         assert isinstance(cls, ClassVar)
         message = f"{cls.cls.__name__}.__init_subclass__() takes no keyword arguments"

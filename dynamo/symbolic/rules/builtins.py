@@ -62,7 +62,7 @@ def bool_(tx: SymbolicFrame, var: Var = ConstVar(False)) -> Var:  # noqa: B008
 
 
 @rule([int, float, complex])
-def number(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def number(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     if len(args) > 1 and any(isinstance(arg, TensorVar) for arg in args):
         raise Break("item", repr(args[0]))
     return None
@@ -91,7 +91,7 @@ def to_number(tx: SymbolicFrame, kind: type, args: tuple[Var, ...]) -> Var | Non
 
 
 @rule([int])
-def int_of_object(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def int_of_object(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     if kwargs:
         return None
     found = to_number(tx, int, args)
@@ -221,12 +221,12 @@ def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None
 
 
 @rule([input, open, compile, globals, id, breakpoint, __import__])
-def not_modelled(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def not_modelled(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     return None
 
 
 @rule([locals, eval, exec, sys._getframe, inspect.currentframe])
-def frame_reader(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def frame_reader(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     """What looks at the caller's frame must find the real one."""
     raise SkipFrame(READS_FRAME)
 
@@ -364,7 +364,7 @@ def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
 
 
 @rule([dict])
-def dict_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def dict_(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     if len(args) > 1:
         tx.trace.raise_exception(
             TypeError, f"dict expected at most 1 argument, got {len(args)}")
@@ -378,7 +378,7 @@ def mapping_proxy(tx: SymbolicFrame, mapping: Var) -> Var:
 
 
 @rule([inspect.signature])
-def signature(tx: SymbolicFrame, function: Var, **kwargs: Var) -> Var | None:
+def signature(tx: SymbolicFrame, /, function: Var, **kwargs: Var) -> Var | None:
     """Signatures of existing functions are read while tracing; the function is guarded."""
     if kwargs:
         raise Break("call_of_unknown_function", "inspect.signature with keywords")

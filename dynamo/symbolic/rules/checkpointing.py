@@ -143,7 +143,7 @@ class _Draws(TorchDispatchMode):
 
 
 @rule(torch.utils.checkpoint.checkpoint)
-def checkpoint(tx: SymbolicFrame, function: Var, *args: Var, **kwargs: Var) -> Var:
+def checkpoint(tx: SymbolicFrame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
     """`checkpoint(function, *args, use_reentrant=..., **kwargs)`; with other options, and without
     that one, it runs as it is."""
     trace = tx.trace

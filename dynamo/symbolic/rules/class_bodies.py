@@ -55,9 +55,7 @@ ASKED_OF_KINDS = ("__hash__", "__eq__", "mro", "__getattribute__", "__getattr__"
 
 
 @rule([builtins.__build_class__])
-def build_class(
-    tx: SymbolicFrame, body: Var, name: Var, *bases: Var, **keywords: Var
-) -> Var:
+def build_class(tx: SymbolicFrame, body: Var, name: Var, /, *bases: Var, **keywords: Var) -> Var:
     """`class name(*bases, **keywords): body`."""
     if not isinstance(body, FunctionVar):
         raise Break("class_definition", repr(body))
@@ -195,14 +193,14 @@ def init_subclass(tx: SymbolicFrame, cls: MadeClassVar, keywords: dict[str, Var]
 
 @rule([type.__new__])
 def new_type(
-    tx: SymbolicFrame, kind: Var, name: Var, bases: Var, namespace: Var, **keywords: Var
+    tx: SymbolicFrame, kind: Var, name: Var, bases: Var, namespace: Var, /, **keywords: Var
 ) -> Var | None:
     assert isinstance(kind, ClassVar)
     return make_type(tx, kind.cls, name, class_vars(bases.unpack(tx)), namespace, keywords)
 
 
 @rule([type])
-def call_type(tx: SymbolicFrame, name: Var, *parts: Var, **keywords: Var) -> Var | None:
+def call_type(tx: SymbolicFrame, name: Var, /, *parts: Var, **keywords: Var) -> Var | None:
     """`type(name, bases, namespace)`."""
     if len(parts) != 2:
         return None
@@ -216,7 +214,7 @@ def call_type(tx: SymbolicFrame, name: Var, *parts: Var, **keywords: Var) -> Var
 
 
 @rule([type.__init__, _abc_init])
-def nothing(tx: SymbolicFrame, *args: Var, **keywords: Var) -> Var:
+def nothing(tx: SymbolicFrame, /, *args: Var, **keywords: Var) -> Var:
     return NONE
 
 
@@ -234,7 +232,7 @@ def known_flag(name: str, value: Var) -> Var:
 
 def register_part(function: Any) -> None:
     """Makes a call of a decorator of methods, or the like, a part of a class."""
-    def make(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    def make(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
         if function is dataclasses.field:
             kwargs = {name: known_flag(name, value) for name, value in kwargs.items()}
         try:  # with a function for each: Python 3.13's `cached_property` asks it for its module
@@ -254,7 +252,7 @@ for _function in (property, classmethod, staticmethod, functools.cached_property
 
 
 @rule([dataclasses._process_class])  # type: ignore[attr-defined]
-def process_dataclass(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+def process_dataclass(tx: SymbolicFrame, /, cls: Var, *args: Var, **kwargs: Var) -> Var:
     """`@dataclass` of a class that the trace has made."""
     if not isinstance(cls, MadeClassVar):
         raise Break("class_definition", f"{cls!r} becomes a dataclass")

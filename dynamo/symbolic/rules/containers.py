@@ -346,7 +346,7 @@ def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(
 
 
 @rule([ORDERED])
-def ordered_dict(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def ordered_dict(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     if len(args) > 1:
         raise Break("argument_mismatch", f"OrderedDict of {len(args)} arguments")
     try:

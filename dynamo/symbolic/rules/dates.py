@@ -49,7 +49,7 @@ def register_class_method(cls: type, name: str, raw: Any) -> None:
     """`float.fromhex` and the like, of the class itself."""
 
     @rule(raw)
-    def handle(tx: SymbolicFrame, owner: Var, *args: Var, **kwargs: Var) -> Var | None:
+    def handle(tx: SymbolicFrame, owner: Var, /, *args: Var, **kwargs: Var) -> Var | None:
         if not isinstance(owner, ClassVar) or owner.cls is not cls:
             return None
         return fold(tx, getattr(cls, name), list(args), kwargs)

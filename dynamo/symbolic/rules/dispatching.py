@@ -25,7 +25,7 @@ def cache_rule(name: str) -> Any:
 
     def register(handler: Any) -> Any:
         @rule(function)
-        def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
             if tx.code is DISPATCH:
                 return handler(tx, *args)  # type: ignore[no-any-return]
             return inline_stand_in(tx, function, list(args), kwargs)

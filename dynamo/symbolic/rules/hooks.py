@@ -75,14 +75,14 @@ def register_post_accumulate_grad_hook(tx: SymbolicFrame, var: TensorVar, hook: 
 
 @rule(torch.nn.Module.register_forward_hook, ModuleVar)
 def register_forward_hook(
-    tx: SymbolicFrame, module: ModuleVar, hook: Var, **options: Var
+    tx: SymbolicFrame, module: ModuleVar, /, hook: Var, **options: Var
 ) -> Var | None:
     return register_on_module(tx, REGISTER_FORWARD, module, hook, options)
 
 
 @rule(torch.nn.Module.register_forward_pre_hook, ModuleVar)
 def register_forward_pre_hook(
-    tx: SymbolicFrame, module: ModuleVar, hook: Var, **options: Var
+    tx: SymbolicFrame, module: ModuleVar, /, hook: Var, **options: Var
 ) -> Var | None:
     return register_on_module(tx, REGISTER_BEFORE, module, hook, options)
 
@@ -117,7 +117,7 @@ def retain_grad(tx: SymbolicFrame, var: TensorVar) -> Var:
 
 
 @rule(torch.Tensor.requires_grad_, TensorVar)
-def requires_grad(tx: SymbolicFrame, var: TensorVar, *args: Var, **kwargs: Var) -> Var | None:
+def requires_grad(tx: SymbolicFrame, var: TensorVar, /, *args: Var, **kwargs: Var) -> Var | None:
     """In a transform, of a tensor with a level: see `transforms`. Else a leaf appears in the graph,
     or the program's own tensor changes."""
     flag = next(iter((*args, *kwargs.values())), ConstVar(True))

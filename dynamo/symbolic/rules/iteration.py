@@ -232,14 +232,14 @@ def extreme(
 
 
 @rule([min])
-def min_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def min_of_numbers(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     if kwargs:
         return None
     return numbers.extreme(tx.trace, "min", args) or held.extreme(tx, "min", args)
 
 
 @rule([max])
-def max_of_numbers(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def max_of_numbers(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     if kwargs:
         return None
     return numbers.extreme(tx.trace, "max", args) or held.extreme(tx, "max", args)

@@ -58,7 +58,7 @@ def as_given(tx: SymbolicFrame, var: Var) -> Any:
 
 
 @rule([collections.namedtuple])
-def named_tuple(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def named_tuple(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     """`namedtuple("P", "a b")`."""
     values = tuple(plain_value(arg) for arg in args)
     keywords = {name: plain_value(value) for name, value in kwargs.items()}

@@ -44,7 +44,7 @@ def bind_function(
 
 
 @rule(types.SimpleNamespace)
-def make_namespace(tx: SymbolicFrame, **attributes: Var) -> Var | None:
+def make_namespace(tx: SymbolicFrame, /, **attributes: Var) -> Var | None:
     """`types.SimpleNamespace(name=value)`."""
     result = ObjectVar(types.SimpleNamespace)
     for name, value in attributes.items():
@@ -125,9 +125,7 @@ def make_attrgetter(tx: SymbolicFrame, *names: Var) -> Var | None:
 
 
 @rule(operator.methodcaller)
-def make_methodcaller(
-    tx: SymbolicFrame, name: Var, *args: Var, **kwargs: Var
-) -> Var | None:
+def make_methodcaller(tx: SymbolicFrame, name: Var, /, *args: Var, **kwargs: Var) -> Var | None:
     """`operator.methodcaller("name", *args)`."""
     return ItemGetterVar(
         operator.methodcaller,

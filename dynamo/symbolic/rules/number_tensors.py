@@ -31,7 +31,7 @@ ARRAY_FLOATS = {"float16", "float32", "longdouble"}
 
 
 @first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
-def tensor_of_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+def tensor_of_floats(tx: SymbolicFrame, /, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
     """A tensor of no dimension for each number, stacked where there was a list."""
     if rest:
         return None
@@ -52,7 +52,9 @@ def tensor_of_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) ->
 
 
 @first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar))
-def tensor_of_array_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+def tensor_of_array_floats(
+    tx: SymbolicFrame, /, data: Var, *rest: Var, **kwargs: Var
+) -> Var | None:
     """Floats of numpy (but float64, a float) are no whole numbers, which torch says itself."""
     dtype = kwargs.get("dtype", ConstVar(None)).as_constant()
     if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
@@ -64,7 +66,7 @@ def tensor_of_array_floats(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: V
 
 def _register(function: Any) -> None:
     @first_rule(function, (ListVar, TupleVar, ConstVar))
-    def of_numpy_numbers(tx: SymbolicFrame, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+    def of_numpy_numbers(tx: SymbolicFrame, /, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
         """With the dtype of numpy's number, which is a number of Python in the graph."""
         if rest or kwargs.get("dtype", ConstVar(None)).python_type() is not type(None):
             return None

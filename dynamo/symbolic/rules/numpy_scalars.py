@@ -70,7 +70,7 @@ def wrap_function(trace: Trace, value: Any, source: Source | None) -> Var:
 
 def _register(function: Any) -> None:
     @rule(function)
-    def evaluate(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         try:
             values = [table.plain_value(arg) for arg in args]
             keywords = {name: table.plain_value(arg) for name, arg in kwargs.items()}

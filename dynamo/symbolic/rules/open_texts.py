@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @first_rule([str, repr], SymbolicNumber)
-def text_of_number(tx: SymbolicFrame, number: Var, *rest: Var, **names: Var) -> Var | None:
+def text_of_number(tx: SymbolicFrame, /, number: Var, *rest: Var, **names: Var) -> Var | None:
     return None if rest or names else of_number(number)
 
 
@@ -48,7 +48,7 @@ AROUND: dict[Any, tuple[str, str]] = {
 
 
 @first_rule([str, repr], (ListVar, TupleVar))
-def text_of_items(tx: SymbolicFrame, items: Var, *rest: Var, **names: Var) -> Var | None:
+def text_of_items(tx: SymbolicFrame, /, items: Var, *rest: Var, **names: Var) -> Var | None:
     """Of a list or tuple with open numbers, of nothing but constants."""
     around = AROUND.get(items.python_type())
     if rest or names or around is None:
@@ -71,7 +71,7 @@ def format_items(tx: SymbolicFrame, items: Var, spec: Var = ConstVar("")) -> Var
 
 
 @first_rule([str], OpenText)
-def text_of_text(tx: SymbolicFrame, text: Var, *rest: Var, **names: Var) -> Var | None:
+def text_of_text(tx: SymbolicFrame, /, text: Var, *rest: Var, **names: Var) -> Var | None:
     return None if rest or names else text
 
 
@@ -120,7 +120,7 @@ def fill_percents(tx: SymbolicFrame, text: Var, given: Var) -> Var | None:
 
 
 @first_rule([str.format], ConstVar)
-def fill_braces(tx: SymbolicFrame, text: Var, *values: Var, **names: Var) -> Var | None:
+def fill_braces(tx: SymbolicFrame, text: Var, /, *values: Var, **names: Var) -> Var | None:
     """`"{} of {}".format(n, m)`, of nothing but this mark."""
     if names or not is_text(text) or not any(map(is_open, values)):
         return None

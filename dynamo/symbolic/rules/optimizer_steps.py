@@ -122,7 +122,7 @@ def is_plain(params: list[Var], rate: Var) -> bool:
 
 def _register(real: Any, step: Callable[..., None]) -> None:
     @rule(real)
-    def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         if any(name in kwargs and kwargs[name].truth(tx) for name in IN_EAGER):
             return None
         if step is factored_step and not is_plain(args[0].unpack(tx), kwargs["lr"]):
@@ -146,7 +146,7 @@ def _register_check(function: Callable[..., Any]) -> None:
     place = list(inspect.signature(function).parameters).index("state_steps")
 
     @rule(function)
-    def check_steps(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    def check_steps(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
         steps = args[place] if place < len(args) else kwargs["state_steps"]
         if not all(isinstance(step, TensorVar) for step in steps.unpack(tx)):
             tx.trace.raise_exception(RuntimeError, NOT_TENSORS)

@@ -45,7 +45,7 @@ def counter_value(tx: SymbolicFrame, value: Var) -> Var | None:
 
 
 @rule(torch.as_tensor, HeldNumber)
-def as_tensor(tx: SymbolicFrame, value: Var, **kwargs: Var) -> Var | None:
+def as_tensor(tx: SymbolicFrame, /, value: Var, **kwargs: Var) -> Var | None:
     """A number becomes a tensor of the default dtype."""
     if any(name != "device" for name in kwargs):
         return None

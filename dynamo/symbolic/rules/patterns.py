@@ -33,7 +33,7 @@ def finditer_text(pattern: Any, string: Any, flags: Any = 0) -> Any:
 
 
 @rule([re.finditer])
-def find_in_text(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def find_in_text(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     return inline_stand_in(tx, finditer_text, list(args), kwargs)
 
 
@@ -72,7 +72,7 @@ def subn_text(pattern: Any, repl: Any, string: Any, count: int = 0, flags: Any =
 
 def _register(real: Any, stand_in: Callable[..., Any]) -> None:
     @rule([real])
-    def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         text = kwargs.get("string", args[2] if len(args) > 2 else None)
         if len(args) < 2 or args[1].is_constant() or text is None or not text.is_constant():
             return None

@@ -33,7 +33,7 @@ def register(name: str) -> None:
     function = getattr(random.Random, name)
 
     @rule(function, ObjectVar)
-    def draw(tx: SymbolicFrame, generator: ObjectVar, *args: Var, **kwargs: Var) -> Var:
+    def draw(tx: SymbolicFrame, generator: ObjectVar, /, *args: Var, **kwargs: Var) -> Var:
         if generator.source is None or generator.python_type() is not random.Random or kwargs:
             raise Break("call_of_unknown_function", f"{name} of {generator!r}")
         found = [tx.trace.attributes.find(random.Random, part) for part in BASIC]
@@ -68,7 +68,7 @@ def drawn(
 
 def register_break(name: str, code: str) -> None:
     @rule(getattr(random.Random, name), ObjectVar)
-    def stop(tx: SymbolicFrame, generator: ObjectVar, *args: Var, **kwargs: Var) -> Var | None:
+    def stop(tx: SymbolicFrame, generator: ObjectVar, /, *args: Var, **kwargs: Var) -> Var | None:
         if generator.python_type() is not random.Random:
             return None  # its methods are Python functions
         raise Break(code, f"{name} of {generator!r}")

@@ -97,7 +97,7 @@ SIFTING = {
 
 def register_twin(real: Any, twin: Callable[..., Any], wants: Wants) -> None:
     @rule(real)
-    def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
         if wants is HEAP and kwargs:
             raise Break("argument_mismatch", f"{twin.__name__}() takes no keyword arguments")
         if twin.__name__ in TAKES_ITEMS and args and is_list(args[0]):

@@ -55,7 +55,7 @@ def register(name: str) -> None:
     function = getattr(random.Random, name)
 
     @first_rule(function, SeededVar)
-    def draw(tx: SymbolicFrame, generator: SeededVar, *args: Var, **kwargs: Var) -> Var:
+    def draw(tx: SymbolicFrame, generator: SeededVar, /, *args: Var, **kwargs: Var) -> Var:
         values = [plain_value(arg) for arg in args]
         keywords = {key: plain_value(value) for key, value in kwargs.items()}
         tx.trace.effects.tick()
@@ -124,13 +124,13 @@ def several(tx: SymbolicFrame, name: str, generator: SeededVar, population: Var,
 
 @first_rule(random.Random.sample, SeededVar)
 def sample(
-    tx: SymbolicFrame, generator: SeededVar, population: Var, *args: Var, **kwargs: Var
+    tx: SymbolicFrame, generator: SeededVar, /, population: Var, *args: Var, **kwargs: Var
 ) -> Var:
     return several(tx, "sample", generator, population, args, kwargs)
 
 
 @first_rule(random.Random.choices, SeededVar)
 def choices(
-    tx: SymbolicFrame, generator: SeededVar, population: Var, *args: Var, **kwargs: Var
+    tx: SymbolicFrame, generator: SeededVar, /, population: Var, *args: Var, **kwargs: Var
 ) -> Var:
     return several(tx, "choices", generator, population, args, kwargs)

@@ -88,7 +88,7 @@ def _register_pattern(function: Any) -> None:
     place = list(inspect.signature(function).parameters).index("flags")
 
     @rule(function)
-    def check(tx: SymbolicFrame, pattern: Var, *args: Var, **kwargs: Var) -> None:
+    def check(tx: SymbolicFrame, pattern: Var, /, *args: Var, **kwargs: Var) -> None:
         flags = kwargs.get("flags", (pattern, *args)[place] if len(args) >= place else ConstVar(0))
         if not (pattern.is_constant() and flags.is_constant()):
             return
@@ -100,7 +100,7 @@ def _register_pattern(function: Any) -> None:
 
 def _register_coding(function: Any, place: int) -> None:
     @rule(function)
-    def check(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> None:
+    def check(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> None:
         errors = kwargs.get("errors", args[place] if len(args) > place else None)
         if errors is not None and errors.is_constant() and errors.as_constant() not in ERRORS:
             raise Break("call_of_unknown_function", f"the error handler {errors!r}")
@@ -132,7 +132,7 @@ JSON_TYPES = (str, int, float, bool, type(None))
 
 def _register_json(function: Any) -> None:
     @rule(function)
-    def evaluate(tx: SymbolicFrame, value: Var, **kwargs: Var) -> Var | None:
+    def evaluate(tx: SymbolicFrame, value: Var, /, **kwargs: Var) -> Var | None:
         """Of plain values, evaluated while tracing."""
         if any(not is_json(arg) for arg in kwargs.values()):
             return None
@@ -179,7 +179,7 @@ def only_writes(kind: type) -> bool:
 
 def _register_logging(function: Any) -> None:
     @rule(function)
-    def log(tx: SymbolicFrame, logger: Var, *args: Var, **kwargs: Var) -> Var:
+    def log(tx: SymbolicFrame, logger: Var, /, *args: Var, **kwargs: Var) -> Var:
         """The record is made after the graph; what it says is known already."""
         if not isinstance(logger, ObjectVar) or logger.real is None or not set(kwargs) <= {"extra"}:
             raise Break("call_of_unknown_function", f"logging by {logger!r}")
@@ -298,7 +298,7 @@ def printed(tx: SymbolicFrame, var: Var) -> Any:
 
 
 @rule(print)
-def print_(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def print_(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     """Printed after the graph."""
     file = kwargs.pop("file", ConstVar(None))
     target = None if is_none(file) else real_file(tx, file)

@@ -39,7 +39,7 @@ def stands_in(
     def register(function: Any) -> Any:
         ITERATOR_MAKERS[(generator or function).__code__] = real[0]
 
-        def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
             made = run_stand_in(tx, function, wants, args, kwargs)
             if isinstance(made, GeneratorVar):
                 made.frame.created_at = tx.step_at_start
@@ -444,7 +444,7 @@ def refuse_copies(tx: SymbolicFrame, iterator: Var) -> Var:
 
 
 @rule(itertools.tee)
-def make_tee(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def make_tee(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     made = run_stand_in(tx, tee, {"n": is_index}, args, kwargs)
     for reader in made.children():
         reader.frame.created_at = tx.step_at_start  # type: ignore[attr-defined]

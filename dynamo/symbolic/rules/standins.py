@@ -75,7 +75,7 @@ def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any
     """Registers the decorated Python function for calls of the real ones."""
 
     def register(function: Any) -> Any:
-        def handle(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+        def handle(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
             return run_stand_in(tx, function, wants, args, kwargs)
 
         rule(list(real))(handle)

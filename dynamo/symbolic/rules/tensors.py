@@ -226,7 +226,7 @@ def set_grad_enabled(tx: SymbolicFrame, mode: Var) -> Var:
 
 
 @rule(torch.Tensor.new, TensorVar, SizeVar)
-def new_of_size(tx: SymbolicFrame, tensor: Var, size: Var, **kwargs: Var) -> Var:
+def new_of_size(tx: SymbolicFrame, /, tensor: Var, size: Var, **kwargs: Var) -> Var:
     """A size stands in a graph as a tuple of ints, which `new` takes for values."""
     return tx.trace.call(tx, torch.Tensor.new_empty, tensor, size, **kwargs)
 

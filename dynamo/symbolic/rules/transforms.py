@@ -269,7 +269,7 @@ def below(
 
 def _register_state(function: Any) -> None:
     @rule(function)
-    def change(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+    def change(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
         if tx.trace.inference_mode and function is _functorch._jvp_increment_nesting:
             raise Break("call_of_unknown_function", "a transform that leaves inference mode")
         values = [arg.as_constant() for arg in args]
@@ -328,7 +328,7 @@ def exit_dual_level(tx: SymbolicFrame, *args: Var, level: Var | None = None) -> 
 
 
 @rule(torch.Tensor.requires_grad_)
-def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var | None:
+def requires_grad(tx: SymbolicFrame, var: Var, /, *args: Var, **kwargs: Var) -> Var | None:
     """Inside of a transform: on a tensor with a level, or without effect."""
     if not torch_functions.in_transform() or not isinstance(var, TensorVar):
         return None
@@ -341,7 +341,7 @@ def requires_grad(tx: SymbolicFrame, var: Var, *args: Var, **kwargs: Var) -> Var
 
 
 @rule(eager_transforms._autograd_grad)
-def derivative(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var:
+def derivative(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     """What torch.func calls inside of a transform."""
     return on_tensors(tx, eager_transforms._autograd_grad, args, kwargs)
 

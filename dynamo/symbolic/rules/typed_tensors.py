@@ -32,12 +32,12 @@ DEVICE: Any = torch._C._get_default_device
 
 def register(kind: Any) -> None:
     @rule(kind)
-    def typed(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+    def typed(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
         return None if kwargs else make(tx, kind.dtype, args)
 
 
 @rule(torch.Tensor)
-def untyped(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
+def untyped(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     """Of the default type, on the default type's device."""
     if kwargs or DEVICE() != CPU:
         return None

@@ -194,7 +194,7 @@ def size_check_rule(function: Any) -> None:
     learned: Any = is_size if function is torch._check_is_size else function
 
     @rule(function)
-    def check(tx: SymbolicFrame, size: Var, *args: Var, **kwargs: Var) -> Var:
+    def check(tx: SymbolicFrame, size: Var, /, *args: Var, **kwargs: Var) -> Var:
         values = [arg.as_constant() for arg in args]
         keywords = {name: arg.as_constant() for name, arg in kwargs.items()}
         if not is_unknown(size):

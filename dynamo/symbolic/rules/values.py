@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def register_new(owner: type) -> None:
     @rule(owner.__new__)
-    def new_value(tx: SymbolicFrame, cls: Var, *args: Var, **kwargs: Var) -> Var:
+    def new_value(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         """`int.__new__(cls, ...)` and the like."""
         if not isinstance(cls, ClassVar) or not issubclass(cls.cls, owner):
             raise Break("argument_mismatch", f"{owner.__name__}.__new__({cls!r})")

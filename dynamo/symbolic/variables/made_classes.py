@@ -407,7 +407,7 @@ def make_bare(
     raise Break("class_definition", f"{name} has a base whose __init_subclass__ can't be held back")
 
 
-def do_nothing(cls: type, **keywords: Any) -> None:
+def do_nothing(cls: type, /, **keywords: Any) -> None:
     """An `__init_subclass__`."""
 
 
