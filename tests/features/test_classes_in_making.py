@@ -39,6 +39,16 @@ class Writes:
     def __set_name__(self, owner, name):
         setattr(owner, name + "_too", 3)
         owner.log = getattr(owner, "log", ()) + (name,)
+class Key:
+    def __init__(self, name): self.name = name
+    def __hash__(self): return hash(self.name)
+    def __eq__(self, other): LOG.append(other); return False
+class BadKey(Key):
+    def __eq__(self, other): raise ValueError(other)
+    __hash__ = Key.__hash__
+Odd = type("Odd", (), {Key("key"): 1, "b": 2})
+Bad = type("Bad", (), {BadKey("key"): 1, "b": 2})
+class OfBad(Bad): a = 3
 class Slotted:
     __slotnames__ = [Left()]
 """
@@ -102,6 +112,20 @@ except Exception as e: return type(e), x + 1
 # slot names that are no texts
 try: return Slotted().__reduce_ex__(2)[1], x + 1
 except Exception as e: return type(e), str(e), x + 1
+# a key that looks at what is looked up
+LOG.clear(); setattr(Odd, "other", 4)  # makes CPython forget what it has found
+return getattr(Odd, "key", 5), Odd.b, [*LOG], x + 1
+# the same of an instance
+LOG.clear(); setattr(Odd, "other", 4)
+return getattr(Odd(), "key", 5), Odd().b, [*LOG], x + 1
+# a key that raises
+return getattr(Bad, "key", 5), OfBad.a, OfBad().b, getattr(OfBad(), "key", 5), x + 1
+# a key that moves the class
+class Moving(Key):
+    def __eq__(self, other): X.__bases__ = (Right,)
+    __hash__ = Key.__hash__
+X = type("X", (Left,), {Moving("a"): 5})
+return X.a, X.a, x + 1
 # odd protocols
 r = []
 for protocol in (None, "2", 1.5, True):

@@ -9,6 +9,7 @@ the modules are imported and never changes afterwards.
 from __future__ import annotations
 
 import types
+import weakref
 from bisect import insort
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import HiddenVar, OpaqueVar
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import find_in_mro, is_in_making
+from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, is_in_making
 
 if TYPE_CHECKING:
     from dynamo.symbolic.trace import Trace
@@ -51,9 +52,24 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
 
 
 def sees_lookups(value: Any) -> bool:
-    """True where a metaclass sees what is looked up on the class or on the class of the value."""
-    kind = type(value)
-    return sees_comparisons(kind if issubclass(kind, type) else type(kind))
+    """True where a metaclass, or a key of the program in the dict of a class, sees what is looked
+    up on the class or on the class of the value."""
+    cls = value if issubclass(type(value), type) else type(value)
+    return sees_comparisons(type(cls)) or has_odd_keys(cls)
+
+
+def has_odd_keys(cls: type) -> bool:
+    """True where a class of the MRO has a key that is no str; only `type()` can put one there."""
+    if cls in _PLAIN_KEYS or is_in_making(cls):
+        return False
+    order = type.__dict__["__mro__"].__get__(cls)
+    if any(type(key) is not str for part in order for key in class_dict(part)):
+        return True
+    _PLAIN_KEYS.add(cls)
+    return False
+
+
+_PLAIN_KEYS: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def sees_comparisons(metaclass: type) -> bool:
@@ -67,7 +83,7 @@ def sees_comparisons(metaclass: type) -> bool:
 def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
     if sees_lookups(value):
-        why = Break("value_unknown", "a class whose metaclass has __getattribute__ or the like")
+        why = Break("value_unknown", "a class whose metaclass or keys see what is looked up on it")
         if source is None:
             raise why
         return HiddenVar(trace, value, source, why)
