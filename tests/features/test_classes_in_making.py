@@ -49,6 +49,9 @@ class BadKey(Key):
 Odd = type("Odd", (), {Key("key"): 1, "b": 2})
 Bad = type("Bad", (), {BadKey("key"): 1, "b": 2})
 class OfBad(Bad): a = 3
+class Watching:
+    def __getattribute__(self, name): LOG.append(name); return object.__getattribute__(self, name)
+watching = Watching()
 class Slotted:
     __slotnames__ = [Left()]
 """
@@ -126,6 +129,9 @@ class Moving(Key):
     __hash__ = Key.__hash__
 X = type("X", (Left,), {Moving("a"): 5})
 return X.a, X.a, x + 1
+# an object that sees what is asked of it
+LOG.clear()
+return len([watching]), [*LOG], x + 1
 # odd protocols
 r = []
 for protocol in (None, "2", 1.5, True):

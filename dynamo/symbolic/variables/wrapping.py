@@ -87,7 +87,7 @@ def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
         if source is None:
             raise why
         return HiddenVar(trace, value, source, why)
-    if isinstance(value, type) and is_in_making(value) or is_in_making(type(value)):
+    if is_in_making(value if issubclass(type(value), type) else type(value)):
         why = Break("value_unknown", "a class whose order of bases is being asked for")
         if source is None:
             raise why
