@@ -45,6 +45,24 @@ def test_keywords_have_any_name(call: str) -> None:
     check(f"return x + 1, {CALLS[call]}", KEYWORDS)
 
 
+@pytest.mark.parametrize("call", [
+    "len(var=[1])", "operator.add(a=1, b=2)", "hasattr(var=1, name='real')", "callable(var=1)",
+    "iter(var=[1])", "getattr(x, name='real')", "isinstance(var=1, classes=int)", "any(items=[1])", "sorted(items=[1])",
+    "operator.contains(a=[1], item=1)", "math.prod(items=[2])", "sum(items=[2])", "hash(var=1)",
+])
+def test_keywords_that_python_does_not_take(call: str) -> None:
+    check(f"return x + 1, {call}", "import math, operator", graphs=None)
+
+
+@pytest.mark.parametrize("call", [
+    "sum([1, 2], start=3)", "sorted([1, 2], reverse=True)", "math.prod([2, 3], start=4)",
+    "pow(base=2, exp=3)", "max([1, 2], key=lambda one: -one)",
+    "math.isclose(1.0, 1.01, abs_tol=0.1)", "min([], default=4)", "int('11', base=2)",
+])
+def test_keywords_that_python_takes(call: str) -> None:
+    check(f"return x + 1, {call}", "import math, operator")
+
+
 def test_keywords_of_classes_have_any_name() -> None:
     check("""
         class Made(Base, tx=1, function=2, body=3, name=4): pass

@@ -110,6 +110,8 @@ def apply(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var | None:
     """The result of the call, None when no row wants it."""
+    if kwargs and not takes_names(function, kwargs):
+        raise Break("argument_mismatch", f"{_name(function)}: {', '.join(kwargs)}")
     for row in RULES.get(function, ()):
         if row.fits(args):
             try:
@@ -168,6 +170,22 @@ def plain_value(var: Var) -> Any:
 def plain_part(var: Var) -> Any:
     """The same of what lies in a list or dict."""
     return part_value(var) if isinstance(var, ConstVar) else plain_value(var)
+
+
+def takes_names(function: Any, names: Iterable[str]) -> bool:
+    """False where a function of C has no parameters of these names: those of a row may have."""
+    if type(function) is not types.BuiltinFunctionType:
+        return True
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # it does not tell
+        return function not in (iter, next, getattr, dir, vars)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return True
+    return all(
+        name in parameters and parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY
+        for name in names
+    )
 
 
 def _is_binding_error(handler: Handler, args: list[Var], kwargs: dict[str, Var]) -> bool:
