@@ -398,7 +398,7 @@ class MethodVar(Var):
         return self.function.get_attr(tx, name)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("method", self.function.hash_key(tx), self.receiver)
+        return ("method", self.function.hash_key(tx), tx.trace.identity_key(self.receiver))
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
         if self is not other and self.source is None and isinstance(other, MethodVar):

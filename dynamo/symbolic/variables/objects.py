@@ -441,7 +441,14 @@ class InstanceDictVar(Var):
         return dict
 
     def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
-        return isinstance(other, InstanceDictVar) and other.owner is self.owner
+        if not isinstance(other, InstanceDictVar):
+            return False
+        reals = [getattr(each.owner, "real", None) for each in (self, other)]
+        if other.owner is not self.owner and None not in reals and (
+            instance_dict(reals[0]) is instance_dict(reals[1])
+        ):
+            raise Break("value_unknown", f"one __dict__ of {self.owner!r} and {other.owner!r}")
+        return tx.trace.same(tx, self.owner, other.owner)
 
     def children(self) -> Iterable[Var]:
         return (self.owner,)
