@@ -20,6 +20,7 @@ from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
     CallSource,
+    DictSource,
     GlobalSource,
     ModuleSource,
     ObjectSource,
@@ -71,6 +72,11 @@ FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
 MOST_IDENTIFIED = 100
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
+
+
+def is_made_by_reading(kind: type, source: Source | None) -> bool:
+    """True for the `__dict__` of a class: each read gives another proxy."""
+    return kind is types.MappingProxyType and isinstance(source, DictSource)
 
 
 class ObjectProtocol(Construction):
@@ -402,7 +408,8 @@ class ObjectProtocol(Construction):
             return True
         if all(var.source is not None or isinstance(var, ConstVar) for var in (a, b)):
             kinds = [self.guarded_type(var) for var in (a, b)]
-            if kinds[0] is kinds[1] and a.source is not None and b.source is not None:
+            both = a.source is not None and b.source is not None
+            if kinds[0] is kinds[1] and both and not is_made_by_reading(kinds[0], a.source):
                 self.guard("NOT_SAME", a.source, b.source)  # type: ignore[attr-defined]
         return False
 

@@ -494,7 +494,11 @@ PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # dataclass keeps against recursion: nobody else sees it).
 WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
 # Found by their names, not only where they were met first.
-NAMED = (type, enum.Enum, types.FunctionType)
+NAMED = (
+    type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.MethodWrapperType, types.ModuleType, property,
+)
 COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
 
 
