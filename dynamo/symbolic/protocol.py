@@ -74,9 +74,9 @@ MOST_IDENTIFIED = 100
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
-def is_made_by_reading(kind: type, source: Source | None) -> bool:
+def is_made_by_reading(var: Var) -> bool:
     """True for the `__dict__` of a class: each read gives another proxy."""
-    return kind is types.MappingProxyType and isinstance(source, DictSource)
+    return isinstance(var.source, DictSource) and var.python_type() is types.MappingProxyType
 
 
 class ObjectProtocol(Construction):
@@ -406,10 +406,11 @@ class ObjectProtocol(Construction):
         """`a is b`; that two values from outside are not is guarded."""
         if a.is_same(tx, b):
             return True
+        if is_made_by_reading(a) or is_made_by_reading(b):
+            return False
         if all(var.source is not None or isinstance(var, ConstVar) for var in (a, b)):
             kinds = [self.guarded_type(var) for var in (a, b)]
-            both = a.source is not None and b.source is not None
-            if kinds[0] is kinds[1] and both and not is_made_by_reading(kinds[0], a.source):
+            if kinds[0] is kinds[1] and a.source is not None and b.source is not None:
                 self.guard("NOT_SAME", a.source, b.source)  # type: ignore[attr-defined]
         return False
 
