@@ -50,7 +50,7 @@ NONE = ConstVar(None)
 PLAIN_METACLASSES = (type, ABCMeta)
 
 # Methods of a metaclass that the evaluator's own questions about a class would call.
-ASKED_OF_KINDS = ("__hash__", "__eq__", "mro", "__getattribute__", "__getattr__",
+ASKED_OF_KINDS = ("__hash__", "__eq__", "__getattribute__", "__getattr__",
                   "__subclasscheck__", "__init_subclass__")
 
 
@@ -159,7 +159,8 @@ def is_silent_kind(tx: SymbolicFrame, kind: type) -> bool:
     its classes (ctypes has its own)."""
     makers = (raw for _, raw in all_in_mro(kind, "__new__"))
     in_c = next(raw for raw in makers if isinstance(raw, types.BuiltinFunctionType))
-    return in_c is type.__dict__["__new__"] and not sees_comparisons(kind) and (
+    own_order = find_in_mro(kind, "mro") is not type.__dict__["mro"]  # would run for the model
+    return in_c is type.__dict__["__new__"] and not own_order and not sees_comparisons(kind) and (
         kind not in tx.trace.made.vars
         or not any(isinstance(find_in_mro(kind, name), types.FunctionType)
                    for name in ASKED_OF_KINDS))
