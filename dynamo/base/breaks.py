@@ -102,6 +102,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
      "Nothing is wrong: the module inside it is compiled. What is around the call is not."),
     ("call_too_long", "one call or operator takes more instructions than a trace may have",
      "Compile what it calls by itself, or raise config.max_steps."),
+    ("value_too_large", "a value is too large to be made while compiling",
+     "Nothing is wrong: plain Python makes it. Make it outside to get one graph."),
 )
 
 REASONS = {

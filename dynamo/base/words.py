@@ -15,6 +15,24 @@ def noun(name: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
+LONGEST_TEXT = 80  # of a value in a message
+
+
+def shown(value: object) -> str:
+    """The `repr` of a plain value, cut where it is long; Python does not write every int.
+
+    >>> shown("a" * 100)[-5:], shown(1 << 20_000), shown((1, 1 << 20_000))
+    ('aa...', 'an int of 20001 bits', 'a tuple')
+    """
+    try:
+        text = repr(value)
+    except ValueError:
+        if isinstance(value, int):
+            return f"{noun(type(value).__name__)} of {value.bit_length()} bits"
+        return noun(type(value).__name__)
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
+
+
 def counted(count: int, what: str) -> str:
     """
     >>> counted(1, "item"), counted(3, "entry")

@@ -14,6 +14,7 @@ import numpy
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.words import shown
 from dynamo.symbolic.rules.array_calls import CPU, Call, ask, call, is_about_arrays, plain
 from dynamo.symbolic.rules.table import first_rule, rule
 from dynamo.symbolic.variables.arrays import TORCH_DTYPES, ArrayVar, DtypeVar
@@ -81,7 +82,8 @@ def loop_of(ufunc: Any, values: tuple[Any, ...]) -> list[torch.dtype]:
             low, high = (0, 1) if dtype.kind == "b" else (
                 numpy.iinfo(dtype).min, numpy.iinfo(dtype).max)
             if not low <= value <= high:
-                raise Break("call_of_unknown_function", f"numpy's {ufunc.__name__} with {value}")
+                raise Break(
+                    "call_of_unknown_function", f"numpy's {ufunc.__name__} with {shown(value)}")
     return [TORCH_DTYPES[dtype] for dtype in found]
 
 

@@ -66,6 +66,7 @@ def insert(tx: SymbolicFrame, var: ListVar, index: Var, item: Var) -> Var:
     position = tx.trace.as_index(tx, index)
     if position is None:
         raise Break("index_unknown", repr(index))
+    tx.trace.run_real(lambda: [0].insert(position, 0))  # it may be too large
     changed(tx, var).insert(position, item)
     return NONE
 
@@ -560,6 +561,7 @@ def deque_rotate(tx: SymbolicFrame, var: DequeVar, steps: Var = ConstVar(1)) -> 
     count = tx.trace.as_index(tx, steps)
     if count is None:
         return None
+    tx.trace.run_real(lambda: collections.deque().rotate(count))  # it may be too large
     if len(var.items) > 1:
         values = changed(tx, var)
         count %= len(values)

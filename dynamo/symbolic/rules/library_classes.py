@@ -13,6 +13,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.base.words import shown
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import plain_value, rule
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -252,11 +253,11 @@ def missing_member(tx: SymbolicFrame, cls: type[enum.Enum], value: Any) -> Var:
         method = tx.trace.attributes.get_from_class(tx, var, "_missing_")
         found = tx.call(method, [ConstVar(value)], {})
     except ObservedException as error:  # of which Python tells that the value is none
-        raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})") from error
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}({shown(value)})") from error
     if found.is_constant() and found.as_constant() is None:
         tx.trace.raise_exception(ValueError, f"{value!r} is not a valid {cls.__qualname__}")
     if found.python_type() is not cls:
-        raise Break("call_of_unknown_function", f"{cls.__qualname__}({value!r})")
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}({shown(value)})")
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules import table, torch_functions
+from dynamo.symbolic.rules import large, table, torch_functions
 from dynamo.symbolic.rules.reflected import (
     REPEATED,
     has_special,
@@ -113,6 +113,7 @@ def builtin_binary(tx: SymbolicFrame, name: str, a: Var, b: Var) -> Var | None:
         if isinstance(sequence, SequenceVar) and count.is_constant():
             times = tx.trace.as_index(tx, count)
             if times is not None:
+                large.break_where_large(operator.mul, [sequence.items, times])
                 items = tx.trace.run_real(lambda: sequence.items * times)
                 return sequence.clone(items)
     if name in SETS and is_set_like(a) and is_set_like(b):
@@ -209,7 +210,9 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             if isinstance(a, ListVar) and name == "mul" and not isinstance(a, DequeVar):
                 times = tx.trace.as_index(tx, b) if b.is_constant() else None
                 if times is not None:
-                    a.change(tx)[:] = a.items * times
+                    large.break_where_large(operator.mul, [a.items, times])
+                    items = tx.trace.run_real(lambda: a.items * times)
+                    a.change(tx)[:] = items
                     return a
             if both(a, b, SetVar) and name in SETS and a.python_type() is set:
                 update = "update" if name == "or" else SETS[name] + "_update"
@@ -235,6 +238,7 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
             raise Break("operator_unknown", f"{a!r} % {b!r}")
         if name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
             operand = plain_operand(tx, b)
+            large.break_where_large(operator.mod, [a.as_constant(), operand])
             return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
         found = union_of_types(tx, a, b) if name == "or" else None
         if found is not None:
@@ -279,6 +283,7 @@ def of_constants(
 ) -> Var:
     """The operation on constants, which may be the plain values of the given ones."""
     values = a.as_constant(), b.as_constant()
+    large.break_where_large(real, values)
     if given == (a, b):
         return tx.trace.constant(tx.trace.run_real(lambda: real(*values)))
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.words import shown
 from dynamo.guards.sources import DrawSource
 from dynamo.symbolic.rules.table import plain_value, rule
 from dynamo.symbolic.trace_result import DrawEffect
@@ -42,9 +43,9 @@ def register(name: str) -> None:
         values = tuple(map(plain_value, args))
         probe = tx.trace.run_real(lambda: function(random.Random(0), *values))
         if type(probe) not in DTYPES or any(abs(value) > LARGEST for value in values):
-            raise Break("call_of_unknown_function", f"{name}{values}")
+            raise Break("call_of_unknown_function", f"{name}{shown(values)}")
         if name == "getrandbits" and values[0] > 62:
-            raise Break("call_of_unknown_function", f"{name}{values}")
+            raise Break("call_of_unknown_function", f"{name}{shown(values)}")
         return drawn(tx, function, generator, values, DTYPES[type(probe)])
 
 

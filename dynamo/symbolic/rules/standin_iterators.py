@@ -214,7 +214,12 @@ ITERATOR_MAKERS[_forever.__code__] = itertools.repeat
 
 @stands_in(itertools.repeat, generator=_repeat, times=is_index)
 def repeat(object: Any, times: Any = Nothing) -> Iterator[Any]:
-    return _forever(object) if times is Nothing else _repeat(object, operator.index(times))
+    if times is Nothing:
+        return _forever(object)
+    count = operator.index(times)
+    if not -sys.maxsize - 1 <= count <= sys.maxsize:
+        raise OverflowError("Python int too large to convert to C ssize_t")
+    return _repeat(object, count)
 
 
 def _cycle(iterable: Iterable[Any]) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.rules import large
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.variables.values import is_plain
@@ -139,6 +140,7 @@ def fold(
         if reason.code != "not_a_constant":
             raise
         return None
+    large.break_where_large(function, [*values, *keywords.values()])
     try:
         result = function(*values, **keywords)
     except Exception as error:

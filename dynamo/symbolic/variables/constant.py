@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
+from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.lookup import module_of, told_name
@@ -48,7 +49,7 @@ TORCH_VALUE_TYPES: tuple[type, ...] = (
 GUARDED_BY_VALUE = frozenset(VALUE_TYPES) | {torch.device}
 
 
-LONGEST_TEXT = 80  # of a constant in a message
+MOST_BITS = 1024  # of an int in a graph, which is shown as text: more has no operation
 
 
 class ConstVar(Var):
@@ -82,8 +83,7 @@ class ConstVar(Var):
     tells_place = False
 
     def describe(self) -> str:
-        text = repr(self._value)
-        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
+        return shown(self._value)
 
     def python_type(self) -> type:
         if self._trace is not None and self.source is not None:
@@ -94,6 +94,11 @@ class ConstVar(Var):
         return True
 
     def as_constant(self) -> Any:
+        return self.value
+
+    def as_proxy(self) -> Any:
+        if type(self.value) is int and self.value.bit_length() > MOST_BITS:
+            raise Break("not_a_graph_argument", repr(self))
         return self.value
 
     def truth(self, tx: SymbolicFrame) -> bool:
@@ -141,7 +146,7 @@ class ConstVar(Var):
             # Two equal strings or large ints may or may not be one object in the real program.
             if type(mine) is int and -5 <= mine <= 256:
                 return True
-            raise Break("identity_of_constant", repr(mine))
+            raise Break("identity_of_constant", shown(mine))
         return False
 
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import DequeVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, SequenceVar, TupleVar, break_where_long
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -180,7 +181,7 @@ class RangeIteratorVar(IteratorVar):
         self.kind = type(iter(rest))
 
     def describe(self) -> str:
-        return f"an iterator of {self.rest!r}"
+        return f"an iterator of {shown(self.rest)}"
 
     def next_item(self, tx: SymbolicFrame) -> Var:
         if not self.rest:
@@ -189,6 +190,10 @@ class RangeIteratorVar(IteratorVar):
         item = self.rest[0]
         self.rest = self.rest[1:]
         return ConstVar(item)
+
+    def remaining_items(self, tx: SymbolicFrame) -> list[Var]:
+        break_where_long(self.rest)
+        return super().remaining_items(tx)
 
 
 class IndexIteratorVar(IteratorVar):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.base.words import counted, noun
+from dynamo.base.words import counted, noun, shown
 from dynamo.guards.sources import DictSource, ItemSource, Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar, part_value
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # What is stored into a slice is read before the slice's place in the list is settled.
 NEW_ITEMS_FIRST = sys.version_info >= (3, 13)
+
+
+MOST_ITEMS = 1 << 17  # of a sequence that the compiler reads or makes
 
 
 class SequenceVar(Var):
@@ -61,6 +64,8 @@ class SequenceVar(Var):
     def _read(self) -> None:
         trace, source = self._trace, self.source
         assert trace is not None and source is not None
+        if self.kind.__len__(self._real) > MOST_ITEMS:  # type: ignore[attr-defined]
+            raise Break("value_too_large", f"{noun(self.kind.__name__)} with many items")
         self._trace = None
         trace.guard("TYPE", source, type(self._real))
         values = list(self.kind.__iter__(self._real))  # type: ignore[attr-defined]
@@ -435,6 +440,12 @@ class DequeVar(ListVar):
         return super().get_attr(tx, name)
 
 
+def break_where_long(items: range) -> None:
+    """Breaks the graph where each of the items would be taken."""
+    if items[MOST_ITEMS:]:
+        raise Break("value_too_large", f"the items of {shown(items)}")
+
+
 class RangeVar(Var):
     """`range` of constants."""
 
@@ -454,10 +465,13 @@ class RangeVar(Var):
         return self._value
 
     def describe(self) -> str:
-        return repr(self._value)
+        return shown(self._value)
 
     def python_type(self) -> type:
         return type(self.value)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return bool(self.value)
 
     def is_constant(self) -> bool:
         return True
@@ -466,7 +480,7 @@ class RangeVar(Var):
         return self.value
 
     def length(self, tx: SymbolicFrame) -> Var:
-        return ConstVar(len(self.value))
+        return ConstVar(tx.trace.run_real(lambda: len(self.value)))
 
     def iterate(self, tx: SymbolicFrame) -> Var:
         return tx.trace.iterate_range(self.value)
@@ -487,9 +501,7 @@ class RangeVar(Var):
         position = tx.trace.as_index(tx, key)
         if position is None:
             raise Break("index_unknown", repr(key))
-        if not -len(self.value) <= position < len(self.value):
-            tx.trace.raise_exception(IndexError, "range object index out of range")
-        return ConstVar(self.value[position])
+        return ConstVar(tx.trace.run_real(lambda: self.value[position]))
 
 
 class SliceVar(Var):
@@ -616,7 +628,7 @@ def wrap_slice(trace: Trace, value: Any, source: Source | None) -> Var:
     """An existing slice of constants."""
     parts = (value.start, value.stop, value.step)
     if not all(part is None or type(part) is int for part in parts):
-        raise Break("value_unknown", repr(value))
+        raise Break("value_unknown", shown(value))
     trace.guard("TYPE", source, slice)
     trace.guard("CONST", source, value)
     start, stop, step = map(ConstVar, parts)
