@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 import operator
 import random
@@ -40,6 +41,7 @@ ROWS: dict[str, Callable[[], Any]] = {
     "a width": lambda: "%*d" % (sys.maxsize, 1),  # noqa: UP031
     "a random number": lambda: random.randrange(HUGE) < 0,
     "a graph's argument": lambda: torch.manual_seed(HUGE),
+    "copied": lambda: copy.deepcopy(HUGE) == 7**6000,
     "compared": lambda: HUGE == 7**6000,
 }
 

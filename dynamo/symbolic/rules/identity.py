@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import first_rule, rule
@@ -56,7 +56,7 @@ class ConstantId:
         self.target = target
 
     def __hash__(self) -> int:
-        return hash(repr(self.target.value))
+        return hash(likeness(self.target.value))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ConstantId):
@@ -64,9 +64,15 @@ class ConstantId:
         if self.target is other.target:
             return True
         mine, theirs = self.target.value, other.target.value
-        if type(mine) is type(theirs) and repr(mine) == repr(theirs):
-            raise Break("identity_of_constant", f"{mine!r} in two places")
+        if type(mine) is type(theirs) and likeness(mine) == likeness(theirs):
+            raise Break("identity_of_constant", f"{self.target!r} in two places")
         return False
+
+
+def likeness(value: Any) -> Any:
+    """What two constants share that may be one object: the text, which Python does not write of
+    every int."""
+    return value if type(value) is int else repr(value)
 
 
 @rule(id)
