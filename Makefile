@@ -1,13 +1,15 @@
-# `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 picks another interpreter.
+# `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 uses that interpreter, in .venv-3.12.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 # `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(patsubst python%,-%,$(filter-out python python3,$(notdir $(PYTHON))))
 PY := $(VENV)/bin/python
 SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.toml
+# A cleaned checkout has a stamp and no extensions.
+MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_launch.*.so)),,missing)
 
-.PHONY: setup test demo lint bench libraries cpython third-party
+.PHONY: missing setup test demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -20,7 +22,7 @@ $(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
 	$(PY) -m pip install -q setuptools wheel pytest hypothesis transformers einops ruff mypy
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.deps $(SOURCES)
+$(VENV)/.built: $(VENV)/.deps $(SOURCES) $(MISSING)
 	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
