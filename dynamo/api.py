@@ -77,7 +77,8 @@ def compile(
     recompile_limit: entries that a function keeps for this call of `compile`, by default
     `config.recompile_limit`. isolate_recompiles: has no effect, each call has entries of its own.
     Returns a callable like `model`; a module gives an instance of its class that shares all state
-    with it, and whose copies and pickles are not compiled. Errors: TypeError, ValueError,
+    with it, and whose copies and pickles are not compiled; a class whose instances are called (of
+    modules, say) is given back, and their calls are compiled. Errors: TypeError, ValueError,
     InvalidBackend.
 
     >>> @compile(backend="eager")
@@ -94,13 +95,27 @@ def compile(
 
 def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
     if not callable(model):
-        raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}")
+        under = " (compile the function, below the other decorator)"
+        hint = under if isinstance(model, classmethod | property) else ""
+        raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}{hint}")
     if disabled or config.disable:
         return model
+    called_as = _call_of_instances(model) if isinstance(model, type) else None
+    if called_as is not None and settings.dims is not None:
+        raise TypeError(f"dynamic= names parameters of a function or module, not of {model!r}; "
+                        "compile the instances of the class")
     if settings.dims is not None:
         settings = replace(settings, dims=settings.dims.of(run(model)))
     if isinstance(model, torch.nn.Module):
-        return _module_twin(model, _regions.make(settings))
+        policy = _regions.make(settings)
+        called_as = _call_of_instances(type(model)) or torch.nn.Module._call_impl
+        call = hook.Compiled(policy.region, called_as)
+        return _module_twin(model, call, policy)
+    if called_as is not None:
+        policy = _regions.make(settings)
+        model.__call__ = hook.Compiled(policy.region, called_as)
+        model.__call__.__dict__["_policy"] = policy
+        return model
     function = model.__wrapped__ if isinstance(model, hook.Compiled) else model
     plain = function.func if isinstance(function, functools.partial) else function
     called = caller_of(function) if needs_caller(plain) else function
@@ -112,11 +127,20 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
     return compiled
 
 
-def _module_twin(module: torch.nn.Module, policy: FramePolicy) -> torch.nn.Module:
+def _call_of_instances(cls: type) -> Any:
+    """The function that runs when an instance is called, None where there is none in Python."""
+    found = next((vars(c)["__call__"] for c in cls.__mro__ if "__call__" in vars(c)), None)
+    found = found.__wrapped__ if isinstance(found, hook.Compiled) else found
+    if found is vars(torch.nn.Module)["__call__"]:
+        return torch.nn.Module._call_impl
+    return found if isinstance(found, FunctionType) else None
+
+
+def _module_twin(
+    module: torch.nn.Module, call: hook.Compiled, policy: FramePolicy | None
+) -> torch.nn.Module:
     """An instance of the module's class that shares its `__dict__`: one state, called two ways."""
     cls = type(module)
-    own = cls.__call__ is not torch.nn.Module.__call__ and isinstance(cls.__call__, FunctionType)
-    call = hook.Compiled(policy.region, cls.__call__ if own else torch.nn.Module._call_impl)
 
     def reduce(self: torch.nn.Module, protocol: int) -> Any:
         """Copied and pickled as what it is without the compiler, in the way of its own class."""
@@ -161,17 +185,29 @@ def compile_in_place(module: torch.nn.Module, **arguments: Any) -> torch.nn.Modu
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """The function is never traced; with recursive=True nothing that it calls is either."""
+    """The function is never traced; with recursive=True nothing that it calls is either.
+
+    A module gives an instance of its class that shares all state with it; a class whose instances
+    are called is given back, and their calls are not traced.
+    """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise TypeError(f"disable takes a callable, not {fn!r}")
     if not recursive:
         return skip(fn)
-    function = fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn
+    cls = fn if isinstance(fn, type) else type(fn)
+    of_instances = _call_of_instances(cls) if isinstance(fn, type | torch.nn.Module) else None
+    function = of_instances or (fn.__wrapped__ if isinstance(fn, hook.Compiled) else fn)
     result = hook.Compiled(None, function)
     result.__dict__["_disabled_because"] = reason or "dynamo.disable"
-    return result
+    if of_instances is None:
+        return result
+    result.__dict__["__qualname__"] = cls.__qualname__
+    if isinstance(fn, torch.nn.Module):
+        return _module_twin(fn, result, None)
+    fn.__call__ = result
+    return fn
 
 
 def graph_break(msg: str = "") -> None:

@@ -19,6 +19,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
+from dynamo.hook import Compiled
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.functions import BuiltinVar, FunctionVar, MethodVar
 from dynamo.symbolic.variables.lists import TupleVar
@@ -110,6 +111,13 @@ def bind_function(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     return function if raw.instance is None else MethodVar(function, raw.instance)
 
 
+@binds(Compiled)
+def bind_compiled(tx: SymbolicFrame, raw: RawAttribute) -> Var:
+    """A method that `compile` or `disable` has wrapped."""
+    function = raw.wrap(tx.trace)
+    return function if raw.instance is None else MethodVar(function, raw.instance)
+
+
 @binds(INSTANCE_METHOD)
 def bind_extension_method(tx: SymbolicFrame, raw: RawAttribute) -> Var:
     """A method of a class that a C++ extension defines."""
@@ -155,7 +163,7 @@ def bind_classmethod(tx: SymbolicFrame, raw: RawAttribute) -> Var:
 
 
 # What `classmethod` may hold: bound to a class, they are called with it.
-BOUND_TO_CLASS = (types.FunctionType, functools._lru_cache_wrapper)
+BOUND_TO_CLASS = (types.FunctionType, functools._lru_cache_wrapper, Compiled)
 
 
 def property_value(tx: SymbolicFrame, raw: RawAttribute) -> Var:

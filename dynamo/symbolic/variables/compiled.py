@@ -12,7 +12,7 @@ from dynamo.guards.sources import AttrSource, Source
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.wrapping import wraps
+from dynamo.symbolic.variables.wrapping import stands_for_another, wraps
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -31,7 +31,7 @@ class DisabledVar(OpaqueVar):
 def wrap_compiled(trace: Trace, value: Any, source: Source | None) -> Var:
     """A compiled function is traced as the function that it compiles."""
     assert source is not None
-    if "_disabled_because" in value.__dict__:
+    if not stands_for_another(value):
         return DisabledVar(trace, value, source, Break("call_disabled"))
     trace.guard("ID", source, value)
     return trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
