@@ -71,7 +71,7 @@ class Construction:
         found = find_owner(type(cls), "__call__")
         if found is not None and found[1] is dict:  # a TypedDict
             return tx.trace.call(tx, dict, *args, **kwargs)
-        if found is not None and isinstance(found[1], types.FunctionType):
+        if found is not None and found[1] is not type.__call__:
             if not issubclass(cls, enum.Enum):
                 raw = RawAttribute(found[1], found[0], "__call__", type(cls), var)
                 return self.attributes.bind_raw(tx, raw).call(tx, args, kwargs)

@@ -22,7 +22,7 @@ from dynamo.guards.sources import Source
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace_result import BreakExit
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.lookup import find_in_mro, is_local
+from dynamo.symbolic.variables.lookup import find_in_mro, is_local, is_own_method
 from dynamo.symbolic.variables.made_classes import MadeClassVar
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def guard_let_go(
         kind = type(value)
         answers = (
             issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
-            or isinstance(find_in_mro(kind, "__getattribute__"), types.FunctionType)
+            or is_own_method(find_in_mro(kind, "__getattribute__"))
         )
         if not gone or (_tells(kind) and not answers):
             continue

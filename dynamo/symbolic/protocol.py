@@ -35,6 +35,7 @@ from dynamo.symbolic.rules import (
     torch_functions,
     transforms,
 )
+from dynamo.symbolic.rules.reflected import has_own_operator
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.variables.arrays import ArrayVar
@@ -197,7 +198,7 @@ class ObjectProtocol(Construction):
                 ask_for_values(self, [key])  # type: ignore[arg-type]
                 raise Break("item", repr(key))
             return int(self.run_real(lambda: operator.index(known)))
-        if isinstance(key, OpaqueVar | ArrayVar):
+        if isinstance(key, OpaqueVar | ArrayVar) or has_own_operator(tx, key, "__index__"):
             raise Break("index_unknown", repr(key))
         if isinstance(key, UnknownNumber):
             raise Break("unknown_number", repr(key))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import types
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break, SkipFrame
@@ -17,7 +16,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, stopped, traceback_of
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro, is_derived
+from dynamo.symbolic.variables.lookup import find_in_mro, is_derived, is_own_method
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -75,7 +74,7 @@ def RAISE_VARARGS(frame: SymbolicFrame, arg: int, instruction: Instruction) -> N
     exception = as_instance(frame, parts[0], "exceptions must derive from BaseException")
     metaclass = type(exception.python_type())
     asked = find_in_mro(metaclass, "__subclasscheck__")  # when the exception is set
-    if type(asked) is types.FunctionType and metaclass is not abc.ABCMeta:
+    if is_own_method(asked) and metaclass is not abc.ABCMeta:
         raise Break("call_of_unknown_function", f"__subclasscheck__ of {metaclass.__qualname__}")
     if exception.source is not None and frame.exception is not exception and (
         frame.exception is not None or frame.trace.handled_outside()

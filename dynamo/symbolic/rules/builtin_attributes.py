@@ -26,6 +26,7 @@ from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
     is_derived,
+    is_own_method,
     module_of,
     told_name,
 )
@@ -125,7 +126,7 @@ def told_class(tx: SymbolicFrame, var: Var, cls: type) -> type:
     """What `var.__class__` gives, which a class may compute."""
     if not isinstance(var, ObjectVar):
         if issubclass(cls, weakref.ProxyTypes) or (
-            isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType)
+            is_own_method(find_in_mro(cls, "__getattribute__"))
         ):
             raise Break("attribute_unknown", f"__class__ of {var!r}")
         return cls
@@ -152,10 +153,12 @@ REGISTRATIONS = CallSource(ObjectSource(abc.get_cache_token, "abc.get_cache_toke
 
 
 def own_check(tx: SymbolicFrame, kind: type, name: str) -> Var | None:
-    """The method of the program by which a metaclass says what belongs to its classes."""
+    """The method by which a metaclass says what belongs to its classes, None for known ones."""
     found = find_owner(type(kind), name)
     assert found is not None
-    if isinstance(found[1], types.FunctionType) and module_of(found[1]) not in KNOWN_CHECKS:
+    is_known = module_of(found[1]) in KNOWN_CHECKS if isinstance(
+        found[1], types.FunctionType) else found[0] in (type, TENSOR_TYPE)
+    if not is_known:  # of the program, or of a library in C
         return tx.trace.attributes.bind(tx, tx.trace.wrap(kind, None), type(kind), name)
     tx.trace.attributes.guard_search(type(kind), name, found[0])
     return None

@@ -38,7 +38,7 @@ from dynamo.symbolic.variables.lists import (
     TupleVar,
     is_structseq,
 )
-from dynamo.symbolic.variables.lookup import told_name
+from dynamo.symbolic.variables.lookup import is_own_method, told_name
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -190,7 +190,7 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
         for name in ("__str__", "__repr__"):
             found = tx.trace.attributes.find_special(args[0].python_type(), name)
-            if isinstance(found, types.FunctionType):
+            if is_own_method(found):
                 return args[0].call_special(tx, name)
             if found is not object.__str__ and args[0].plain_value is not None:
                 return tx.trace.call(tx, str, args[0].plain_value)
@@ -201,7 +201,7 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
 def repr_(tx: SymbolicFrame, var: Var) -> Var | None:
     if isinstance(var, ObjectVar) and not var.is_constant():
         method = tx.trace.attributes.find_special(var.python_type(), "__repr__")
-        if isinstance(method, types.FunctionType):
+        if is_own_method(method):
             return var.call_special(tx, "__repr__")
     if isinstance(var, ClassVar) and type(var.cls) is type:
         return ConstVar(repr(var.cls))
@@ -211,10 +211,9 @@ def repr_(tx: SymbolicFrame, var: Var) -> Var | None:
 @rule([format])
 def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None:  # noqa: B008
     if not var.is_constant():
-        if isinstance(var, ObjectVar) and isinstance(
-            tx.trace.attributes.find_special(var.python_type(), "__format__"), types.FunctionType
-        ):
-            return var.call_special(tx, "__format__", spec)
+        method = tx.trace.attributes.find_special(var.python_type(), "__format__")
+        if is_own_method(method):
+            return var.call_special(tx, "__format__", spec) if isinstance(var, ObjectVar) else None
         if spec.as_constant() == "":
             return tx.trace.call(tx, str, var)
     return None
@@ -255,7 +254,7 @@ def vars_(tx: SymbolicFrame, *args: Var) -> Var:
 def hash_(tx: SymbolicFrame, var: Var) -> Var | None:
     if isinstance(var, ObjectVar):
         method = tx.trace.attributes.find_special(var.python_type(), "__hash__")
-        if isinstance(method, types.FunctionType):
+        if is_own_method(method):
             return var.call_special(tx, "__hash__")
     if var.is_constant() and isinstance(var.as_constant(), int | float | bool | str | None | bytes):
         return tx.trace.constant(hash(var.as_constant()))

@@ -19,7 +19,7 @@ from dynamo.symbolic.rules.operators import (
     of_constants,
     type_name,
 )
-from dynamo.symbolic.rules.reflected import plain_right, try_user
+from dynamo.symbolic.rules.reflected import has_own_operator, plain_right, try_user
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables import numbers, unknown
@@ -36,7 +36,7 @@ from dynamo.symbolic.variables.lists import (
     SequenceVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_unless
@@ -147,7 +147,7 @@ def equality_of(tx: SymbolicFrame, var: Var) -> Any:
     method = tx.trace.attributes.find_special(cls, "__eq__")
     if method is object.__eq__:
         return "identity"
-    if isinstance(method, types.FunctionType):  # of the program: objects have asked it
+    if is_own_method(method):  # of the program: objects have asked it
         return "identity" if isinstance(var, ObjectVar) else None
     return next((row for row in FAMILIES if issubclass(cls, row)), None)
 
@@ -205,6 +205,9 @@ def comparison(name: str) -> Callable[..., Var]:
                 found = try_user(tx, a, b, f"__{name}__", f"__{COMPARE[name]}__")
                 if found is not None:
                     return found
+        reflected = f"__{COMPARE[name]}__"
+        if has_own_operator(tx, a, f"__{name}__") or has_own_operator(tx, b, reflected):
+            raise Break("operator_unknown", f"{a!r} {SYMBOLS[name]} {b!r}")
         left, right = compared(tx, name, a, b)
         if isinstance(left, TensorVar) or isinstance(right, TensorVar):
             other = right if isinstance(left, TensorVar) else left

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING
 
 from dynamo.symbolic.rules.table import rule
@@ -10,7 +9,7 @@ from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, GroupVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -49,7 +48,7 @@ def with_traceback(tx: SymbolicFrame, exception: ExceptionVar, traceback: Var) -
 def repr_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
     """`Name(arguments)`."""
     custom = find_in_mro(exception.cls, "__repr__")
-    if isinstance(custom, types.FunctionType):
+    if is_own_method(custom):
         return exception.call_method(tx, "__repr__", [], {})
     if custom is not BaseException.__repr__:
         return None
@@ -64,7 +63,7 @@ def repr_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
 def str_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
     """The text of the arguments, as `BaseException.__str__` and `KeyError.__str__` give it."""
     custom, args = find_in_mro(exception.cls, "__str__"), exception.args
-    if isinstance(custom, types.FunctionType):
+    if is_own_method(custom):
         return exception.call_method(tx, "__str__", [], {})
     if custom is KeyError.__str__ and len(args) == 1:
         return tx.trace.call(tx, repr, args[0])

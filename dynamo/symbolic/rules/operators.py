@@ -17,6 +17,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules import large, table, torch_functions
 from dynamo.symbolic.rules.reflected import (
     REPEATED,
+    has_own_operator,
     has_special,
     is_left_to_c,
     plain_right,
@@ -42,7 +43,7 @@ from dynamo.symbolic.variables.lists import (
     SizeVar,
     TupleVar,
 )
-from dynamo.symbolic.variables.lookup import find_in_mro, no_deletion, told_name
+from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method, no_deletion, told_name
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_unless
@@ -160,7 +161,7 @@ def plain_number(var: Var, name: str) -> Var:
     """The number that a member of an int or float enumeration is, where the operator is its own."""
     if isinstance(var, EnumVar) and issubclass(var.cls, int | float):
         for method in (f"__{name}__", f"__r{name}__"):
-            if isinstance(find_in_mro(var.cls, method), types.FunctionType):
+            if is_own_method(find_in_mro(var.cls, method)):
                 return var
         kind = int if issubclass(var.cls, int) else float
         return ConstVar(kind(var.as_constant()))
@@ -332,7 +333,7 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
         knows = a is given or find_in_mro(a.python_type(), f"__{name}__") is not None
         if knows and a.is_constant():  # else errors name the subclass
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
-        if isinstance(a, OpaqueVar):
+        if isinstance(a, OpaqueVar) or has_own_operator(tx, a, f"__{name}__"):
             raise Break("operator_unknown", f"{words} of {a!r}")
         tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(given)}'")
 

@@ -6,10 +6,14 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
+from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro, is_derived
+from dynamo.symbolic.variables.exceptions import ExceptionVar
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, is_derived
 from dynamo.symbolic.variables.objects import HEAP_TYPE, ObjectVar
+from dynamo.symbolic.variables.python_modules import PythonModuleVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_in, value_unless
 
@@ -81,6 +85,16 @@ def plain_right(name: str, kind: type, a: Var, b: Var) -> Var:
 
 def has_special(tx: SymbolicFrame, var: Var, name: str) -> bool:
     return tx.trace.attributes.find_special(var.python_type(), name) is not None
+
+
+def has_own_operator(tx: SymbolicFrame, var: Var, name: str) -> bool:
+    """True for a class, an exception, a module and what is not known, for which a method answers
+    that is not that of `object`: it breaks the graph."""
+    if not isinstance(var, ClassVar | ExceptionVar | PythonModuleVar | OpaqueVar):
+        return False
+    tx.trace.attributes.find_special(var.python_type(), name)
+    found = find_owner(var.python_type(), name)
+    return found is not None and found[0] is not object
 
 
 def is_left_to_c(tx: SymbolicFrame, name: str, a: Var, b: Var) -> bool:

@@ -36,6 +36,7 @@ from dynamo.symbolic.variables.lookup import (
     class_dict,
     find_in_mro,
     find_owner,
+    is_own_method,
     told_name,
 )
 from dynamo.symbolic.variables.objects import InstanceDictVar, ObjectVar
@@ -150,7 +151,7 @@ class Attributes:
         """`var.name`."""
         cls = var.python_type()
         custom = self.find_special(cls, "__getattribute__")
-        if issubclass(cls, threading.local) and not isinstance(custom, types.FunctionType):
+        if issubclass(cls, threading.local) and not is_own_method(custom):
             raise Break(
                 "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
             )
@@ -163,7 +164,7 @@ class Attributes:
     def _get(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> Var | None:
         """`type(var).__getattribute__(var, name)`; None where object's own finds nothing."""
         cls = var.cls
-        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+        if is_own_method(find_in_mro(cls, "__getattribute__")):
             getter = self.bind(tx, var, cls, "__getattribute__")
             return getter.call(tx, [ConstVar(name)], {})
         return self.get_plain(tx, var, name)
@@ -290,7 +291,7 @@ class Attributes:
         self.guard_search(cls, name, None)
         if meta_found is not None:
             return self._from_metaclass(tx, var, meta_found, name)
-        if isinstance(self.find_special(type(cls), "__getattr__"), types.FunctionType):
+        if self.find_special(type(cls), "__getattr__") is not None:
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
             AttributeError, f"type object '{told_name(cls)}' has no attribute '{name}'"
@@ -347,7 +348,7 @@ class Attributes:
         """`var.name = value`."""
         cls = var.python_type()
         custom = self.find_special(cls, "__setattr__")
-        if isinstance(custom, types.FunctionType):
+        if is_own_method(custom):
             setter = self.bind(tx, var, cls, "__setattr__")
             tx.call(setter, [ConstVar(name), value], {})
             return
@@ -415,7 +416,7 @@ class Attributes:
     def delete(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
         """`del var.name`."""
         cls = var.python_type()
-        if isinstance(self.find_special(cls, "__delattr__"), types.FunctionType):
+        if is_own_method(self.find_special(cls, "__delattr__")):
             tx.call(self.bind(tx, var, cls, "__delattr__"), [ConstVar(name)], {})
             return
         self.delete_plain(tx, var, name)

@@ -97,9 +97,9 @@ class ClassVar(Var):
         return tx.trace.construct(tx, self, args, kwargs)
 
     def by_metaclass(self, tx: SymbolicFrame, name: str, *args: Var) -> Var | None:
-        """A special method that the metaclass has in Python, called; None where it has none."""
+        """A special method that the metaclass has, called; None where it has none."""
         found = tx.trace.attributes.find_special(type(self.cls), name)
-        if not isinstance(found, types.FunctionType) or issubclass(self.cls, enum.Enum):
+        if found is None or issubclass(self.cls, enum.Enum):
             return None
         method = tx.trace.attributes.bind(tx, self, type(self.cls), name)
         return tx.call(method, list(args), {})

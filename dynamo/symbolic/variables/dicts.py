@@ -41,6 +41,7 @@ from dynamo.symbolic.variables.lookup import (
     find_in_mro,
     find_owner,
     is_own_dict,
+    is_own_method,
     module_of,
     told_name,
 )
@@ -519,14 +520,14 @@ class FrozensetVar(SetVar):
 def compares_silently(cls: type) -> bool:
     """True for types whose `__eq__` is not the program's; that of dataclasses asks fields only."""
     method = find_in_mro(cls, "__eq__")
-    return not isinstance(method, types.FunctionType) or "__dataclass_params__" in vars(cls)
+    return not is_own_method(method) or "__dataclass_params__" in vars(cls)
 
 
 def hashes_itself(cls: type) -> bool:
     """True for types with a `__hash__` of the program, which guards would call."""
     found = find_owner(cls, "__hash__")
     return (
-        found is not None and isinstance(found[1], types.FunctionType)
+        found is not None and is_own_method(found[1])
         and module_of(found[0]).partition(".")[0] not in ("enum", "torch")
         and "__dataclass_params__" not in vars(cls)
     )

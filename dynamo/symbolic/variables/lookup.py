@@ -44,6 +44,19 @@ def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
             yield owner, value
 
 
+C_METHODS = types.WrapperDescriptorType, types.MethodDescriptorType
+
+
+def is_own_method(method: Any) -> bool:
+    """True for a special method that is no part of a built-in class: a function of Python, or
+    another object that answers in its place.
+
+    >>> is_own_method(module_of), is_own_method(staticmethod(len)), is_own_method(list.__len__)
+    (True, True, False)
+    """
+    return method is not None and not isinstance(method, C_METHODS)
+
+
 def is_derived(cls: type, base: type) -> bool:
     """True for real subclasses, not for those that a metaclass takes for one.
 

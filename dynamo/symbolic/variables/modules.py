@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import SequenceVar, TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import wraps_if
@@ -65,7 +64,7 @@ class ModuleVar(ObjectVar):
             self.check_numbers(tx, name)
         if tx.trace.attributes.find_special(cls, "__getattr__") is not MODULE_GETATTR:
             return super().get_attr(tx, name)
-        if isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType):
+        if is_own_method(find_in_mro(cls, "__getattribute__")):
             return super().get_attr(tx, name)
         attributes = tx.trace.attributes
         found = attributes.unless_missing(tx, lambda: attributes.get_plain(tx, self, name))
@@ -197,11 +196,6 @@ class ModuleVar(ObjectVar):
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         return tx.trace.identity_key(self)
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        if tx.trace.attributes.find_special(self.python_type(), "__len__") is None:
-            return True
-        return super().truth(tx)
 
 
 class ModuleSliceVar(SequenceVar):

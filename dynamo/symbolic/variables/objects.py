@@ -28,6 +28,7 @@ from dynamo.symbolic.variables.lookup import (
     find_owner,
     instance_dict,
     is_own_dict,
+    is_own_method,
     no_deletion,
     note_written,
     order_names,
@@ -163,7 +164,7 @@ class ObjectVar(Var):
             return None
         self.python_type()
         assert self.source is not None
-        if isinstance(find_in_mro(self.cls, "__getattribute__"), types.FunctionType):
+        if is_own_method(find_in_mro(self.cls, "__getattribute__")):
             raise Break("attribute_unknown", f"the slot {name} of {self!r}")  # it sees who reads
         try:
             value = descriptor.__get__(self.real, self.cls)
@@ -287,9 +288,7 @@ class ObjectVar(Var):
     def iterate(self, tx: SymbolicFrame) -> Var:
         found = self.has_special(tx, "__iter__")
         method = find_in_mro(self.cls, "__iter__")
-        if method is not None and self.plain_value is not None and not isinstance(
-            method, types.FunctionType
-        ):
+        if method is not None and self.plain_value is not None and not is_own_method(method):
             return self.plain_value.iterate(tx)
         if method is not None:
             return as_iterator(tx, self.call_special(tx, "__iter__"))
@@ -422,7 +421,7 @@ class EnumVar(ObjectVar):
 
 def runs_program(kind: type) -> bool:
     """True for keys that code of the program compares."""
-    return kind is not str and isinstance(find_in_mro(kind, "__eq__"), types.FunctionType)
+    return kind is not str and is_own_method(find_in_mro(kind, "__eq__"))
 
 
 class InstanceDictVar(Var):
@@ -567,7 +566,7 @@ def answers_for_itself(value: Any) -> bool:
     cls = type(value)
     if not cls.__flags__ & HEAP_TYPE or issubclass(cls, (*CONTENT, enum.Enum, *TORCH_PARTS)):
         return False
-    return isinstance(find_in_mro(cls, "__getattribute__"), types.FunctionType) or (
+    return is_own_method(find_in_mro(cls, "__getattribute__")) or (
         find_in_mro(cls, "__class__") is not object.__dict__["__class__"])
 
 

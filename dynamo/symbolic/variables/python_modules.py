@@ -15,7 +15,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ class PythonModuleVar(Var):
         return type(self.module)
 
     def truth(self, tx: SymbolicFrame) -> bool:
-        return bool(self.module)
+        kind = type(self.module)
+        if any(find_in_mro(kind, name) is not None for name in ("__bool__", "__len__")):
+            raise Break("call_of_unknown_function", f"bool({self!r})")
+        return True
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
         module = self.module
@@ -122,7 +125,8 @@ class PythonModuleVar(Var):
         """Breaks where a store does more than to change the dict."""
         kind = type(self.module)
         hidden = find_in_mro(kind, name)
-        if isinstance(find_in_mro(kind, "__setattr__"), types.FunctionType) or (
+        asked = (find_in_mro(kind, method) for method in ("__setattr__", "__delattr__"))
+        if any(map(is_own_method, asked)) or (
             hidden is not None and find_in_mro(type(hidden), "__set__") is not None
         ):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
