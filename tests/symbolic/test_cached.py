@@ -106,3 +106,58 @@ def test_numbers_that_change_make_no_compile_each(fullgraph: bool) -> None:
     assert CALLS == [3, 4, 5, 6, 7, 8, 9]
     # Broken: the first, the two parts that changing sizes make, and twice the cached function.
     assert counter.frame_count == (7 if fullgraph else 5)
+
+
+class Nameless:
+    def __call__(self, a: int = 0) -> Any:
+        CALLS.append(a)
+        return [a]
+
+
+@pytest.mark.parametrize("make", [
+    functools.lru_cache, functools.lru_cache(maxsize=1),
+    lambda function: functools._lru_cache_wrapper(function, 8, False, functools._CacheInfo),  # type: ignore[attr-defined]
+])
+def test_what_wraps_an_object_needs_no_name(make: Any) -> None:
+    def f(x: torch.Tensor) -> Any:
+        cached = make(Nameless())
+        return x + 1, cached(1), cached(2), cached(1), getattr(cached, "__wrapped__", None)
+
+    expected = f(torch.ones(1))
+    CALLS.clear()
+    compiled = dynamo.compile(f, backend="eager")
+    for _ in range(2):
+        found = compiled(torch.ones(1))
+        assert found[1:4] == expected[1:4] and type(found[4]) is type(expected[4])
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_a_full_cache_drops_answers(size: int) -> None:
+    kept = {"a": 1, "b": 2, "c": 3}
+
+    def f(x: torch.Tensor) -> Any:
+        values, errors = dict(kept), []
+        cached = functools.lru_cache(maxsize=size)(values.pop)
+        for name in "aabbccaab":
+            try:
+                errors.append(cached(name))
+            except KeyError as error:
+                errors.append(repr(error))
+        return x + 1, errors
+
+    expected = f(torch.ones(1))[1]
+    compiled = dynamo.compile(f, backend="eager")
+    assert [compiled(torch.ones(1))[1] for _ in range(2)] == [expected] * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_a_full_cache_from_outside_drops_answers(size: int) -> None:
+    cached = functools.lru_cache(maxsize=size)(lambda name: (CALLS.append(name), len(CALLS))[1])
+
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, [cached(name) for name in "abcab"]
+
+    expected = f(torch.ones(1))[1]
+    cached.cache_clear()
+    CALLS.clear()
+    assert dynamo.compile(f, backend="eager")(torch.ones(1))[1] == expected

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import types
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +34,16 @@ if TYPE_CHECKING:
 
 
 class CachedFunctionVar(Var):
-    """A `functools.lru_cache` wrapper; function: what it wraps."""
+    """A `functools.lru_cache` wrapper."""
 
-    def __init__(self, real: Any, source: Source | None, function: Var) -> None:
+    tells_place = False
+
+    def __init__(self, real: Any, source: Source | None) -> None:
         super().__init__(source)
-        self.real, self.function = real, function
+        self.real = real
 
     def describe(self) -> str:
-        return f"{self.function!r}, which is cached"
+        return f"the function {name_of(self.real)}, which is cached"
 
     def python_type(self) -> type:
         return type(self.real)
@@ -55,29 +56,30 @@ class CachedFunctionVar(Var):
         trace.guard("ID", self.source, self.real)
         if trace.is_modelled(self.real):
             return trace.call_real(tx, self.real, args, kwargs)
-        pure = is_pure(self.real.__wrapped__)
+        inner = getattr(self.real, "__wrapped__", None)
+        pure = is_pure(inner)
         if any(map(is_open, (*args, *kwargs.values()))):
             if pure:
-                return self.function.call(tx, args, kwargs)
+                return self.get_attr(tx, "__wrapped__").call(tx, args, kwargs)
             if not trace.context.settings.fullgraph:  # better than a compile per number
                 raise Break("call_of_unknown_function", f"{self!r}, with a number that changes")
         values = [real_value(trace, arg, keeps_hash) for arg in args]
         keywords = {name: real_value(trace, arg, keeps_hash) for name, arg in kwargs.items()}
-        is_known = pure or is_constant(self.real.__wrapped__) or (
+        is_known = pure or is_constant(inner) or (
             not keywords and is_kept(self.real, values))
         if not is_known and trace.effects.has_outside():
             raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
+        if not is_known and is_full(self.real):
+            raise Break("call_of_unknown_function", f"{self!r}, whose cache is full")
         try:
             result = self.real(*values, **keywords)
         except Exception as error:  # is not cached: the next call may find another answer
             raise Break("call_of_unknown_function", f"{self!r} raises") from error
         if type(result) in VALUE_TYPES:
             return ConstVar(result)
-        return trace.wrap(result, ObjectSource(result, f"{self.real.__name__}()"))
+        return trace.wrap(result, ObjectSource(result, f"{name_of(self.real)}()"))
 
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name == "__wrapped__":
-            return self.function
         if name == "__class__":
             return tx.trace.wrap(self.python_type(), None)
         assert self.source is not None
@@ -100,9 +102,21 @@ def is_open(var: Var) -> bool:
     return isinstance(var, SymbolicNumber) and var.is_symbolic
 
 
+def is_full(cached: Any) -> bool:
+    """True where the answer to a new call takes the place of another one, or is not kept at all."""
+    facts = functools._lru_cache_wrapper.cache_info(cached)
+    return facts.maxsize is not None and facts.currsize >= facts.maxsize
+
+
+def name_of(cached: Any) -> str:
+    """Its `__qualname__`, which the wrapper of another object than a function may lack."""
+    return str(getattr(cached, "__qualname__", "of another object"))
+
+
 def is_kept(cached: Any, values: list[Any]) -> bool:
     """True where the cache has the answer to a call with these positional arguments."""
-    if cached.cache_parameters()["typed"]:
+    parameters = cached.__dict__.get("cache_parameters")
+    if parameters is None or parameters()["typed"]:
         return False
     only = values[0] if len(values) == 1 and type(values[0]) in (int, str) else tuple(values)
     kept = [item for item in gc.get_referents(cached) if type(item) is dict]
@@ -149,7 +163,4 @@ def wrap_cached_function(trace: Trace, value: Any, source: Source | None) -> Var
     """A function behind `functools.lru_cache`."""
     assert source is not None
     trace.guard("TYPE", source, type(value))
-    inner = value.__wrapped__
-    function = trace.wrap(inner, AttrSource(source, "__wrapped__")) if isinstance(
-        inner, types.FunctionType) else BuiltinVar(inner)
-    return CachedFunctionVar(value, source, function)
+    return CachedFunctionVar(value, source)
