@@ -1,4 +1,4 @@
-"""The dict of an instance, whatever its class calls `__dict__`.
+"""The dict of an instance, whatever its class calls `__dict__`, and what is a class.
 
 In: an object or a class. Out: the dict. Exists because a class may have a property of that name,
 by which proxies show the dict of another object, or the descriptor of another class (a copy of
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import types
-from typing import Any
+from typing import Any, TypeGuard
 
 _generic = ctypes.pythonapi.PyObject_GenericGetDict
 _generic.argtypes, _generic.restype = [ctypes.py_object, ctypes.c_void_p], ctypes.py_object
@@ -32,6 +32,15 @@ def hides_dict(cls: type) -> bool:
         if found is not None:
             return not isinstance(found, BUILTIN) or found.__objclass__ is not owner
     return False
+
+
+def is_class(value: Any) -> TypeGuard[type]:
+    """True for a class, and not for an object that says it is one (`__class__` of a proxy).
+
+    >>> is_class(int), is_class(type("Proxy", (), {"__class__": type})())
+    (True, False)
+    """
+    return issubclass(type(value), type)
 
 
 def own_dict(value: Any) -> dict[str, Any]:

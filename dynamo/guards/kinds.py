@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dynamo import _C
+from dynamo.base.instances import is_class
 from dynamo.guards.sources import order_of
 from dynamo.guards.weak import HEAP_TYPE
 
@@ -122,9 +123,9 @@ def short(value: Any) -> str:
     """A value in a sentence: no data of tensors, no addresses."""
     if isinstance(value, torch.Tensor):
         return TensorFacts.of(value).describe()
-    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+    if issubclass(type(value), types.FunctionType | types.BuiltinFunctionType | type):
         name = value.__qualname__.replace("_VariableFunctionsClass", "torch")
-        return f"{'class' if isinstance(value, type) else 'function'} {name}"
+        return f"{'class' if is_class(value) else 'function'} {name}"
     if isinstance(value, functools.partial):
         return f"a partial of {short(value.func)}"
     if type(value) in (tuple, list):

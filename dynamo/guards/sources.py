@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from dynamo.base.instances import own_dict
+from dynamo.base.instances import is_class, own_dict
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
 
@@ -189,7 +189,7 @@ class ObjectSource(Source):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "identity", id(self.held))
-        if isinstance(self.held, type):
+        if is_class(self.held):
             object.__setattr__(self, "held", weakly(self.held))
 
     @property

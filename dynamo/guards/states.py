@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from dynamo.base.instances import is_class
+
 DICT_PARTS: dict[type, str] = {
     type(iter({})): "keys", type(iter({}.values())): "values", type(iter({}.items())): "items",
 }
@@ -62,7 +64,7 @@ def parts_of(iterator: Any) -> tuple[Any, ...]:
 
 def chain_state(iterator: Any) -> tuple[Any, ...]:
     """(iterator of the iterables,) of a chain that has not started."""
-    found = [part for part in gc.get_referents(iterator) if not isinstance(part, type)]
+    found = [part for part in gc.get_referents(iterator) if not is_class(part)]
     if len(found) != 1:
         raise TypeError("it has started")
     return (found[0],)

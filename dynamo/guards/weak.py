@@ -10,6 +10,8 @@ import types
 import weakref
 from typing import Any
 
+from dynamo.base.instances import is_class
+
 NAMED = type | types.FunctionType  # objects that tell their names without code of the program
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that may die, and have Python methods
 
@@ -21,7 +23,8 @@ class Weak:
 
     def __init__(self, value: Any) -> None:
         self.reference = weakref.ref(value)
-        self.text = value.__qualname__ if isinstance(value, NAMED) else type(value).__qualname__
+        tells_name = issubclass(type(value), NAMED)
+        self.text = value.__qualname__ if tells_name else type(value).__qualname__
 
     def __repr__(self) -> str:
         return f"<{self.text}>" if self.reference() is not None else f"<{self.text}, which is gone>"
@@ -33,9 +36,9 @@ def weakly(value: Any) -> Any:
     >>> weakly(int), weakly(3)
     (<class 'int'>, 3)
     """
-    if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
+    if is_class(value) and not value.__flags__ & HEAP_TYPE:
         return value
-    if isinstance(value, NAMED) or type(value).__weakrefoffset__:
+    if issubclass(type(value), NAMED) or type(value).__weakrefoffset__:
         return Weak(value)
     return value
 

@@ -15,6 +15,7 @@ import torch
 
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
+from dynamo.base.instances import is_class
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.sources import (
     AttrSource,
@@ -120,7 +121,7 @@ class ObjectProtocol(Construction):
     def is_fixed_place(self, source: Source) -> bool:
         """True where nobody rebinds what is found at the source."""
         root = source.root()
-        if isinstance(root, ObjectSource) and root is not source and isinstance(root.value, type):
+        if isinstance(root, ObjectSource) and root is not source and is_class(root.value):
             return is_settled(root.value)
         if isinstance(root, BuiltinSource | ObjectSource):
             return True

@@ -21,6 +21,7 @@ import torch
 
 from dynamo import _C
 from dynamo.base.errors import Break
+from dynamo.base.instances import is_class
 from dynamo.guards.records import Guard, GuardSet, UserLine
 from dynamo.guards.sources import (
     AttrSource,
@@ -146,7 +147,7 @@ class Trace(ObjectProtocol):
         if source is not None and (is_in_constant_tuple(source) or self.made.is_inside(source)):
             return
         self.guards.add(Guard(kind, source, payload, self.user_line()))
-        if kind in ("TYPE", "ID") and isinstance(payload, type):
+        if kind in ("TYPE", "ID") and is_class(payload):
             self.guard_bases(payload)
 
     def guard_bases(self, cls: type) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import is_class
 from dynamo.symbolic.rules import large, table, torch_functions
 from dynamo.symbolic.rules.reflected import (
     REPEATED,
@@ -143,16 +144,16 @@ def union_of_types(tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
         if isinstance(var, ClassVar):
             real = var.cls
             tx.trace.attributes.find_special(type(real), "__or__")
-        if isinstance(real, type) and real in tx.trace.made.vars:
+        if is_class(real) and real in tx.trace.made.vars:
             raise Break("class_definition", f"{var!r} stands in a union")
         if var.is_constant() and var.as_constant() is None:
             real = None
-        elif not isinstance(real, (type, *ALIASES)):
+        elif not issubclass(type(real), (type, *ALIASES)):
             return None
         elif not isinstance(var, ClassVar):
             tx.trace.guard("ID", var.source, real)
         parts.append(real)
-    if parts == [None, None] or not any(isinstance(part, (type, *ALIASES)) for part in parts):
+    if parts == [None, None] or not any(issubclass(type(part), (type, *ALIASES)) for part in parts):
         return None
     return tx.trace.wrap(tx.trace.run_real(lambda: operator.or_(*parts)), None)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
-from dynamo.base.instances import hides_dict
+from dynamo.base.instances import hides_dict, is_class
 from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSource
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import (
@@ -230,7 +230,7 @@ class Attributes:
         getter = self.find_special(type(raw.value), "__get__")
         if getter is property.__get__:
             return property_value(tx, raw)
-        if getter is None or isinstance(raw.value, type):
+        if getter is None or is_class(raw.value):
             return raw.wrap(self.trace)
         if not isinstance(getter, types.FunctionType):
             raise Break("descriptor_unknown", f"{type(raw.value).__qualname__} {raw.name}")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import is_class
 from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source, StateSource
 from dynamo.guards.states import state_of
 from dynamo.symbolic.variables.base import Var
@@ -138,7 +139,7 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
         trace.guard("TYPE", source, types.MappingProxyType)
         return MappingProxyVar(trace.wrap(mapping, ItemSource(StateSource(source), 0)), source)
     owner = root.value if isinstance(root, ObjectSource) else None
-    if isinstance(source, DictSource) and isinstance(owner, type) and not is_settled(owner):
+    if isinstance(source, DictSource) and is_class(owner) and not is_settled(owner):
         trace.guard("DICT_KEYS", source, tuple(value))
         for name in value:
             if not name.startswith("__"):

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from dynamo.base.errors import Break
+from dynamo.base.instances import is_class
 from dynamo.base.words import counted
 from dynamo.guards.sources import (
     AttrSource,
@@ -542,7 +543,7 @@ def is_plain_key(key: Any) -> bool:
 
 def is_set_item(item: Any) -> bool:
     """True for what a guard on a set's items can check: constants, what equals only itself."""
-    if isinstance(item, type):
+    if is_class(item):
         return type(item).__hash__ is type.__hash__
     if isinstance(item, enum.Enum):
         return type(item).__eq__ is object.__eq__ and type(item).__hash__ is enum.Enum.__hash__
