@@ -165,7 +165,8 @@ def guard_let_go(
         gone = source not in known and (value is None or id(value) not in kept)
         kind = type(value)
         answers = (
-            issubclass(kind, types.ModuleType) or find_in_mro(kind, "__getattr__") is not None
+            issubclass(kind, (types.ModuleType, *weakref.ProxyTypes))
+            or find_in_mro(kind, "__getattr__") is not None
             or is_own_method(find_in_mro(kind, "__getattribute__"))
         )
         if not gone or (_tells(kind) and not answers):

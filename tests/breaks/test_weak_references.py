@@ -51,6 +51,29 @@ def made_in_a_call() -> Any:
     return make()() is None
 
 
+def a_dead_proxy() -> Any:
+    item = Item()
+    proxies = [weakref.proxy(item)]
+    item = Item()  # type: ignore[assignment]
+    proxy = proxies[0]
+    dynamo.graph_break()
+    proxy = weakref.proxy(item)
+    return weakref.getweakrefcount(item), type(proxy)
+
+
+def a_proxy_that_answers() -> Any:
+    class Answers:
+        def __getattr__(self, name: str) -> Any:
+            LOG.append(name)
+            raise AttributeError(name)
+
+    item = Answers()
+    proxy = weakref.proxy(item)
+    dynamo.graph_break()
+    proxy = None
+    return weakref.getweakrefcount(item), proxy
+
+
 def keys() -> Any:
     item, table = Item(), weakref.WeakKeyDictionary()  # type: ignore[var-annotated]
     table[item] = 1
@@ -116,7 +139,7 @@ def through_a_proxy() -> Any:
 
 
 @pytest.mark.parametrize("program", [
-    plain, over_a_break, made_in_a_call, keys, values, members, with_a_callback, finalized,
+    plain, over_a_break, made_in_a_call, a_dead_proxy, a_proxy_that_answers, keys, values, members, with_a_callback, finalized,
     in_a_cycle, in_a_list, through_a_proxy,
 ])  # fmt: skip
 def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
@@ -127,7 +150,8 @@ def test_objects_die_as_in_eager(program: Callable[[], Any]) -> None:
     found = []
     for call in (f, dynamo.compile(f, backend="eager")):
         LOG.clear()
-        found.append((call(torch.ones(1))[1], list(LOG)))
+        with dynamo.config.patch(suppress_errors=False):
+            found.append((call(torch.ones(1))[1], list(LOG)))
     assert found[0] == found[1]
 
 
