@@ -64,6 +64,20 @@ def test_changes_are_seen_by_both_names(program, order):
         assert run(compiled, is_own) == run(program, is_own)
 
 
+def test_equal_objects_have_dicts_of_their_own():
+    class Equal(Box):
+        def __eq__(self, other):
+            return self.__dict__ == other.__dict__
+
+    def f(x, left, right):
+        own = left.__dict__, right.__dict__
+        return x + 1, own[0] is own[1], own[0] is not own[1], own[0] is left.__dict__
+
+    compiled = dynamo.compile(f, backend="eager")
+    with dynamo.config.patch(suppress_errors=False):
+        assert compiled(torch.ones(1), Equal(), Equal())[1:] == (False, True, True)
+
+
 NUMBER = 1
 
 

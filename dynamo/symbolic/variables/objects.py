@@ -443,7 +443,7 @@ class InstanceDictVar(Var):
         if not isinstance(other, InstanceDictVar):
             return False
         reals = [getattr(each.owner, "real", None) for each in (self, other)]
-        if other.owner is not self.owner and None not in reals and (
+        if other.owner is not self.owner and all(real is not None for real in reals) and (
             instance_dict(reals[0]) is instance_dict(reals[1])
         ):
             raise Break("value_unknown", f"one __dict__ of {self.owner!r} and {other.owner!r}")
