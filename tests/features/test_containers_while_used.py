@@ -144,6 +144,44 @@ class X:
 a, b, c = [], [0, 1], []
 a += [X(b), 1]; c += [X(c), 2]
 return x + 1, a == b, a < b, c == [3, 2], len(b), len(c)
+# deques ask a pair that differs twice
+class K:
+    def __init__(s, change=len): s.change = change
+    def __eq__(s, o): LOG.append('eq'); s.change(s.d); return False
+    def __ne__(s, o): LOG.append('ne'); return 0
+    def __lt__(s, o): LOG.append('lt'); return [1]
+---
+seen = []
+for op in (operator.eq, operator.ne, operator.lt):
+    for kind in (list, tuple, collections.deque):
+        k = K(); k.d = d = kind([1, k])
+        seen.append(op(d, kind([1, 2])))
+k = K(collections.deque.reverse); k.d = collections.deque(['a', k, 'c'])
+seen.append(k.d == collections.deque(['a', 'b', 'c']))
+return x + 1, seen, k.d.index('a'), LOG[:]
+# methods of dict on dicts of other kinds
+---
+O, D, seen = collections.OrderedDict, collections.defaultdict, []
+for made in ({'a': 1}, O(a=1), D(int, a=1)):
+    parts = [dict.copy(made), dict.__or__(made, {'z': 1}), dict.__ror__(made, {'z': 1}), dict.__or__({'z': 1}, made),
+             dict.__ror__({'z': 1}, made), made.copy(), made | {'z': 1}, {'z': 1} | made]
+    seen.append([(type(v), v) for v in parts])
+return x + 1, seen
+# ordered dicts of which methods of dict have changed the keys alone
+CHANGES = [lambda d: dict.pop(d, 'a'), lambda d: dict.__delitem__(d, 'a'), dict.clear, dict.popitem,
+           lambda d: dict.__setitem__(d, 'z', 1), lambda d: dict.update(d, z=1), lambda d: dict.setdefault(d, 'z'),
+           lambda d: (dict.pop(d, 'a'), dict.__setitem__(d, 'z', 1))]
+READS = [repr, list, len, lambda d: [*d.items()], lambda d: d == {'b': 2}, lambda d: d.get('a'), lambda d: d.copy(),
+         lambda d: [*d.values()], lambda d: d.popitem()]
+---
+seen = []
+for change in CHANGES:
+    for read in READS:
+        d = collections.OrderedDict(a=1, b=2)
+        change(d)
+        try: seen.append(read(d))
+        except KeyError as error: seen.append(error.args)
+return x + 1, seen
 # the order of a pair with a virtual subclass
 class A(abc.ABC):
     def __eq__(s, o): LOG.append('A'); return NotImplemented

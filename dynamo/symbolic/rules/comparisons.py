@@ -72,7 +72,8 @@ def compare_sequences(
         return name == "ne"  # tuples compare their items all the same
     index = 0
     while index < min(len(left), len(right)):  # which comparisons of items may change
-        same = tx.trace.is_or_equals(tx, left[index], right[index])
+        pair = left[index], right[index]
+        same = tx.trace.is_or_equals(tx, *pair)
         if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
             raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
         if not same:
@@ -80,10 +81,11 @@ def compare_sequences(
         index += 1
     if index >= min(len(left), len(right)):
         return bool(function_of(name)(len(left), len(right)))
+    if isinstance(a, DequeVar):  # asks the pair that differs again, whatever the comparison
+        return tx.trace.call(tx, function_of(name), *pair).truth(tx)
     if name in ("eq", "ne"):
         return name == "ne"
-    answer = tx.trace.call(tx, function_of(name), left[index], right[index])
-    return answer.truth(tx) if isinstance(a, DequeVar) else answer
+    return tx.trace.call(tx, function_of(name), left[index], right[index])
 
 
 def equal_dicts(tx: SymbolicFrame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool:

@@ -170,11 +170,15 @@ def register_sequence(kind: type) -> None:
 
 
 def union(step: int, tx: SymbolicFrame, left: Var, right: Var) -> Var | None:
-    """`dict.__or__` and, with step -1, `dict.__ror__`."""
+    """`dict.__or__` and, with step -1, `dict.__ror__`: dicts of whatever kinds give a dict."""
     parts = [content_of(left, dict), content_of(right, dict)][::step]
-    if None in parts:
-        return None
-    return tx.trace.call(tx, operator.or_, *parts)  # type: ignore[arg-type]
+    pairs: list[tuple[Var, Var]] = []
+    for part in parts:
+        if not isinstance(part, DictVar):
+            return None
+        part.python_type()
+        pairs += part.entries.values()
+    return DictVar.from_pairs(tx, pairs)
 
 
 def register() -> None:

@@ -300,9 +300,14 @@ def copy_by_class(tx: SymbolicFrame, var: ObjectVar) -> Var:
     raise Break("call_of_unknown_function", f"a copy of {var!r}")
 
 
-@rule([dict.copy, ORDERED.copy], DictVar)
-def dict_copy(tx: SymbolicFrame, var: DictVar) -> Var:
+@rule(ORDERED.copy, DictVar)
+def ordered_copy(tx: SymbolicFrame, var: DictVar) -> Var:
     return DictVar.from_pairs(tx, list(var.entries.values()), var.kind)
+
+
+@rule(dict.copy, DictVar)
+def dict_copy(tx: SymbolicFrame, var: DictVar) -> Var:
+    return DictVar.from_pairs(tx, list(var.entries.values()))
 
 
 @rule([dict.keys, ORDERED.keys], DictVar)
@@ -571,8 +576,12 @@ def deque_rotate(tx: SymbolicFrame, var: DequeVar, steps: Var = ConstVar(1)) -> 
 
 @rule(collections.deque.remove, DequeVar)
 def deque_remove(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
-    for index, other in enumerate(var.items):  # which a comparison may change
-        if tx.trace.is_or_equals(tx, other, item):
+    before = var.mutations
+    for index, other in enumerate(var.items):
+        found = tx.trace.is_or_equals(tx, other, item)
+        if var.mutations != before:
+            raise Break("container_changed_in_loop", f"a comparison changes {var!r}")
+        if found:
             del changed(tx, var)[index]
             return NONE
     text = tx.trace.call(tx, repr, item).as_constant()

@@ -43,6 +43,7 @@ from dynamo.symbolic.variables.lookup import (
     find_owner,
     is_own_dict,
     is_own_method,
+    is_whole,
     module_of,
     told_name,
 )
@@ -120,6 +121,8 @@ class DictVar(Var):
         assert trace is not None and source is not None
         if not self._is_silent() or any(map(hashes_itself, set(map(type, dict.keys(self._real))))):
             raise Break("hash_unknown", repr(self))
+        if self.kind is collections.OrderedDict and not is_whole(self._real):
+            raise Break("value_unknown", f"the order of {self!r} that dict methods have changed")
         trace.guard("TYPE", source, type(self._real))
         if self.is_numbered:
             trace.guard("LENGTH", source, self.real_size())

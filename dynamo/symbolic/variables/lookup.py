@@ -6,6 +6,7 @@ import builtins
 import collections.abc
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -161,6 +162,15 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
         return own_dict(value)
     except AttributeError:
         return None
+
+
+def is_whole(mapping: OrderedDict[Any, Any]) -> bool:
+    """False where `dict.pop` and the like have left an OrderedDict with another order than keys."""
+    try:
+        listed = set(map(id, OrderedDict.__iter__(mapping)))
+    except KeyError:
+        return False
+    return listed == set(map(id, dict.__iter__(mapping)))
 
 
 def is_own_dict(value: Any) -> bool:
