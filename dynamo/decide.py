@@ -63,7 +63,10 @@ def skip(fn: Any = None) -> Any:
     """Frames of this function run as they are; functions that it calls are compiled."""
     if fn is None:
         return skip
-    decisions.keep("skipped", _original("skip", fn).__code__)
+    function = _original("skip", fn)
+    if not hasattr(function, "__code__"):
+        raise TypeError(f"skip takes a function written in Python, not {fn!r}")
+    decisions.keep("skipped", function.__code__)
     return fn
 
 
@@ -213,11 +216,14 @@ def mark_static(
     tensor: torch.Tensor, index: int | list[int] | tuple[int, ...] | None = None
 ) -> None:
     """Dimensions of this tensor (all by default) are constants, whatever changes."""
-    _mark(tensor, tuple(range(tensor.dim())) if index is None else index, Mark("static"))
+    _mark(tensor, index, Mark("static"))
 
 
-def _mark(tensor: torch.Tensor, index: int | list[int] | tuple[int, ...], mark: Mark) -> None:
+def _mark(
+    tensor: torch.Tensor, index: int | list[int] | tuple[int, ...] | None, mark: Mark
+) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a tensor is needed, not {tensor!r}")
+    index = list(range(tensor.dim())) if index is None else index
     for axis in index if isinstance(index, list | tuple) else (index,):
         set_mark(tensor, axis, mark)

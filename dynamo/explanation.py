@@ -19,6 +19,7 @@ from dynamo.base.events import Event
 from dynamo.base.words import counted
 from dynamo.guards.listing import python_lines, verbose_lines
 from dynamo.guards.records import Guard
+from dynamo.guards.sources import LocalSource
 from dynamo.testing import CompileCounter
 
 
@@ -95,7 +96,7 @@ def explain(
     >>> print(str(explain(lambda x: x + 1)(torch.ones(2))).splitlines()[0].rsplit(",", 1)[0])
     1 graph with 1 operation, 0 graph breaks
     """
-    if not callable(f):
+    if not callable(f) or isinstance(f, type):
         raise TypeError(f"explain takes a function, a method or an nn.Module, not {f!r}")
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
@@ -131,13 +132,20 @@ def guards_of(
     entries = [(code, entry.keepalive, entry.program) for code in region.codes()
                for entry in hook.entries(code, region)]
     entries.sort(key=lambda row: [int(part) for part in row[1].compile_id.split("/")])
-    shown = {f"{part_of_program(code)} [{record.compile_id}]": tuple(show(record.guards, program))
-             for code, record, program in entries}
+    shown = {
+        f"{part_of_program(code, record.guards)} [{record.compile_id}]":
+            tuple(show(record.guards, program))
+        for code, record, program in entries
+    }
     return {name: found for name, found in shown.items() if found}
 
 
-def part_of_program(code: CodeType) -> str:
-    """A function as the program names it, with the line where a part behind a break begins."""
+def part_of_program(code: CodeType, guards: tuple[Guard, ...]) -> str:
+    """A function as the program names it (a module's call by its `forward`), with the line where a
+    part behind a break begins."""
+    if code is torch.nn.Module._call_impl.__code__:
+        kinds = [g.payload for g in guards if g.kind == "TYPE" and g.source == LocalSource("self")]
+        return f"{kinds[0].text}.forward" if kinds else code.co_qualname
     behind = re.match(r"__resume_(\d+)_", code.co_qualname)
     return f"{code.co_name} from line {behind[1]}" if behind else code.co_qualname
 

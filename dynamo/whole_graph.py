@@ -75,6 +75,8 @@ def export(
         >>> module(torch.zeros(2))["y"].tolist()
         [1.0, 1.0]
     """
+    if isinstance(f, type):
+        raise TypeError(f"export takes a function, a method or an nn.Module, not {f!r}")
     recording = Recording()
     compiled = compile(f, backend=recording, fullgraph=True)
     result = compiled(*args, **kwargs)

@@ -27,6 +27,12 @@ def fails(module: Any, inputs: Any) -> Any:
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "function": (lambda: dynamo.compile(3), TypeError, "compile takes a function.*not 3"),
     "explain": (lambda: dynamo.explain(3), TypeError, "explain takes a function.*not 3"),
+    "explain a class": (lambda: dynamo.explain(torch.nn.ReLU), TypeError, "explain takes a function"),
+    "export a class": (lambda: dynamo.export(torch.nn.ReLU), TypeError, "export takes a function"),
+    "static": (lambda: dynamo.mark_static(torch.nn.ReLU), TypeError, "a tensor is needed"),
+    "skip": (lambda: dynamo.skip(torch.nn.ReLU()), TypeError, "skip takes a function written in Python"),
+    "disable": (lambda: dynamo.disable(torch.nn.ReLU(), recursive=False), TypeError,
+                "skip takes a function written in Python"),
     "backend": (lambda: dynamo.compile(plus, backend="indcutor"), dynamo.exc.InvalidBackend,
                 "no backend 'indcutor'; known are .*inductor"),
     "mode": (lambda: dynamo.compile(plus, mode="fast"), ValueError, "modes are .*max-autotune"),

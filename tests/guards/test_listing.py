@@ -57,7 +57,7 @@ def test_explain_shows_guards_with_their_reasons() -> None:
 def test_explain_shows_the_guards_of_modules() -> None:
     explanation = dynamo.explain(Layer())(torch.ones(1, 2))
     text = str(explanation)
-    assert "guards of " in text and "self.inner" in text
+    assert "guards of Layer.forward [" in text and "self.inner" in text
     assert "metadata(self.inner.weight) == Parameter([2, 2]" in text
 
 
