@@ -13,7 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from dynamo.base.errors import Break
 from dynamo.base.instances import own_dict
-from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds, store_method
+from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
+from dynamo.codegen.rebuild_containers import store_method
 from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
 from dynamo.symbolic import trace_result as tr

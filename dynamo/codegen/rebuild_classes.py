@@ -1,11 +1,16 @@
-"""How the new bytecode makes classes of the program; the other rows are in `rebuild.py`."""
+"""How the new bytecode makes, or loads, classes."""
 
 from __future__ import annotations
 
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import made_classes
+from dynamo.symbolic.variables import classes, made_classes
 from dynamo.symbolic.variables.objects import EnumVar
+
+
+@rebuilds(classes.ClassVar)
+def class_(rebuilder: Rebuilder, var: classes.ClassVar) -> None:
+    rebuilder.emitter.load_const(var.cls)
 
 
 @rebuilds(made_classes.MadePartVar)

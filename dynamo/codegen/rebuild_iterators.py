@@ -1,4 +1,4 @@
-"""How the new bytecode makes iterators and generators; the other rows are in `rebuild.py`."""
+"""How the new bytecode makes iterators and generators."""
 
 from __future__ import annotations
 

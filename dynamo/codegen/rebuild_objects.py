@@ -1,0 +1,146 @@
+"""How the new bytecode makes instances, exceptions, tracebacks, weak references and super()."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+import weakref
+from typing import cast
+
+from dynamo import hook
+from dynamo.base.errors import Break
+from dynamo.base.instances import hides_dict, own_dict
+from dynamo.codegen.rebuild import Rebuilder, rebuilds
+from dynamo.codegen.rebuild_containers import store_items
+from dynamo.symbolic.rules import contexts
+from dynamo.symbolic.variables import exceptions, weakrefs
+from dynamo.symbolic.variables import objects as object_vars
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.supers import SuperVar
+
+# Built-in base -> how an instance of a subclass is filled from its built-in part.
+FILLED = {list: list.extend, dict: dict.update, set: set.update}
+OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
+
+
+# Built-in classes that insist on their own `__new__`.
+STATIC_NEW = (collections.OrderedDict, types.SimpleNamespace)
+
+
+@rebuilds(object_vars.ObjectVar)
+def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
+    cls, content = var.cls, var.content
+    base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
+    if var.class_var is not None:
+        rebuilder.load(var.class_var)
+        rebuilder.emitter.emit("POP_TOP")
+        if var in rebuilder.places:  # the class refers to this instance
+            rebuilder.load(var)
+            return
+    if base in OWN_NEW and content is not None:
+        rebuilder.call_const(base.__new__, var.class_var or cls, content)
+        return
+    new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
+    rebuilder.call_const(new, var.class_var or cls)
+    rebuilder.keep(var)
+    if isinstance(content, DictVar):
+        store_items(rebuilder, var, content, cls)
+    elif content is not None and base in FILLED:
+        rebuilder.emitter.start_call_const(FILLED[base])
+        rebuilder.load(var)
+        rebuilder.load(content)
+        rebuilder.emitter.call(2)
+        rebuilder.emitter.emit("POP_TOP")
+
+
+def set_outer_context(error: BaseException) -> None:
+    """What raising does while a caller handles an exception."""
+    handled = sys.exception()
+    if handled is not None:
+        error.__context__ = handled
+
+
+@rebuilds(exceptions.ExceptionVar)
+def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
+    plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
+    if isinstance(var, exceptions.GroupVar):
+        parts = var.message, var.sequence
+        rebuilder.call_const(BaseExceptionGroup.__new__, var.class_var or var.cls, *parts)
+    elif var.class_var is not None or isinstance(var.cls.__new__, types.FunctionType):
+        rebuilder.call_const(var.base().__new__, var.class_var or var.cls, *var.args)
+    elif plain_init:
+        rebuilder.call_const(var.cls, *var.args)
+    else:
+        rebuilder.call_const(var.cls.__new__, var.cls, *var.args)
+    rebuilder.keep(var)
+    for name, value in (("__cause__", var.cause), ("__context__", var.context), *var.named.items()):
+        if value.source is not None or not (value.is_constant() and value.as_constant() is None):
+            rebuilder.load(value)
+            rebuilder.load(var)
+            rebuilder.emitter.store_attr(name)
+    if var.raised_bare:
+        rebuilder.call_const(set_outer_context, var)
+        rebuilder.emitter.emit("POP_TOP")
+    if var.suppress_context.as_constant():
+        rebuilder.emitter.load_const(True)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("__suppress_context__")
+    if isinstance(var, exceptions.GroupVar) and var.args != [var.message, var.sequence]:
+        rebuilder.build("BUILD_TUPLE", var.args)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("args")
+    if not var.traceback.is_constant():
+        rebuilder.load(var.traceback)
+        rebuilder.load(var)
+        rebuilder.emitter.store_attr("__traceback__")
+
+
+@rebuilds(contexts.GraphContextVar)
+def graph_context(rebuilder: Rebuilder, var: contexts.GraphContextVar) -> None:
+    rebuilder.call_const(contexts.MAKERS[var.kind], *map(ConstVar, var.args))
+
+
+@rebuilds(exceptions.TracebackVar)
+def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
+    """All entries up to one that something else needs, too, in one call."""
+    places, rest = [], cast(Var, var)
+    while isinstance(rest, exceptions.TracebackVar) and rest not in rebuilder.places:
+        if rest is not var and rebuilder.counts[rest] > 1:
+            break
+        places.append(rebuilder.place_of(rest.code, rest.instruction, rest.globals))
+        rest = rest.following
+    rebuilder.emitter.start_call_const(hook.traceback)
+    rebuilder.load(rest)
+    rebuilder.emitter.load_const(tuple(places))
+    rebuilder.emitter.call(2)
+
+
+@rebuilds(exceptions.OutsideTracebackVar)
+def outside_traceback(rebuilder: Rebuilder, var: exceptions.OutsideTracebackVar) -> None:
+    rebuilder.load(var.exception)
+    rebuilder.emitter.load_attr("__traceback__")
+
+
+@rebuilds(weakrefs.WeakRefVar)
+def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
+    if var.target is None:
+        raise Break("rebuild_unknown", repr(var))
+    rebuilder.call_const(weakref.ref, var.target)
+
+
+@rebuilds(object_vars.InstanceDictVar, object_vars.InstanceEntriesVar)
+def instance_dict(
+    rebuilder: Rebuilder, var: object_vars.InstanceDictVar | object_vars.InstanceEntriesVar
+) -> None:
+    if hides_dict(var.owner.python_type()):
+        rebuilder.call_const(own_dict, var.owner)
+    else:
+        rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
+
+
+@rebuilds(SuperVar)
+def super_(rebuilder: Rebuilder, var: SuperVar) -> None:
+    rebuilder.call_const(super, var.start_var, var.receiver)
