@@ -41,8 +41,9 @@ from dynamo.base.loading import collection_paused
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
 from dynamo.codegen.again import leave_blocks
+from dynamo.codegen.break_frames import exit_roots
 from dynamo.codegen.continuation import Continuations
-from dynamo.codegen.generate import Plan, exit_roots, generate
+from dynamo.codegen.generate import Plan, generate
 from dynamo.codegen.live import live_frames, tells_lifetimes
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed

@@ -11,13 +11,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import torch
 
-from dynamo.base.errors import Break
-from dynamo.bytecode.decode import Decoded, Instruction
+from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
@@ -30,24 +29,20 @@ from dynamo.codegen import rebuild_iterators as rebuild_iterators
 from dynamo.codegen import rebuild_keys as rebuild_keys
 from dynamo.codegen import rebuild_objects as rebuild_objects
 from dynamo.codegen import rebuild_random as rebuild_random
-from dynamo.codegen.continuation import STACK, Continuations, Layout
+from dynamo.codegen.break_frames import Level, Passing, exit_roots
+from dynamo.codegen.continuation import Continuations
+from dynamo.codegen.copied import copy_instruction, net_effect, null_place
 from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
-from dynamo.codegen.live import RECEIVER
-from dynamo.codegen.operands import operands, real_effect
+from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release
-from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import LocalSource
-from dynamo.hook import GRAPH_INPUTS, Place, call_last, call_moving, pass_on
+from dynamo.hook import GRAPH_INPUTS, Place, pass_on
 from dynamo.symbolic.context import CodeCache
-from dynamo.symbolic.stack_values import SavedExceptionVar
 from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.constant import ConstVar, NullVar
-from dynamo.symbolic.variables.dicts import SetVar
 from dynamo.symbolic.variables.numbers import is_open
 from dynamo.symbolic.variables.tensor import TensorVar
 
@@ -111,17 +106,6 @@ class Plan:
     draws: tuple[int, ...] = ()
 
 
-def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
-    """What leaves the trace."""
-    if isinstance(exit, ReturnExit):
-        return [exit.value]
-    roots: list[Var] = []
-    for state in exit.frames:
-        roots += [var for var in state.stack if not isinstance(var, NullVar)]
-        roots += [*state.locals.values(), *state.cells.values()]
-    return roots
-
-
 def generate(
     plan: Plan, codes: CodeCache, continuations: Continuations
 ) -> tuple[CodeType, Direct | None]:
@@ -138,17 +122,6 @@ def place_of(
     decoded = codes.decode(code)
     raw = decoded.raw.instructions[decoded.instructions[instruction].end - 1]
     return code, module_globals, raw.offset, raw.position[0] or code.co_firstlineno
-
-
-@dataclass(slots=True, eq=False)
-class Passing:
-    """An exception passes a call of the new code, at a depth of the stack: its traceback shows
-    `places` for it. outer: the handler that it goes to, and the depth of the stack there."""
-
-    call: Raw
-    depth: int
-    places: tuple[Place, ...]
-    outer: tuple[Raw, int] | None = None
 
 
 class Generator:
@@ -262,10 +235,10 @@ class Generator:
     # -- breaks -----------------------------------------------------------------------------
 
     def _break(self, exit: BreakExit) -> None:
-        levels: list[_Level] = []
+        levels: list[Level] = []
         for state in reversed(exit.frames):
             caller = levels[0] if levels else None
-            levels.insert(0, _Level(self, state, caller, exit.keeps_all))
+            levels.insert(0, Level(self, state, caller, exit.keeps_all))
         levels[-1].ends_frame = self.continuations.is_continuation(self.plan.code)
         line = exit.frames[-1].line.lineno
         self.emitter.position = (line, None, None, None)
@@ -279,7 +252,7 @@ class Generator:
         self._nested(levels, len(levels) - 1)
         self.emitter.emit("RETURN_VALUE")
 
-    def _nested(self, levels: list[_Level], number: int) -> None:
+    def _nested(self, levels: list[Level], number: int) -> None:
         """Leaves the return value of the frame `number` on the stack (0 is the innermost)."""
         level = levels[number]
         if number == 0:
@@ -295,7 +268,7 @@ class Generator:
         self._guarded(level, lambda: self._nested(levels, number - 1), after)
 
     def _guarded(
-        self, level: _Level, action: Callable[[], None], after: Callable[[], None]
+        self, level: Level, action: Callable[[], None], after: Callable[[], None]
     ) -> None:
         """Runs `action` where an exception goes to the handler of the frame's instruction; then
         `after`. Both ways leave the frame's return value on the stack."""
@@ -331,7 +304,7 @@ class Generator:
 
     # -- the instruction itself ------------------------------------------------------------------
 
-    def _run_here(self, level: _Level, exit: BreakExit) -> None:
+    def _run_here(self, level: Level, exit: BreakExit) -> None:
         """Runs the root frame's own instruction in the new code."""
         instruction = level.instruction
         if instruction.op in NAME_OPS:
@@ -340,10 +313,10 @@ class Generator:
         if exit.branches:
             self._branch(level, instruction)
             return
-        null = _null_place(instruction)
+        null = null_place(instruction)
         used, popped = operands(instruction)
         used_stack = level.state.stack[len(level.state.stack) - used :]
-        net = _net_effect(level.decoded, instruction)
+        net = net_effect(level.decoded, instruction)
 
         def action() -> None:
             for place, var in enumerate(used_stack):
@@ -352,7 +325,7 @@ class Generator:
                 else:
                     self.rebuilder.load(var)
             first = len(self.raw.instructions)
-            self._copy(level.decoded, instruction, without_null=bool(null))
+            copy_instruction(self.emitter, level.decoded, instruction, without_null=bool(null))
             self.leaves.append(self.raw.instructions[first])
 
         def after() -> None:
@@ -374,28 +347,7 @@ class Generator:
         self._guarded(level, action, after)
         self.emitter.emit("RETURN_VALUE")
 
-    def _copy(self, decoded: Decoded, instruction: Instruction, without_null: bool) -> None:
-        """Appends the real instructions, with indices of this code.
-
-        without_null: a load that makes room for NULL is turned into a plain one.
-        """
-        if instruction.op == "LOAD_METHOD":
-            self.emitter.load_attr(instruction.arg[0])
-            return
-        source = decoded.raw
-        for item in source.instructions[instruction.start : instruction.end]:
-            copy = Raw(item.name, item.arg, item.slots, None, item.position)
-            kind = VERSION.rows[item.name][1]
-            translate = TRANSLATE.get(kind)
-            if item.name == "KW_NAMES":
-                translate = TRANSLATE["const"]
-            if translate is not None:
-                copy.arg = translate(source, self.raw, item.arg)
-            if without_null:
-                copy.arg &= ~1
-            self.emitter.append(copy)
-
-    def _raise_unbound(self, level: _Level, instruction: Instruction) -> None:
+    def _raise_unbound(self, level: Level, instruction: Instruction) -> None:
         name = instruction.arg
         free = name in level.state.code.co_freevars
         text = (FREE_TEXT if free else NAME_OPS[instruction.op]).format(name)
@@ -411,7 +363,7 @@ class Generator:
         self._guarded(level, action, lambda: None)
         self.emitter.emit("RETURN_VALUE")
 
-    def _branch(self, level: _Level, instruction: Instruction) -> None:
+    def _branch(self, level: Level, instruction: Instruction) -> None:
         emitter = self.emitter
         stack = level.state.stack
         top, rest = stack[-1], stack[:-1]
@@ -460,176 +412,6 @@ class Generator:
 
         self._guarded(level, action, after)
         self.emitter.emit("RETURN_VALUE")
-
-
-class _Level:
-    """One frame of a break while its code is made. keeps_all: see `BreakExit`."""
-
-    def __init__(
-        self, generator: Generator, state: FrameState, caller: _Level | None, keeps_all: bool
-    ) -> None:
-        self.generator = generator
-        self.caller = caller
-        self.keeps_all = keeps_all
-        self.ends_frame = False  # its continuation's result is the new code's, which keeps nothing
-        code, instruction = generator.continuations.origin(state.code, state.instruction)
-        self.state = FrameState(
-            code=code,
-            instruction=instruction,
-            stack=state.stack,
-            locals=state.locals,
-            cells=state.cells,
-            globals=state.globals,
-            line=state.line,
-        )
-        self.decoded = generator.codes.decode(code)
-        self.instruction = self.decoded.instructions[instruction]
-        self.handler = self.decoded.handlers[instruction]
-        self.saved = [
-            var for var in state.stack if isinstance(var, SavedExceptionVar) and var.active
-        ]
-        self.handled = len(self.saved)
-
-    def callers(self) -> tuple[Place, ...]:
-        """Where the frames that call this one are, for a traceback."""
-        if self.caller is None:
-            return ()
-        state = self.caller.state
-        module_globals = None if self.caller.caller is None else state.globals
-        place = self.generator.place_of(state.code, state.instruction, module_globals)
-        return (*self.caller.callers(), place)
-
-    def keep_values(self) -> None:
-        """Rebuilds what the continuations need, once for all of them."""
-        rebuilder = self.generator.rebuilder
-        for var in exit_roots(BreakExit(Break("inner_break"), (self.state,), False)):
-            if isinstance(var, SavedExceptionVar):
-                if not var.active:
-                    continue
-                var = var.current
-            if is_fetched(var):
-                assert var.source is not None
-                rebuilder.fetcher.store(var.source)
-                continue
-            if var in rebuilder.places or not _is_built(var):
-                continue
-            rebuilder.load(var)
-            if var in rebuilder.places:
-                rebuilder.emitter.emit("POP_TOP")
-            else:
-                rebuilder.places[var] = rebuilder.emitter.store_fresh("kept")
-
-    def enter_handled(self) -> None:
-        """Makes the exceptions that the frame is handling the current ones."""
-        emitter = self.generator.emitter
-        for saved in self.saved:
-            self.generator.rebuilder.load(saved.current)
-            emitter.emit("PUSH_EXC_INFO")
-            emitter.emit("POP_TOP")
-
-    def leave_handled(self) -> None:
-        for _ in self.saved:
-            self.generator.emitter.emit("POP_EXCEPT")
-
-    def call_continuation(
-        self,
-        form: str,
-        instruction: int,
-        stack: tuple[Var, ...],
-        names: tuple[str, ...],
-        null_last: bool = False,
-    ) -> None:
-        """Calls the continuation with stack, locals, and values that lie in locals `names`."""
-        generator, state, emitter = self.generator, self.state, self.generator.emitter
-        locals_ = self._ordered_locals(form, instruction)
-        own_cells = tuple(name for name in state.cells if name in state.code.co_cellvars)
-        cells = tuple(name for name in state.cells if name not in own_cells)
-        kinds = [_kind(var) for var in stack]
-        if form != "raise":
-            kinds += ["value"] * len(names)
-        if null_last:
-            kinds.append("null")
-        layout = Layout(tuple(kinds), tuple(locals_), own_cells, cells, self.keeps_all)
-        code = generator.continuations.get(state.code, instruction, layout, form).code
-        given = {name: state.locals[name] for name in locals_}
-        given |= {f"{STACK}{slot}": var for slot, var in enumerate(stack)}
-        generator.continuations.carry(code, {
-            Fact(LocalSource(name), "size", axis)
-            for name, var in given.items() for axis in generator.plan.open_axes.get(var, ())
-        })  # fmt: skip
-        emitter.start_call_const(call_last if self.ends_frame else call_moving)
-        self._load_function(code, cells)
-        for var in (*map(state.locals.get, locals_), *map(state.cells.get, own_cells)):
-            assert var is not None
-            generator.rebuilder.load(var)
-        count = len(locals_) + len(own_cells)
-        for var in stack:
-            if not isinstance(var, NullVar):
-                generator.rebuilder.load(var)
-                count += 1
-        for name in names:
-            emitter.load_fast(name)
-            emitter.delete_fast(name)
-        call = emitter.call(1 + count + len(names))
-        generator.leaves.append(call)
-        generator.passing.append(Passing(call, generator.depth, self.callers()))
-
-    def _ordered_locals(self, form: str, instruction: int) -> list[str]:
-        names = list(self.state.locals)
-        order = {name: index for index, name in enumerate(self.state.code.co_varnames)}
-        order[RECEIVER] = -1
-        return sorted(names, key=lambda name: (order.get(name, len(order)), name))
-
-    def _load_function(self, code: CodeType, cells: tuple[str, ...]) -> None:
-        emitter = self.generator.emitter
-        if not code.co_freevars:
-            emitter.load_const(FunctionType(code, self.state.globals, code.co_name))
-            return
-        emitter.start_call_const(FunctionType)
-        emitter.load_const(code)
-        emitter.load_const(self.state.globals)
-        emitter.load_const(code.co_name)
-        emitter.load_const(None)
-        for name in code.co_freevars:
-            self.generator.rebuilder.load(self.state.cells.get(name) or CellVar())
-        emitter.emit("BUILD_TUPLE", len(code.co_freevars))
-        emitter.call(5)
-
-
-def _null_place(instruction: Instruction) -> str:
-    """Where the instruction leaves a NULL beside its result: "first", "last" or ""."""
-    if instruction.op in ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-        return str(instruction.arg[-1])
-    return ""
-
-
-def _is_built(var: Var) -> bool:
-    """True for values that are more than a load of a constant; an empty set is no constant."""
-    return isinstance(var, SetVar) or bool(tuple(var.children())) or not var.is_constant()
-
-
-def _kind(var: Var) -> str:
-    if isinstance(var, NullVar):
-        return "null"
-    return "saved" if isinstance(var, SavedExceptionVar) and var.active else "value"
-
-
-def _net_effect(decoded: Decoded, instruction: Instruction) -> int:
-    return sum(
-        real_effect(item)
-        for item in decoded.raw.instructions[instruction.start : instruction.end]
-    )
-
-
-# Kind of argument -> its translation into another code object's tables.
-TRANSLATE: dict[str, Callable[[RawCode, RawCode, int], int]] = {
-    "const": lambda old, new, arg: new.const(old.consts[arg]),
-    "name": lambda old, new, arg: new.use_name(old.names[arg]),
-    "method": lambda old, new, arg: new.use_name(old.names[arg]),
-    "global": lambda old, new, arg: new.use_name(old.names[arg >> 1]) << 1 | arg & 1,
-    "attr": lambda old, new, arg: new.use_name(old.names[arg >> 1]) << 1 | arg & 1,
-    "super_attr": lambda old, new, arg: new.use_name(old.names[arg >> 2]) << 2 | arg & 3,
-}
 
 
 def _empty_like(code: CodeType) -> RawCode:
