@@ -243,14 +243,14 @@ class Converter:
             compile_id,
         )
         with timed("guards"), collection_paused():
-            program = build_program(result.guards, collect, frame.code)
-        logs.log("guards").emit(
-            lambda: "\n".join(guard_lines(frame, result.guards, program)), compile_id)
-        logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(result.guards)), compile_id)
+            guards = tuple(result.guards)
+            program = build_program(guards, collect, frame.code)
+        logs.log("guards").emit(lambda: "\n".join(guard_lines(frame, guards, program)), compile_id)
+        logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
         counters.counters["stats"]["frames"] += 1
         return hook.Entry(
             code, program, EntryRecord(
-                tuple(map(released, result.guards)), compile_id, frame.code,
+                tuple(map(released, guards)), compile_id, frame.code,
                 outside_changes(result.effects),
                 function_modes()),
             direct=direct,

@@ -65,7 +65,8 @@ class Decisions:
         return None if found is None else found[1]
 
     def has(self, kind: str, key: Any) -> bool:
-        return self.get(kind, key) is not None
+        rows = self._kept.get(kind)
+        return rows is not None and id(key) in rows
 
 
 decisions = Decisions()

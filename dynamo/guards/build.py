@@ -202,8 +202,9 @@ class ProgramBuilder:
         self, node: Node, checks: list[tuple[int, Guard]]
     ) -> list[tuple[int, Guard]]:
         """An OrderedDict can be reordered without a new version: its order is always looked at."""
-        plain = self.is_plain(node)
-        return [c for c in checks if plain or c[1].kind != "DICT_KEYS"]
+        if not checks or self.is_plain(node):
+            return checks
+        return [c for c in checks if c[1].kind != "DICT_KEYS"]
 
     @staticmethod
     def is_plain(node: Node) -> bool:
@@ -214,7 +215,7 @@ class ProgramBuilder:
 
     def check_unless_dict(self, node: Node, number: int, guard: Guard) -> None:
         """A check, unless `walk` puts it under the node's tag."""
-        if node.is_dict() and guard.kind in DICT_CHECKS:
+        if guard.kind in DICT_CHECKS and node.is_dict():
             if (number, guard) in self.keys_only_when_plain(node, [(number, guard)]):
                 return
         self.check(node, number, guard)

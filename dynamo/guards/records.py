@@ -7,8 +7,8 @@ The evaluator adds `Guard`s to a `GuardSet`; `build.py` turns the set into the C
 from __future__ import annotations
 
 import linecache
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -61,26 +61,33 @@ class Guard:
     line: UserLine | None = None
 
     def key(self) -> tuple[Any, ...]:
-        """Identity for removing duplicates. Objects of the program count by identity, since their
-        own `__hash__` must not run, and so does what can't be hashed."""
-        if self.kind in ABOUT_OBJECTS:
-            return (self.kind, self.source, id(self.payload))
-        if self.kind == "DICT_KEYS":
-            keys = tuple((type(k), k) if type(k) in PLAIN_KEYS else id(k) for k in self.payload)
-            return (self.kind, self.source, keys)
-        try:
-            hash(self.payload)
-            payload = (type(self.payload), self.payload)
-        except TypeError:
-            payload = (type(self.payload), id(self.payload))
-        return (self.kind, self.source, payload)
+        return key_of(self.kind, self.source, self.payload)
+
+
+def key_of(kind: str, source: Source | None, payload: Any) -> tuple[Any, ...]:
+    """Identity of a guard for removing duplicates. Objects of the program count by identity, since
+    their own `__hash__` must not run, and so does what can't be hashed."""
+    if kind in ABOUT_OBJECTS:
+        return (kind, source, id(payload))
+    if kind == "DICT_KEYS":
+        keys = tuple((type(k), k) if type(k) in PLAIN_KEYS else id(k) for k in payload)
+        return (kind, source, keys)
+    try:
+        hash(payload)
+        return (kind, source, (type(payload), payload))
+    except TypeError:
+        return (kind, source, (type(payload), id(payload)))
 
 
 def released(guard: Guard) -> Guard:
     """The guard as an entry keeps it: without keeping alive what it is about."""
     if guard.kind == "DICT_KEYS":
-        return replace(guard, payload=tuple(map(weakly, guard.payload)))
-    return replace(guard, payload=weakly(guard.payload)) if guard.kind in ABOUT_OBJECTS else guard
+        payload: Any = tuple(map(weakly, guard.payload))
+    elif guard.kind in ABOUT_OBJECTS:
+        payload = weakly(guard.payload)
+    else:
+        return guard
+    return Guard(guard.kind, guard.source, payload, guard.line)
 
 
 @dataclass(slots=True)
@@ -95,6 +102,14 @@ class GuardSet:
 
     def add(self, guard: Guard) -> None:
         self.guards.setdefault(guard.key(), guard)
+
+    def add_at(
+        self, line: Callable[[], UserLine | None], kind: str, source: Source | None, payload: Any
+    ) -> None:
+        """`add` of a guard whose line is only asked for where the guard is new: few are."""
+        key = key_of(kind, source, payload)
+        if key not in self.guards:
+            self.guards[key] = Guard(kind, source, payload, line())
 
     def __iter__(self) -> Iterator[Guard]:
         read: set[Source] = set()

@@ -203,9 +203,11 @@ class ObjectSource(Source):
         return self.value
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ObjectSource):
+        if other is self:
+            return True
+        if not isinstance(other, ObjectSource) or other.identity != self.identity:
             return False
-        return other is self or (other.value is self.value and self.value is not None)
+        return other.value is self.value and self.value is not None
 
     def __hash__(self) -> int:
         return hash((ObjectSource, self.identity))

@@ -98,7 +98,7 @@ class GraphBuilder:
 
     def mark(self) -> fx.Node:
         """The last node now; `rollback` removes the operations made after it."""
-        return self.graph._root.prev
+        return self.graph._root._prev  # asked at each instruction: `prev` is a property
 
     def rollback(self, mark: fx.Node) -> None:
         """Erases the operations after the mark, last first. Placeholders stay."""

@@ -20,6 +20,7 @@ PURE = {
 }  # fmt: skip
 # Functions that keep what they have found for the type of their argument (and import it first).
 BY_TYPE = {"einops._backends": {"get_backend"}}
+NAMES = frozenset().union(*PURE.values(), *BY_TYPE.values())
 
 
 def is_pure(function: Any) -> bool:
@@ -33,4 +34,7 @@ def answers_by_type(function: Any) -> bool:
 
 
 def _is_in(names: dict[str, set[str]], function: Any) -> bool:
-    return getattr(function, "__qualname__", None) in names.get(module_of(function), ())
+    name = getattr(function, "__qualname__", None)
+    if type(name) is not str or name not in NAMES:  # most: their modules need not be asked for
+        return False
+    return name in names.get(module_of(function), ())

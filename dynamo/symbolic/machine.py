@@ -266,8 +266,11 @@ class SymbolicFrame:
         """A call whose result is used further inside of the current instruction."""
         self.trace.calls += 1  # one instruction may make any number (`"".join(map(f, items))`)
         self.trace.check_length()
-        with self.using_results():
+        awaiting, self.awaiting = self.awaiting, False
+        try:
             return function.call(self, args, kwargs)
+        finally:
+            self.awaiting = awaiting
 
     @contextmanager
     def using_results(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ import torch
 from dynamo import _C
 from dynamo.base.errors import Break
 from dynamo.base.instances import is_class
-from dynamo.guards.records import Guard, GuardSet, UserLine
+from dynamo.guards.records import GuardSet, UserLine
 from dynamo.guards.sources import (
     AttrSource,
     BuiltinSource,
@@ -99,6 +99,8 @@ class Trace(ObjectProtocol):
         self.owners: dict[int, ObjectVar] = {}  # by the ids of their instance dicts
         self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
         self._globals_sources: dict[int, tuple[Any, Source]] = {}
+        self._builtin_sources: dict[str, Source] = {}
+        self._said: dict[tuple[str, int, int], tuple[Source | None, Any]] = {}
         self._root_globals: dict[str, Any] | None = None
         self.grad_mode_at_start = torch.is_grad_enabled()
         self.inference_mode = self.saw_inference_mode = torch.is_inference_mode_enabled()
@@ -107,6 +109,7 @@ class Trace(ObjectProtocol):
     def release(self) -> None:
         """Lets go of the program's values: the trace is part of cycles, and dies late."""
         self._known.clear()
+        self._said.clear()
         self.owners.clear()
         self._copies.clear()
         self.suspended.clear()
@@ -142,11 +145,15 @@ class Trace(ObjectProtocol):
 
     def guard(self, kind: str, source: Source | None, payload: Any = None) -> None:
         """Assumes something about the real value at `source`."""
+        said = kind, id(source), id(payload)
+        if said in self._said:
+            return
         if isinstance(source, ObjectSource) and kind in ("TYPE", "ID", "CODE"):
             return
         if source is not None and (is_in_constant_tuple(source) or self.made.is_inside(source)):
             return
-        self.guards.add(Guard(kind, source, payload, self.user_line()))
+        self._said[said] = source, payload  # they live as long as their ids count
+        self.guards.add_at(self.user_line, kind, source, payload)
         if kind in ("TYPE", "ID") and is_class(payload):
             self.guard_bases(payload)
 
@@ -155,9 +162,9 @@ class Trace(ObjectProtocol):
         order = type.__dict__["__mro__"].__get__(cls)
         if len(order) > 2 and not is_settled(cls):
             place = AttrSource(ObjectSource(cls, cls.__qualname__), "__mro__")
-            self.guards.add(Guard("LENGTH", place, len(order), self.user_line()))
+            self.guards.add_at(self.user_line, "LENGTH", place, len(order))
             for at, base in enumerate(order[1:-1], 1):
-                self.guards.add(Guard("ID", ItemSource(place, at), base, self.user_line()))
+                self.guards.add_at(self.user_line, "ID", ItemSource(place, at), base)
 
     # -- values -----------------------------------------------------------------------------
 
@@ -188,14 +195,16 @@ class Trace(ObjectProtocol):
     def _wrap(self, value: Any, source: Source | None) -> Var:
         key = id(value)
         # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
-        copied = not sees_lookups(value) and type(value) in COPIED_FROM_MODELS and (
-            self.made.is_inside(source) is not None)
+        copied = bool(self.made.vars) and not sees_lookups(value) and (
+            type(value) in COPIED_FROM_MODELS and self.made.is_inside(source) is not None)
         known = (self._copies if copied else self._known).get(key)
         if known is not None:
             var = known[1]
             if source is None and var.source is not None and issubclass(type(value), NAMED):
                 self.guard("ID", var.source, value)  # at a later call it must be there, too
-            elif source is not None and var.source is not None and var.source != source:
+            elif source is not None and var.source is not None and (
+                var.source is not source and var.source != source
+            ):
                 self.guard("SAME", source, var.source)
             return var
         if copied:
@@ -310,7 +319,7 @@ class Trace(ObjectProtocol):
             if not replaced and names is builtins_of({}):
                 self.guard("DICT_LACKS", DictSource(ModuleSource("builtins")), name)
             self.raise_name_error(name, f"name '{name}' is not defined")
-        source = BuiltinSource(name)
+        source = self._builtin_sources.setdefault(name, BuiltinSource(name))
         if names is builtins_of(self.frames[0].globals):
             self.guard("ID", source, names[name])
         return self.wrap(names[name], source)

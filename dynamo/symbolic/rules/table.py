@@ -115,13 +115,15 @@ def apply(
         raise Break("argument_mismatch", f"{_name(function)}: {', '.join(kwargs)}")
     for row in RULES.get(function, ()):
         if row.fits(args):
+            awaiting, tx.awaiting = tx.awaiting, False  # `using_results`, for each call of all
             try:
-                with tx.using_results():
-                    result = row.handler(tx, *args, **kwargs)
+                result = row.handler(tx, *args, **kwargs)
             except TypeError as error:
                 if not _is_binding_error(row.handler, args, kwargs):
                     raise
                 raise Break("argument_mismatch", f"{_name(function)}: {error}") from error
+            finally:
+                tx.awaiting = awaiting
             if result is not None:
                 return result
     if function in FOLDABLE:

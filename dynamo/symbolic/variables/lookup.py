@@ -13,6 +13,7 @@ from typing import Any
 from dynamo.base.instances import own_dict
 
 _MISSING = object()
+_mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 IMMUTABLE_TYPE = 1 << 8  # types of C whose attributes can't be set; no others have it
 
@@ -23,24 +24,31 @@ def find_in_mro(cls: type, name: str) -> Any:
     >>> find_in_mro(bool, "bit_length") is int.__dict__["bit_length"]
     True
     """
-    found = find_owner(cls, name)
-    return None if found is None else found[1]
+    for owner in _mro(cls):
+        value = _class_dict(owner).get(name, _MISSING)
+        if value is not _MISSING:
+            return value
+    return None
 
 
 def class_dict(cls: type) -> Mapping[str, Any]:
     """The dict of a class, of which no metaclass is asked."""
-    return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
+    return _class_dict(cls)  # type: ignore[no-any-return]
 
 
 def find_owner(cls: type, name: str) -> tuple[type, Any] | None:
     """The first class of the MRO that has the attribute, and its raw value."""
-    return next(all_in_mro(cls, name), None)
+    for owner in _mro(cls):
+        value = _class_dict(owner).get(name, _MISSING)
+        if value is not _MISSING:
+            return owner, value
+    return None
 
 
 def all_in_mro(cls: type, name: str) -> Iterator[tuple[type, Any]]:
     """Each class of the MRO that has the attribute, and its raw value."""
-    for owner in type.__dict__["__mro__"].__get__(cls):
-        value = class_dict(owner).get(name, _MISSING)
+    for owner in _mro(cls):
+        value = _class_dict(owner).get(name, _MISSING)
         if value is not _MISSING:
             yield owner, value
 
