@@ -55,6 +55,7 @@ from dynamo.symbolic.rules import (
     texts,
     torch_functions,
     transforms,
+    trees,
     typed_tensors,
     unknown_numbers,
     values,
@@ -102,7 +103,7 @@ PARTS = (
     operators, optimizer_steps, optimizers, parameters, patterns, picking, placing,
     python_modules, python_random, python_sources, random_state, seeded_random,
     standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors,
-    texts, torch_functions, transforms, typed_tensors, unknown_numbers, value_vars, values,
+    texts, torch_functions, transforms, trees, typed_tensors, unknown_numbers, value_vars, values,
     warning_filters, weakrefs,
 )
 # torch does not need numpy either.

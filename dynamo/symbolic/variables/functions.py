@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -271,7 +271,26 @@ class FunctionVar(Var):
                 self.guard_identity(tx.trace)
                 return tx.trace.call_real(tx, self.real, args, kwargs)
             self.guard()
+            if id(self.real.__code__) in SHORTCUTS:
+                found = self._shorten(tx, args, kwargs)
+                if found is not None:
+                    return found
         return tx.inline(self, args, kwargs)
+
+    def _shorten(
+        self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var | None:
+        """What the row of `SHORTCUTS` answers; None where the code is to be traced."""
+        assert self.real is not None
+        code, defaults = self.real.__code__, self.real.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount]
+        given = {*names[: len(args)], *kwargs}
+        wanted = names[: len(names) - len(defaults)]
+        fits = len(given) == len(args) + len(kwargs) and given.issuperset(wanted)
+        if not fits or not given.issubset(names) or any(one is not None for one in defaults):
+            return None
+        with tx.using_results():
+            return SHORTCUTS[id(code)][1](tx, *args, **kwargs)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if self.real is not None:
@@ -419,6 +438,10 @@ class NamedMethodVar(Var):
     def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return self.receiver.call_method(tx, self.name, args, kwargs)
 
+
+# By the id of its code (which stays alive here): what may answer a call of a Python function with
+# the same parameters in place of its code; None where the code is to be traced.
+SHORTCUTS: dict[int, tuple[types.CodeType, Callable[..., Var | None]]] = {}
 
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)  # methods of a built-in class
 
