@@ -249,6 +249,8 @@ def warn(
     level = max(level, 1)
     if type(text) is not str or type(level) is not int or level > len(frames):
         return None
+    if not filters.are_whole(tx):
+        return None
     frame = frames[-level]
     place = frame.user_line()
     if filters.are_changed(tx):

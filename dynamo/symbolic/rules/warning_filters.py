@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import reprlib
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 NAMES = ("filters", "showwarning", "_showwarnmsg_impl")
+SHOW = "_showwarnmsg"
+ORIGINAL_SHOW = vars(warnings)[SHOW]
 RECURSION = (reprlib.__file__, dataclasses.__file__)
 RLOCK = type(threading.RLock())
 
@@ -41,6 +44,19 @@ def filters_mutated(tx: SymbolicFrame) -> Var:
 
 def module_of(tx: SymbolicFrame) -> Var:
     return tx.trace.wrap(warnings, ModuleSource("warnings"))
+
+
+def are_whole(tx: SymbolicFrame) -> bool:
+    """False where the program has put another module in place of `warnings`, which shows what is
+    warned of, or has deleted a part of it, which then is that of C."""
+    read = tx.trace.effects.written_global
+    if sys.modules.get("warnings") is not warnings or read(warnings.__dict__, SHOW)[0]:
+        return False
+    written = {name: read(warnings.__dict__, name) for name in NAMES}
+    return vars(warnings).get(SHOW) is ORIGINAL_SHOW and all(
+        value is not None if is_written else name in vars(warnings)
+        for name, (is_written, value) in written.items()
+    )
 
 
 def are_changed(tx: SymbolicFrame) -> bool:
