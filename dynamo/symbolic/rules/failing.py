@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import threading
+import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,9 @@ from torch import fx
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
+from dynamo.shapes.trials import Trial
 from dynamo.symbolic.breaks import TORCH
+from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.lookup import module_of
 
@@ -56,6 +59,7 @@ UNSEEN = frozenset({"one_hot"})
 TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 # Managers outside of torch that do not look at errors.
 BLIND = frozenset({contextlib.nullcontext, type(threading.Lock()), type(threading.RLock())})
+USUAL = frozenset({torch.float32, torch.float64, torch.bfloat16})
 LOSSES = frozenset({"huber_loss", "binary_cross_entropy_with_logits"})
 
 
@@ -91,6 +95,46 @@ def break_where_write_fails(tx: SymbolicFrame, function: Any, written: list[Any]
     code of the program sees the error."""
     if any(map(repeats, written)) and any(map(handles, tx.trace.frames)):
         raise Break("caught_error", getattr(function, "__name__", str(function)))
+
+
+def trial_of(
+    tx: SymbolicFrame, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Trial | None:
+    """Takes down a call of torch's own that eager may refuse though fakes let it pass: any where
+    code of the program sees the error, elsewhere one of unusual or several dtypes."""
+    if not is_tried(function) or torch._C._functorch.get_dynamic_layer_stack_depth():
+        return None
+    if is_usual([*args, *kwargs.values()]) and not any(map(handles, tx.trace.frames)):
+        return None
+    return Trial(args, kwargs, tx.trace.world.constant_of)
+
+
+def is_tried(function: Any) -> bool:
+    """True for torch's own functions on tensors, but not for those that compute gradients."""
+    if isinstance(function, torch._ops.OpOverload):
+        return function.namespace in TORCH_OPERATORS
+    module = module_of(function)
+    if isinstance(function, types.FunctionType) and not module.startswith("torch."):
+        return False
+    return not module.startswith("torch.autograd") and not is_in_graph(function)
+
+
+def is_usual(values: list[Any]) -> bool:
+    """True where all tensors are of one dtype that nearly all operations take."""
+    dtypes = {value.dtype for value in flat(values) if isinstance(value, torch.Tensor)}
+    return len(dtypes) < 2 and dtypes <= USUAL and complex not in map(type, values)
+
+
+def break_where_refused(
+    tx: SymbolicFrame, function: Any, trial: Trial | None, result: Any
+) -> None:
+    """Breaks the graph for a call that fakes let pass though eager refuses what it is given,
+    whatever the values. Where those may decide, it is noted in the node (see `note_failing`)."""
+    if trial is None or "fails" in tx.trace.world.noticed or not trial.refuses(function, result):
+        return
+    seen = any(map(handles, tx.trace.frames))
+    name = getattr(function, "__name__", str(function))
+    raise Break("caught_error" if seen else "escaping_exception", name)
 
 
 def repeats(tensor: torch.Tensor) -> bool:

@@ -23,9 +23,11 @@ from dynamo.symbolic.rules.failing import (
     TORCH_OPERATORS,
     break_where_caught,
     break_where_fakes_are_wrong,
+    break_where_refused,
     break_where_seen,
     break_where_write_fails,
     note_failing,
+    trial_of,
 )
 from dynamo.symbolic.tables import ask_for_values
 from dynamo.symbolic.unknowns import flat
@@ -223,6 +225,7 @@ def put_in_graph(
     tx.trace.symbols.unknowns.refuse_negative(function, [*fake_args, *fake_kwargs.values()])
     noticed = tx.trace.world.noticed
     noticed.clear()
+    trial = trial_of(tx, function, fake_args, fake_kwargs)
     try:
         if in_transform():
             made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
@@ -247,6 +250,7 @@ def put_in_graph(
     ]
     given = written_by_schema(schemas_of(function, result), args, kwargs)
     changed = [*changed, *(var for var in given or () if var not in changed)]
+    break_where_refused(tx, function, trial, result)
     break_where_write_fails(tx, function, [var.fake for var in changed])
     if given is None and not changed and is_plain_result(result):
         return tx.trace.constant(result)
