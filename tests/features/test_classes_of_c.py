@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
+import hashlib
 import itertools
+import queue
+import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -63,7 +68,22 @@ def structure() -> Any:
     return Pair(3, 4).b, type(Pair).__name__, Pair.__bases__, ctypes.sizeof(Pair)
 
 
-FUNCTIONS = [store_in_a_class, delete_in_a_class, odd_fields, fields_that_are_missing, no_length, structure]
+def no_pickles() -> Any:
+    errors = []
+    for make in (threading.Lock, threading.RLock, hashlib.md5, queue.SimpleQueue, lambda: struct.Struct("i")):
+        for protocol in (2, 4):
+            try:
+                made: Any = make().__reduce_ex__(protocol)
+            except TypeError as error:
+                made = str(error)
+            errors.append(made)
+    try:
+        return errors, object.__reduce_ex__(array.array("i"), 2)
+    except TypeError as error:
+        return errors, str(error)
+
+
+FUNCTIONS = [store_in_a_class, delete_in_a_class, odd_fields, fields_that_are_missing, no_length, structure, no_pickles]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)

@@ -290,6 +290,11 @@ xs = [3, 1, 2]; xs.sort(key=lambda v: -v); xs[1:2] = [7, 8]; del xs[0]; return x
 r = range(0, 10, 3); return x * r[1] + len(r), 3 in r, r.index(6), r[::-1], list(reversed(r)), r == range(0, 12, 3), r.start
 # slice ops
 s = slice(0, 2); return x[s] * 2 + 1, s.indices(5), s.stop
+# round with its names
+class R:
+    def __round__(s, n=7): return n
+r, n = R(), len(x.shape) * 1.25
+return x * round(n), round(2.567, ndigits=1), round(number=2.5), round(7.5, ndigits=None), round(r), round(r, None), round(r, ndigits=2), round(n, ndigits=1)
 # sorted more
 return x * 2 + 1, sorted({"b": 1, "a": 2}.items(), key=lambda p: p[1], reverse=True), min([3, 1], default=0), max([], default=None), any([0, 1]), all([]), sum([[1], [2]], []), divmod(7, 2), round(2.567, 1), abs(-2), pow(2, 3, 5), list(enumerate("a", 1)), list(map(lambda a, b: a + b, [1], [2])), list(filter(None, [0, 1]))
 # idx col

@@ -120,9 +120,13 @@ for _name in numbers.CURVES:
     number_rule(getattr(math, _name), numbers.curve, _name)
 for _name in ("floor", "ceil", "trunc"):
     number_rule(getattr(math, _name), numbers.rounded, _name)
-number_rule(round, numbers.rounded, "round")
 for _name in ("isfinite", "isnan", "isinf"):
     number_rule(getattr(math, _name), numbers.is_ordinary, _name)
+
+
+@rule([round])
+def round_(tx: SymbolicFrame, number: Var, ndigits: Var | None = None) -> Var | None:
+    return numbers.rounded(tx.trace, "round", number) if ndigits is None else None
 
 
 @rule([divmod])

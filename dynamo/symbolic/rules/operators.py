@@ -450,9 +450,12 @@ def pow_(
 
 
 @rule([round], ObjectVar)
-def round_(tx: SymbolicFrame, var: ObjectVar, *digits: Var) -> Var | None:
-    method = user_method(tx, var, "__round__")
-    return None if method is None else method.call(tx, list(digits), {})
+def round_(tx: SymbolicFrame, number: ObjectVar, ndigits: Var = ConstVar(None)) -> Var | None:  # noqa: B008
+    method = user_method(tx, number, "__round__")
+    if method is None:
+        return None
+    is_none = ndigits.is_constant() and ndigits.as_constant() is None
+    return method.call(tx, [] if is_none else [ndigits], {})
 
 
 @rule([operator.index], ObjectVar)

@@ -174,7 +174,15 @@ def reduce_ex(tx: SymbolicFrame, value: Var, protocol: Var) -> Var | None:
     names = copyreg._slotnames(kind)  # type: ignore[attr-defined]
     if type(names) is not list or any(type(name) is not str for name in names):
         return None  # those that the class itself has given
+    if base_of(kind) is object and keeps_more(kind, len(names)):
+        return None  # an error, or as a class of C has it
     return inline_stand_in(tx, reduce_object, [value, tx.trace.constant(tuple(names))], {})
+
+
+def keeps_more(kind: type, slots: int) -> bool:
+    """True for a class of C with state that neither a dict nor a slot holds, as locks have."""
+    places = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0) + slots
+    return kind.__basicsize__ > object.__basicsize__ + places * tuple.__itemsize__
 
 
 # Built-in classes that keep nothing but a dict and items.
