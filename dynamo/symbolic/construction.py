@@ -22,7 +22,6 @@ from dynamo.symbolic.rules import decided, table
 from dynamo.symbolic.rules.library_classes import enum_member
 from dynamo.symbolic.variables.attributes import Attributes
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.binders import RawAttribute
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.exceptions import ExceptionVar, make_group
@@ -73,8 +72,7 @@ class Construction:
             return tx.trace.call(tx, dict, *args, **kwargs)
         if found is not None and found[1] is not type.__call__:
             if not issubclass(cls, enum.Enum):
-                raw = RawAttribute(found[1], found[0], "__call__", type(cls), var)
-                return self.attributes.bind_raw(tx, raw).call(tx, args, kwargs)
+                return self.attributes.bind(tx, var, type(cls), "__call__").call(tx, args, kwargs)
         return self.construct_plain(tx, var, args, kwargs)
 
     def construct_plain(
@@ -102,8 +100,8 @@ class Construction:
         self.attributes.find_special(cls, "__init__")
         init = find_owner(cls, "__init__")
         if init is not None and not isinstance(init[1], types.WrapperDescriptorType):
-            raw = RawAttribute(init[1], init[0], "__init__", cls, made)
-            result = tx.call(self.attributes.bind_raw(tx, raw), args, kwargs).python_type()
+            method = self.attributes.bind(tx, made, cls, "__init__")
+            result = tx.call(method, args, kwargs).python_type()
             if result is not type(None):
                 message = f"__init__() should return None, not '{told_name(result)}'"
                 tx.trace.raise_exception(TypeError, message)

@@ -272,6 +272,14 @@ class SymbolicFrame:
         finally:
             self.awaiting = awaiting
 
+    def call_attribute(
+        self, var: Var, name: str, args: list[Var], kwargs: dict[str, Var]
+    ) -> Var:
+        """`var.name(...)` where the call's result is what the current instruction gives."""
+        with self.using_results():
+            function = var.get_attr(self, name)
+        return function.call(self, args, kwargs)
+
     @contextmanager
     def using_results(self) -> Iterator[None]:
         """Where what a function of the program returns need not be what the current instruction

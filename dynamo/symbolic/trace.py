@@ -407,7 +407,7 @@ class Trace(ObjectProtocol):
         if isinstance(raw, types.ClassMethodDescriptorType | staticmethod):
             return self.call_real(tx, getattr(cls, name), args, kwargs)
         if not isinstance(raw, METHOD_DESCRIPTORS):
-            return var.get_attr(tx, name).call(tx, args, kwargs)
+            return tx.call_attribute(var, name, args, kwargs)
         return self.call_real(tx, raw, [var, *args], kwargs)
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:

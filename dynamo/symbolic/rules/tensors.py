@@ -134,7 +134,7 @@ def call_method(
         isinstance(raw, types.FunctionType) and tx.trace.is_modelled(raw)
     ):
         return tx.trace.call_real(tx, raw, [var, *args], kwargs)
-    return get_attr(tx, var, name).call(tx, args, kwargs)
+    return tx.call_attribute(var, name, args, kwargs)
 
 
 @rule([torch.Tensor.__bool__, torch.is_nonzero])

@@ -217,11 +217,12 @@ class Attributes:
         return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
 
     def bind(self, tx: SymbolicFrame, var: Var | None, cls: type, name: str) -> Var:
-        """A class attribute that is known to exist, bound to the instance."""
+        """A class attribute that is known to exist, bound to the instance; it will be called."""
         found = self.find(cls, name)
         assert found is not None, name
         self.guard_search(cls, name, found[0])
-        return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
+        with tx.using_results():
+            return self.bind_raw(tx, RawAttribute(found[1], found[0], name, cls, var))
 
     def bind_raw(self, tx: SymbolicFrame, raw: RawAttribute) -> Var:
         binder = BINDERS.get(type(raw.value))

@@ -142,7 +142,7 @@ class Var:
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
         """`self.name(*args, **kwargs)`; overridden where a method needs no bound-method object."""
-        return self.get_attr(tx, name).call(tx, args, kwargs)
+        return tx.call_attribute(self, name, args, kwargs)
 
     def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
         return self._call_special(tx, "__getitem__", "'{}' object is not subscriptable", key)

@@ -60,7 +60,7 @@ class CachedFunctionVar(Var):
         pure = is_pure(inner)
         if any(map(is_open, (*args, *kwargs.values()))):
             if pure:
-                return self.get_attr(tx, "__wrapped__").call(tx, args, kwargs)
+                return tx.call_attribute(self, "__wrapped__", args, kwargs)
             if not trace.context.settings.fullgraph:  # better than a compile per number
                 raise Break("call_of_unknown_function", f"{self!r}, with a number that changes")
         values = [real_value(trace, arg, keeps_hash) for arg in args]

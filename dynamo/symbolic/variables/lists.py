@@ -277,7 +277,7 @@ class NamedTupleVar(TupleVar):
     ) -> Var:
         if name.startswith("__"):
             return super().call_method(tx, name, args, kwargs)
-        return self.get_attr(tx, name).call(tx, args, kwargs)
+        return tx.call_attribute(self, name, args, kwargs)
 
     def clone(self, items: list[Var]) -> Var:
         return TupleVar(items)

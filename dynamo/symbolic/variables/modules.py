@@ -162,7 +162,7 @@ class ModuleVar(ObjectVar):
             self.forget_numbers(tx)
             implementation = tx.trace.attributes.bind(tx, self, cls, "_call_impl")
             return implementation.call(tx, args, kwargs)
-        return self.get_attr(tx, "forward").call(tx, args, kwargs)
+        return tx.call_attribute(self, "forward", args, kwargs)
 
     def forget_numbers(self, tx: SymbolicFrame) -> None:
         """Hooks count by their order, where nothing asks for their numbers."""

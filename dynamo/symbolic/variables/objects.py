@@ -230,7 +230,7 @@ class ObjectVar(Var):
             method = self.special(tx, name)
             if method is not None:
                 return method.call(tx, args, kwargs)
-        return self.get_attr(tx, name).call(tx, args, kwargs)
+        return tx.call_attribute(self, name, args, kwargs)
 
     def truth(self, tx: SymbolicFrame) -> bool:
         for name in ("__bool__", "__len__"):

@@ -38,7 +38,7 @@ class SuperVar(Var):
     def call_method(
         self, tx: SymbolicFrame, name: str, args: list[Var], kwargs: dict[str, Var]
     ) -> Var:
-        return self.get_attr(tx, name).call(tx, args, kwargs)
+        return tx.call_attribute(self, name, args, kwargs)
 
     def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
         raise Break("attribute_store_unknown", f"{name} of super()")
