@@ -11,7 +11,6 @@ import builtins
 import re
 import threading
 import types
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -225,7 +224,7 @@ class FramePolicy:
             raise RecompileError(f"{place}: would be compiled again because {nearest.sentence()}")
 
     def stop(self, frame: hook.FrameState, record: CodeRecord, limit: Limit) -> None:
-        """One warning that new values run eager from now on."""
+        """One message that new values run eager from now on."""
         seen = list(record.reasons)
         if self.region.wasted(frame.code) >= self.own_limit() * WASTED:
             seen.append("a function or class that it is compiled for died each time after one call")
@@ -242,7 +241,7 @@ class FramePolicy:
             raise RecompileLimitExceeded(text)
         if not record.warned:
             record.warned = True
-            warnings.warn(text, stacklevel=2)
+            logs.tell(text)
 
     def forget(self) -> None:
         """Drops everything compiled in this region."""

@@ -1,9 +1,12 @@
-"""What tests of several folders use: the arguments of the fuzzers' commands, a context of torch's state."""
+"""What tests of several folders use: the arguments of the fuzzers' commands, contexts of
+torch's state and of what the compiler says."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import re
+import unittest
 from collections.abc import Iterator
 
 import torch
@@ -26,3 +29,12 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def told(pattern: str) -> Iterator[None]:
+    """Inside, the compiler says one thing by its logger, which matches the pattern."""
+    with unittest.TestCase().assertLogs("dynamo", "WARNING") as seen:
+        yield
+    (record,) = seen.records
+    assert re.search(pattern, record.getMessage()), record.getMessage()

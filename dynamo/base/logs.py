@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import difflib
+import logging
 import os
 import sys
 import threading
@@ -44,6 +45,11 @@ ARTIFACTS = {
 # TORCH_LOGS' words where ours differ.
 ALIASES = {"side_effects": "effects"}
 
+# What is said without being asked for: not by `warnings`, which the program records or makes
+# errors, nor to its own handlers, which are its code.
+_logger = logging.getLogger("dynamo")
+_logger.propagate = False
+
 _lock = threading.Lock()
 _compile_id: contextvars.ContextVar[str] = contextvars.ContextVar("compile_id", default="")
 
@@ -56,6 +62,11 @@ def compiling(compile_id: str) -> Iterator[None]:
         yield
     finally:
         _compile_id.reset(token)
+
+
+def tell(text: str) -> None:
+    """A message of the logger `dynamo` at level WARNING: on stderr, where it has no handler."""
+    _logger.warning("%s", text)
 
 
 class Artifact:

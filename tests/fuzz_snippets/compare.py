@@ -105,7 +105,7 @@ def observe(program: Program, wrap: Callable[[Any], Any], graph_break: Callable[
         gc.collect()
         viewer = Told()
         views.append((viewer.view(outcome), viewer.view(given), viewer.view(space["LOG"]), printed.getvalue(), where,
-                      [(w.category.__name__, str(w.message)) for w in warned if "recompile_limit" not in str(w.message)], random.random(), torch.rand(1).item(),
+                      [(w.category.__name__, str(w.message)) for w in warned], random.random(), torch.rand(1).item(),
                       (torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu"))))
         space["LOG"].clear()
         torch.set_grad_enabled(True)

@@ -14,8 +14,8 @@ import faulthandler
 import functools
 import inspect
 import json
+import logging
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +43,7 @@ def _tell(**facts: Any) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     dynamo.config.suppress_errors = False  # a test that ran in eager would pass
+    logging.getLogger("dynamo").setLevel("ERROR")  # tests look at their output
     # What pytest itself does behind each part of a test is a lot to trace.
     TestCaseFunction.addSubTest = dynamo.disable(TestCaseFunction.addSubTest)
     with contextlib.suppress(ImportError):
@@ -79,7 +80,6 @@ def inlined(test: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(test)
     def check(*args: Any, **kwargs: Any) -> None:
-        warnings.filterwarnings("ignore", message=".*reached the .*recompile limit")
         result = compiled(*args, **kwargs)
         assert torch.equal(result, torch.full((2,), 4.0)), result
 
