@@ -69,7 +69,7 @@ class CachedFunctionVar(Var):
             not keywords and is_kept(self.real, values))
         if not is_known and trace.effects.has_outside():
             raise Break("call_of_unknown_function", f"{self!r} after changes that it may read")
-        if not is_known and is_full(self.real):
+        if not is_known and is_full(self.real) and not trace.context.settings.fullgraph:
             raise Break("call_of_unknown_function", f"{self!r}, whose cache is full")
         try:
             result = self.real(*values, **keywords)
