@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import dynamo
+from tests.common import messages
 
 X = torch.ones(3)
 
@@ -74,11 +74,10 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 def reasons_of(function: Any, *calls: Any) -> list[str]:
     dynamo.reset()
     compiled = dynamo.compile(function, backend="eager", dynamic=False, recompile_limit=5)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+    with messages() as said:
         for call in calls:
             compiled(*call)
-    return [*dynamo.counters["recompiles"], *(str(w.message) for w in seen)]
+    return [*dynamo.counters["recompiles"], *said]
 
 
 def test_a_part_behind_a_break_is_named_as_the_user_did() -> None:
@@ -91,9 +90,9 @@ def test_the_limit_names_a_few_reasons() -> None:
     def scaled(x: torch.Tensor, text: str) -> torch.Tensor:
         return x * len(text)
 
-    *_, warning = reasons_of(scaled, *((X, "a" * n) for n in range(7)))
-    assert warning.count("text was") == 3
-    assert "and 2 more (DYNAMO_LOGS=recompiles shows all). What to do: " in warning
+    *_, message = reasons_of(scaled, *((X, "a" * n) for n in range(7)))
+    assert message.count("text was") == 3
+    assert "and 2 more (DYNAMO_LOGS=recompiles shows all). What to do: " in message
 
 
 @pytest.mark.parametrize("verbose", [False, True])
