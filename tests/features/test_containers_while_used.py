@@ -99,6 +99,16 @@ seen += [v == v, v == {2}, v != {2}]
 try: v & v
 except TypeError as error: seen.append(str(error))
 return x + 1, seen
+# kinds of views
+class O(collections.OrderedDict): pass
+---
+seen = []
+for made in ({'a': 1}, collections.OrderedDict(a=1), O(a=1)):
+    for view in (made.keys(), made.values(), made.items()):
+        seen.append((type(view).__name__, repr(view), isinstance(view, type({}.keys())), [*view], [*reversed(view)]))
+        try: view < {1}
+        except TypeError as error: seen.append(str(error))
+return x + 1, seen
 # views of items that have no hash
 ---
 a, b, c = {1: [1]}, {1: [1]}, {1: [1], 2: [2]}

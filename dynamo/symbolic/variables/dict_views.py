@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import inspect
 import types
@@ -65,7 +66,10 @@ class MappingProxyVar(Var):
         return self.mapping.call_method(tx, name, args, kwargs)
 
 
-VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+VIEW_TYPES = {
+    (kind is collections.OrderedDict, part): type(getattr(kind(), part)())
+    for kind in (dict, collections.OrderedDict) for part in ("keys", "values", "items")
+}
 
 
 class DictViewVar(Var):
@@ -79,7 +83,7 @@ class DictViewVar(Var):
         return f"the {self.part} of {self.mapping!r}"
 
     def python_type(self) -> type:
-        return VIEW_TYPES[self.part]
+        return VIEW_TYPES[issubclass(self.mapping.kind, collections.OrderedDict), self.part]
 
     def children(self) -> Iterable[Var]:
         return (self.mapping,)
