@@ -76,7 +76,8 @@ class SymbolicFrame:
         self.decoded = trace.context.codes.decode(code)
         self.is_generator = is_generator_like(code)
         trace.handles |= bool(code.co_exceptiontable)
-        self.stack: list[Var] = []
+        self.stack: list[Var] = []  # the same list for as long as the frame lives
+        self.push, self.pop = self.stack.append, self.stack.pop
         self.ip = 0
         self.current: Instruction = self.decoded.instructions[0]
         self.handled: Var | None = None
@@ -148,7 +149,8 @@ class SymbolicFrame:
                 if op in ("LOAD_DEREF", "DELETE_DEREF"):  # raises only while the cell is empty
                     self.load_local(instruction.arg)
                 raise trace.context.forced[trace.steps]
-            trace.check_length()
+            if trace.steps + trace.calls > trace.context.max_steps:
+                trace.check_length()
             if trace.suspended:
                 self.close_dropped()
             if trace.noticed and trace.noticed.dropped(trace):
@@ -222,12 +224,6 @@ class SymbolicFrame:
         value.context = handled
 
     # -- stack and names -------------------------------------------------------------------
-
-    def push(self, value: Var) -> None:
-        self.stack.append(value)
-
-    def pop(self) -> Var:
-        return self.stack.pop()
 
     def pop_many(self, count: int) -> list[Var]:
         """The topmost values, lowest first."""

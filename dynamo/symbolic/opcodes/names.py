@@ -8,6 +8,7 @@ from dynamo.base.errors import SkipFrame
 from dynamo.bytecode.decode import Instruction
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.opcodes.table import breaks_with, opcode, opcode_named
+from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cells import CellVar
 from dynamo.symbolic.variables.classes import ClassVar
@@ -75,7 +76,9 @@ def LOAD_FAST(frame: SymbolicFrame, arg: str, instruction: Instruction) -> None:
             UnboundLocalError,
             f"cannot access local variable '{arg}' where it is not associated with a value",
         )
-    frame.push(frame.load_local(arg) or value)
+    if frame.cells or type(value) is UnreadVar:
+        value = frame.load_local(arg) or value
+    frame.push(value)
 
 
 def check_single(frame: SymbolicFrame, name: str) -> None:

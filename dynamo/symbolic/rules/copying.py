@@ -1,4 +1,4 @@
-"""`copy.deepcopy` of tensors.
+"""`copy.deepcopy` of tensors, and of what is its own copy.
 
 Eager copies a tensor's whole storage, once for all tensors in it that are copied with one memo. The
 graph copies the tensor alone, which is the same where its elements lie densely and no other tensor
@@ -7,6 +7,7 @@ of the memo lies in its storage; for tensors from outside that is guarded.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,8 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.functions import inline_stand_in
+from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.variables.functions import FunctionVar, inline_stand_in, shortens
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -36,6 +38,33 @@ def deepcopy_tensor(tx: SymbolicFrame, var: TensorVar, memo: Var) -> Var:
     if not var.fake.is_leaf:  # eager refuses
         raise Break("call_of_unknown_function", f"deepcopy({var!r}), which is no leaf")
     return inline_stand_in(tx, copy_once, [var, memo, copied_alone], {})
+
+
+@shortens(copy.deepcopy)  # type: ignore[arg-type]
+def deepcopy_atom(
+    tx: SymbolicFrame, x: Var, memo: Var | None = None, _nil: Var | None = None
+) -> Var | None:
+    """Numbers, texts and None are their own copies, where the memo has nothing else for them."""
+    if _nil is not None or not isinstance(x, ConstVar) or x.python_type() not in ATOMS:
+        return None
+    own, trace, name = vars(copy), tx.trace, "_deepcopy_dispatch"
+    if own.get(name) is not DISPATCH or trace.effects.written_global(own, name)[0]:
+        return None
+    registry = trace.wrap_named(DISPATCH, trace.global_source(own, name))
+    row = registry.lookup(tx, trace.call(tx, type, x)) if isinstance(registry, DictVar) else None
+    if not isinstance(row, FunctionVar) or row.real is not ATOMIC:
+        return None
+    row.guard_identity(trace)
+    if memo is None or (isinstance(memo, ConstVar) and memo.value is None):
+        return x
+    if type(memo) is not DictVar or memo.python_type() is not dict or memo.source is not None:
+        return None
+    return x if memo.lookup(tx, trace.call(tx, id, x)) is None else None
+
+
+ATOMS = frozenset((int, float, bool, str, bytes, complex, type(None)))
+DISPATCH = copy._deepcopy_dispatch  # type: ignore[attr-defined]
+ATOMIC = copy._deepcopy_atomic  # type: ignore[attr-defined]
 
 
 class CopiedAlone(Var):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from dynamo.symbolic.variables import functions
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.functions import SHORTCUTS
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import is_derived
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -51,7 +51,7 @@ def shortens(function: Any) -> Callable[[Any], Any]:
         def answer(tx: SymbolicFrame, *args: Var, **kwargs: Var) -> Var | None:
             return handler(tx, *args, **kwargs) if are_own() else None  # type: ignore[no-any-return]
 
-        SHORTCUTS[id(function.__code__)] = function.__code__, answer
+        functions.shortens(function)(answer)
         return handler
 
     return register

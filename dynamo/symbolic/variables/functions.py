@@ -287,10 +287,11 @@ class FunctionVar(Var):
         given = {*names[: len(args)], *kwargs}
         wanted = names[: len(names) - len(defaults)]
         fits = len(given) == len(args) + len(kwargs) and given.issuperset(wanted)
-        if not fits or not given.issubset(names) or any(one is not None for one in defaults):
+        _, before, shortcut = SHORTCUTS[id(code)]
+        if not fits or not given.issubset(names) or self.real.__defaults__ is not before:
             return None
         with tx.using_results():
-            return SHORTCUTS[id(code)][1](tx, *args, **kwargs)
+            return shortcut(tx, *args, **kwargs)
 
     def hash_key(self, tx: SymbolicFrame) -> Hashable:
         if self.real is not None:
@@ -439,9 +440,21 @@ class NamedMethodVar(Var):
         return self.receiver.call_method(tx, self.name, args, kwargs)
 
 
-# By the id of its code (which stays alive here): what may answer a call of a Python function with
-# the same parameters in place of its code; None where the code is to be traced.
-SHORTCUTS: dict[int, tuple[types.CodeType, Callable[..., Var | None]]] = {}
+# By the id of a function's code (which stays alive here): its code and defaults, and what may
+# answer a call with the same parameters in place of the code; None where that is to be traced.
+SHORTCUTS: dict[int, tuple[types.CodeType, Any, Callable[..., Var | None]]] = {}
+
+
+def shortens(function: types.FunctionType) -> Callable[[Any], Any]:
+    """Registers a row of `SHORTCUTS`."""
+
+    def register(handler: Callable[..., Var | None]) -> Callable[..., Var | None]:
+        code = function.__code__
+        SHORTCUTS[id(code)] = code, function.__defaults__, handler
+        return handler
+
+    return register
+
 
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)  # methods of a built-in class
 
