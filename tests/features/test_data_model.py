@@ -102,6 +102,19 @@ class A:
     d = D(); e = D()
 A.late = D()
 return x + 1, A.d, A().e, A.late, G[1], H[1, 2], H[1:2]
+# a float is asked for its ratio
+import datetime
+class F(float):
+    ratio = 7, 1
+    def as_integer_ratio(s): return s.ratio
+---
+day, out = datetime.timedelta(1), []
+for ratio in ((7, 1), (1, 2, 3), None):
+    F.ratio = ratio
+    for fn in (lambda: day * F(), lambda: F(2.5) * day, lambda: day / F(2.5), lambda: 2 * F(2.5) * day, lambda: F(2) * 3.0):
+        try: out.append(fn())
+        except Exception as e: out.append((type(e).__name__, str(e)))
+return x + 1, out
 # index
 class I:
     def __init__(s, v): s.v = v

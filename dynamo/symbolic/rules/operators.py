@@ -4,6 +4,7 @@ follow Python's protocol. Those that compare stand in `comparisons`."""
 from __future__ import annotations
 
 import collections
+import datetime
 import operator
 import sys
 import types
@@ -47,7 +48,7 @@ from dynamo.symbolic.variables.lists import (
 from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method, no_deletion, told_name
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.values import value_unless
+from dynamo.symbolic.variables.values import overrides, value_unless
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -190,6 +191,11 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         if number is not None:
             return number
         if both(a, b, ConstVar):
+            if any(var.python_type() is datetime.timedelta for var in (a, b)) and any(
+                isinstance(var, ObjectVar) and overrides(var.cls, "as_integer_ratio")
+                for var in given
+            ):
+                raise Break("operator_unknown", f"{given}")  # it asks a float for its ratio
             try:
                 result = table.fold(tx, real, [a, b], {})
             except ObservedException as error:
