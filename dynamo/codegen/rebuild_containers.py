@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import lists
+from dynamo.symbolic.variables import lists, ranges
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
@@ -122,11 +122,11 @@ def set_(rebuilder: Rebuilder, var: SetVar) -> None:
     rebuilder.emitter.call(1)
 
 
-@rebuilds(lists.RangeVar)
-def range_(rebuilder: Rebuilder, var: lists.RangeVar) -> None:
+@rebuilds(ranges.RangeVar)
+def range_(rebuilder: Rebuilder, var: ranges.RangeVar) -> None:
     rebuilder.emitter.load_const(var.value)
 
 
-@rebuilds(lists.SliceVar)
-def slice_(rebuilder: Rebuilder, var: lists.SliceVar) -> None:
+@rebuilds(ranges.SliceVar)
+def slice_(rebuilder: Rebuilder, var: ranges.SliceVar) -> None:
     rebuilder.call_const(slice, var.start, var.stop, var.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
-from dynamo.symbolic.variables import functions, lists
+from dynamo.symbolic.variables import functions, lists, partials
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar
 
@@ -93,8 +93,8 @@ def builtin(rebuilder: Rebuilder, var: functions.BuiltinVar) -> None:
     rebuilder.emitter.load_const(var.value)
 
 
-@rebuilds(functions.PartialVar)
-def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
+@rebuilds(partials.PartialVar)
+def partial(rebuilder: Rebuilder, var: partials.PartialVar) -> None:
     args, keywords = var.args, var.keywords
     assert isinstance(args, lists.TupleVar) and isinstance(keywords, DictVar)
     if max(rebuilder.counts[part] for part in (var, args, keywords)) <= 1:
@@ -110,7 +110,7 @@ def partial(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
         rebuilder.emitter.store_attr(name)
 
 
-def _partial_of_parts(rebuilder: Rebuilder, var: functions.PartialVar) -> None:
+def _partial_of_parts(rebuilder: Rebuilder, var: partials.PartialVar) -> None:
     """One that keeps the very tuple and dict."""
     rebuilder.call_const(var.python_type(), var.function)
     rebuilder.keep(var)

@@ -11,8 +11,8 @@ from dynamo.symbolic.opcodes.table import opcode, opcode_named
 from dynamo.symbolic.repeating import branch_truth
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import SliceVar
 from dynamo.symbolic.variables.open_text import joined
+from dynamo.symbolic.variables.ranges import SliceVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

@@ -21,8 +21,9 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.variables.arrays import DTYPES, TORCH_DTYPES, ArrayVar, DtypeVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.classes import ClassVar
-from dynamo.symbolic.variables.lists import ListVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.numbers import is_open
+from dynamo.symbolic.variables.ranges import SliceVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:

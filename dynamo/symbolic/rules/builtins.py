@@ -23,24 +23,13 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import MappingProxyVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
-from dynamo.symbolic.variables.functions import (
-    FunctionVar,
-    MethodVar,
-    PartialVar,
-    keywords_of,
-)
-from dynamo.symbolic.variables.lists import (
-    ListVar,
-    RangeVar,
-    SequenceVar,
-    SizeVar,
-    SliceVar,
-    TupleVar,
-    is_structseq,
-)
+from dynamo.symbolic.variables.functions import FunctionVar, MethodVar, keywords_of
+from dynamo.symbolic.variables.lists import ListVar, SequenceVar, SizeVar, TupleVar, is_structseq
 from dynamo.symbolic.variables.lookup import is_own_method, told_name
 from dynamo.symbolic.variables.modules import ModuleSliceVar
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.partials import PartialVar
+from dynamo.symbolic.variables.ranges import RangeVar, SliceVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:

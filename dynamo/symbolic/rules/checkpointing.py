@@ -30,8 +30,9 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.cached import real_value
 from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.functions import FunctionVar, PartialVar
+from dynamo.symbolic.variables.functions import FunctionVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.partials import PartialVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:

@@ -28,16 +28,10 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import BuiltinVar, MethodVar
-from dynamo.symbolic.variables.lists import (
-    DequeVar,
-    ListVar,
-    NamedTupleVar,
-    RangeVar,
-    SequenceVar,
-    TupleVar,
-)
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, NamedTupleVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.ranges import RangeVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import value_unless
 

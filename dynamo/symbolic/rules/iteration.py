@@ -27,15 +27,10 @@ from dynamo.symbolic.variables.iterators import (
     ReverseIteratorVar,
     ZipVar,
 )
-from dynamo.symbolic.variables.lists import (
-    DequeVar,
-    ListVar,
-    RangeVar,
-    SequenceVar,
-    TupleVar,
-)
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.ranges import RangeVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

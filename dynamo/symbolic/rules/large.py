@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynamo.base.errors import Break
-from dynamo.symbolic.variables.lists import MOST_ITEMS
+from dynamo.symbolic.variables.ranges import MOST_ITEMS
 
 MOST_CHARACTERS = 1 << 24
 MOST_BITS = 1 << 20

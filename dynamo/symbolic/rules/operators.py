@@ -40,13 +40,13 @@ from dynamo.symbolic.variables.lists import (
     DequeVar,
     ListVar,
     NamedTupleVar,
-    RangeVar,
     SequenceVar,
     SizeVar,
     TupleVar,
 )
 from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method, no_deletion, told_name
 from dynamo.symbolic.variables.objects import EnumVar, ObjectVar
+from dynamo.symbolic.variables.ranges import RangeVar
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.values import overrides, value_unless
 

@@ -22,7 +22,8 @@ from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.rules.torch_functions import in_transform, put_in_graph
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import ListVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.variables.ranges import SliceVar
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from dynamo.symbolic.rules.standins import (
 )
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.functions import PartialVar
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.partials import PartialVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

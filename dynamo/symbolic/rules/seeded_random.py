@@ -14,8 +14,9 @@ from dynamo.symbolic.rules.python_random import FUNCTIONS
 from dynamo.symbolic.rules.table import NONE, first_rule, plain_value, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import ListVar, RangeVar, SequenceVar
+from dynamo.symbolic.variables.lists import ListVar, SequenceVar
 from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.ranges import RangeVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

@@ -13,8 +13,9 @@ from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, FrozensetVar, SetVar
 from dynamo.symbolic.variables.functions import BuiltinVar
-from dynamo.symbolic.variables.lists import DequeVar, ListVar, SliceVar, TupleVar
+from dynamo.symbolic.variables.lists import DequeVar, ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import told_name
+from dynamo.symbolic.variables.ranges import SliceVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame

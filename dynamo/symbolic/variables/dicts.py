@@ -7,13 +7,10 @@ its whole key list is guarded when something depends on it.
 from __future__ import annotations
 
 import collections
-import enum
-import types
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from dynamo.base.errors import Break
-from dynamo.base.instances import is_class
 from dynamo.base.words import counted
 from dynamo.guards.sources import (
     AttrSource,
@@ -28,23 +25,24 @@ from dynamo.guards.sources import (
 )
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.classes import ClassVar
 from dynamo.symbolic.variables.constant import (
-    TORCH_VALUE_TYPES,
     VALUE_TYPES,
     ConstVar,
     may_be_address,
 )
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.iterators import LiveIteratorVar
-from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.keys import (
+    NO_KEY,
+    compares_silently,
+    hashes_itself,
+    is_plain_key,
+    is_set_item,
+    single_key,
+)
 from dynamo.symbolic.variables.lookup import (
-    find_in_mro,
-    find_owner,
     is_own_dict,
-    is_own_method,
     is_whole,
-    module_of,
     told_name,
 )
 from dynamo.symbolic.variables.wrapping import wraps
@@ -519,54 +517,6 @@ class FrozensetVar(SetVar):
         if self.is_constant():
             return ("constant", self.as_constant())
         return ("frozenset", frozenset(self.entries))
-
-
-def compares_silently(cls: type) -> bool:
-    """True for types whose `__eq__` is not the program's; that of dataclasses asks fields only."""
-    method = find_in_mro(cls, "__eq__")
-    return not is_own_method(method) or "__dataclass_params__" in vars(cls)
-
-
-def hashes_itself(cls: type) -> bool:
-    """True for types with a `__hash__` of the program, which guards would call."""
-    found = find_owner(cls, "__hash__")
-    return (
-        found is not None and is_own_method(found[1])
-        and module_of(found[0]).partition(".")[0] not in ("enum", "torch")
-        and "__dataclass_params__" not in vars(cls)
-    )
-
-
-def is_plain_key(key: Any) -> bool:
-    """True for constants, and tuples of constants, whose equality guards can check."""
-    if type(key) is tuple:
-        return all(is_plain_key(item) for item in key)
-    return type(key) in VALUE_TYPES
-
-
-def is_set_item(item: Any) -> bool:
-    """True for what a guard on a set's items can check: constants, what equals only itself."""
-    if is_class(item):
-        return type(item).__hash__ is type.__hash__
-    if isinstance(item, enum.Enum):
-        return type(item).__eq__ is object.__eq__ and type(item).__hash__ is enum.Enum.__hash__
-    return is_plain_key(item) or type(item) in (*TORCH_VALUE_TYPES, types.FunctionType)
-
-
-NO_KEY = object()
-
-
-def single_key(var: Var) -> Any:
-    """A key whose presence alone a guard can check: a constant, a class, or a tuple of such; NO_KEY
-    for others."""
-    if isinstance(var, ConstVar) and is_plain_key(var.value):
-        return var.value
-    if isinstance(var, ClassVar) and type(var.cls).__hash__ is type.__hash__:
-        return var.cls
-    if type(var) is TupleVar:
-        parts = tuple(map(single_key, var.items))
-        return NO_KEY if any(part is NO_KEY for part in parts) else parts
-    return NO_KEY
 
 
 NAMES_OF_MODULES = ("__builtins__", "__spec__")

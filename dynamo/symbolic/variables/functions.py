@@ -1,4 +1,4 @@
-"""Callables: Python functions (real, or made in the trace), bound methods, built-ins, partials.
+"""Callables: Python functions (real, or made in the trace), bound methods, built-ins.
 
 A real function is guarded by identity where its place normally holds one function for ever (a
 module's globals, a class), and by its code where a new closure may stand there at each call.
@@ -6,7 +6,6 @@ module's globals, a class), and by its code where a new closure may stand there 
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable
@@ -514,69 +513,6 @@ class BuiltinVar(Var):
         return self is other or (isinstance(other, BuiltinVar) and other.value is self.value)
 
 
-class PartialVar(Var):
-    """`functools.partial`: function, a tuple of arguments and a dict of keywords, which the program
-    may change; exact type only.
-
-    has_dict: it has attributes of its own, so that a partial of it keeps it whole; attributes:
-    those that the trace has given to one that it made.
-    """
-
-    def __init__(
-        self,
-        function: Var,
-        args: Var,
-        keywords: Var,
-        source: Source | None = None,
-        has_dict: bool = False,
-    ) -> None:
-        super().__init__(source)
-        self.function, self.args, self.keywords = function, args, keywords
-        self.has_dict = has_dict
-        self.attributes: dict[str, Var] = {}
-
-    def describe(self) -> str:
-        return f"a partial of {self.function!r}"
-
-    def python_type(self) -> type:
-        return functools.partial
-
-    def children(self) -> Iterable[Var]:
-        return (self.function, self.args, self.keywords, *self.attributes.values())
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        return True
-
-    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        own = keywords_of(tx, self.keywords)
-        return self.function.call(tx, [*self.args.unpack(tx), *args], {**own, **kwargs})
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        if name in self.attributes:
-            return self.attributes[name]
-        if name == "func":
-            return self.function
-        if name == "args":
-            return self.args
-        if name == "keywords":
-            return self.keywords
-        if name in ("__name__", "__qualname__", "__wrapped__"):
-            tx.trace.raise_exception(
-                AttributeError, f"'functools.partial' object has no attribute '{name}'"
-            )
-        return super().get_attr(tx, name)
-
-    def set_attr(self, tx: SymbolicFrame, name: str, value: Var) -> None:
-        if self.source is not None or hasattr(functools.partial, name):
-            super().set_attr(tx, name, value)
-        tx.trace.effects.tick()
-        self.attributes[name] = value
-        self.has_dict = True
-
-    def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return tx.trace.identity_key(self)
-
-
 def keywords_of(tx: SymbolicFrame, mapping: Var) -> dict[str, Var]:
     """What `f(**mapping)` gives by name."""
     found: dict[str, Var] = {}
@@ -651,17 +587,3 @@ OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 def wrap_operator(trace: Trace, value: Any, source: Source | None) -> Var:
     """`torch.ops.namespace.name`."""
     return BuiltinVar(value, source, trace)
-
-
-@wraps(functools.partial)
-def wrap_partial(trace: Trace, value: Any, source: Source | None) -> Var:
-    """An existing partial: its parts are read (and guarded) from it."""
-    assert source is not None
-    trace.guard("TYPE", source, functools.partial)
-    return PartialVar(
-        trace.wrap(value.func, AttrSource(source, "func")),
-        trace.wrap(value.args, AttrSource(source, "args")),
-        trace.wrap(value.keywords, AttrSource(source, "keywords")),
-        source,
-        has_dict=functools.partial(value).func is value,
-    )

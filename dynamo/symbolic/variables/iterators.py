@@ -18,7 +18,8 @@ from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.lists import DequeVar, SequenceVar, TupleVar, break_where_long
+from dynamo.symbolic.variables.lists import DequeVar, SequenceVar, TupleVar
+from dynamo.symbolic.variables.ranges import break_where_long
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
