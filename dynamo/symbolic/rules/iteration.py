@@ -11,7 +11,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import held, numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.constant import ConstVar, may_be_address
 from dynamo.symbolic.variables.demands import NO_INTEGER
 from dynamo.symbolic.variables.dict_iterators import DictIteratorVar
 from dynamo.symbolic.variables.dict_views import DictViewVar
@@ -265,7 +265,37 @@ class Rank:
     def __lt__(self, other: Rank) -> bool:
         self.tx.trace.calls += 1
         self.tx.trace.check_length()
+        plain = plainly_less(self.key, other.key)
+        if plain is not None:
+            return plain
         return self.tx.trace.call(self.tx, operator.lt, self.key, other.key).truth(self.tx)
+
+
+def plainly_less(a: Var, b: Var) -> bool | None:
+    """`a < b` of known numbers and texts, and of tuples of these; None where the rules are to be
+    asked. Reads (and so guards) what the rules would read."""
+    if type(a) is not TupleVar or type(b) is not TupleVar:
+        return None if not are_plain(a, b, float) else bool(a.as_constant() < b.as_constant())
+    if a.python_type() is not tuple or b.python_type() is not tuple:
+        return None
+    for left, right in zip(a.items, b.items, strict=False):
+        if left is not right:
+            if not are_plain(left, right):  # floats: a NaN may be the same one
+                return None
+            if left.as_constant() != right.as_constant():
+                return bool(left.as_constant() < right.as_constant())
+    return len(a.items) < len(b.items)
+
+
+def are_plain(a: Var, b: Var, *more: type) -> bool:
+    """True for two fixed texts or ints (or values of further types), none of them an address."""
+    if type(a) is not ConstVar or type(b) is not ConstVar:
+        return False
+    kind = a.python_type()
+    if kind is not b.python_type() or kind not in (int, str, *more):
+        return False
+    return kind is not int or not (
+        may_be_address(a.as_constant()) or may_be_address(b.as_constant()))
 
 
 def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) -> list[Var]:
