@@ -23,7 +23,7 @@ LIMIT, SPREAD = 1 << 16, 1 << 22
 Known = Callable[[torch.Tensor], torch.Tensor | None]
 PLAIN = (
     int, float, bool, complex, str, type(None), torch.dtype, torch.layout, torch.device,
-    torch.memory_format, slice, type(...),
+    torch.memory_format, type(...),
 )  # fmt: skip
 
 
@@ -91,6 +91,8 @@ class Trial:
             return {name: self._taken(item) for name, item in value.items()}
         if type(value) in (tuple, list, torch.Size):
             return type(value)([self._taken(item) for item in value])
+        if type(value) is slice:
+            return slice(*map(self._taken, (value.start, value.stop, value.step)))
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return _number(value)
         if not isinstance(value, PLAIN):
@@ -173,4 +175,6 @@ def _put(value: Any, reals: Mapping[_Facts, torch.Tensor]) -> Any:
         return {name: _put(item, reals) for name, item in value.items()}
     if type(value) in (tuple, list):
         return type(value)([_put(item, reals) for item in value])
+    if type(value) is slice:
+        return slice(*(_put(part, reals) for part in (value.start, value.stop, value.step)))
     return value

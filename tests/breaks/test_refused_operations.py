@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import dynamo
 from dynamo.shapes.fake import FakeWorld
 from dynamo.shapes.trials import Trial
+from dynamo.testing import CompileCounter
 
 aten = torch.ops.aten
 Operation = Callable[[Any, Any], Any]
@@ -170,3 +171,28 @@ def test_known_values_are_tried_as_they_are() -> None:
     size = world.run(torch.tensor, 3)
     trial = Trial((x, 2, size), {}, world.constant_of)
     assert not trial.refuses(torch.Tensor.view, world.run(torch.Tensor.view, x, 2, size))
+
+
+SIZES_IN: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "a slice": lambda x, n: x[:, 1:n],
+    "slices of a tuple": lambda x, n: x[1 : n - 1, 2:n:2],
+    "a write into a slice": lambda x, n: x.clone().__setitem__((slice(None), slice(1, n)), 0),
+    "a list": lambda x, n: x.reshape([n * 3, -1]),
+    "a keyword": lambda x, n: x.new_zeros(size=(n, 2)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES_IN)
+def test_trials_fix_no_sizes(name: str) -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return SIZES_IN[name](x, x.shape[1] - 1)
+        except RuntimeError as error:
+            return str(error)
+
+    counter = CompileCounter("eager")
+    compiled = dynamo.compile(f, backend=counter, dynamic=True)
+    for size in (6, 9, 12, 15):
+        x = torch.randn(2 * (size - 1) * 3, size)
+        torch.testing.assert_close(compiled(x), f(x), rtol=0, atol=0)
+    assert counter.frame_count == 1
