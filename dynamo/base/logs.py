@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable, Iterator
 
 ARTIFACTS = {
-    "dynamo": "each step of tracing a frame",
-    "inductor": "each step of the default backend",
+    "dynamo": "functions that are run as they are, with the reason",
+    "inductor": "what the default backend leaves to ATen or runs as captured, with the reason",
     "dynamic": "symbolic sizes: where they come from, what fixes them",
     "bytecode": "the original and the new bytecode of each frame",
     "graph": "the captured graph, node by node",
