@@ -59,6 +59,11 @@ UNSEEN = frozenset({"one_hot"})
 TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 # Managers outside of torch that do not look at errors.
 BLIND = frozenset({contextlib.nullcontext, type(threading.Lock()), type(threading.RLock())})
+# Lengths among their arguments must fit: neither zeros nor ones do, whatever the program has.
+WITH_LENGTHS = frozenset({
+    "lstm", "gru", "rnn_tanh", "rnn_relu", "segment_reduce", "sparse_compressed_tensor",
+    "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
+})
 USUAL = frozenset({torch.float32, torch.float64, torch.bfloat16})
 LOSSES = frozenset({"huber_loss", "binary_cross_entropy_with_logits"})
 
@@ -110,7 +115,10 @@ def trial_of(
 
 
 def is_tried(function: Any) -> bool:
-    """True for torch's own functions on tensors, but not for those that compute gradients."""
+    """True for torch's own functions on tensors, but not for those that compute gradients, or that
+    take lengths."""
+    if getattr(function, "__name__", "").partition(".")[0] in WITH_LENGTHS:
+        return False
     if isinstance(function, torch._ops.OpOverload):
         return function.namespace in TORCH_OPERATORS
     module = module_of(function)
