@@ -196,16 +196,3 @@ def test_trials_fix_no_sizes(name: str) -> None:
         x = torch.randn(2 * (size - 1) * 3, size)
         torch.testing.assert_close(compiled(x), f(x), rtol=0, atol=0)
     assert counter.frame_count == 1
-
-
-def test_lengths_are_not_tried() -> None:
-    def f(x: torch.Tensor, lengths: torch.Tensor) -> Any:
-        try:
-            return torch.segment_reduce(x, "sum", lengths=lengths) + 1
-        except TypeError:
-            return None
-
-    dynamo.reset()
-    x, lengths = torch.ones(4, 3), torch.tensor([1, 3])
-    assert torch.equal(dynamo.compile(f, backend="eager")(x, lengths), f(x, lengths))
-    assert not dynamo.counters["graph_break"]

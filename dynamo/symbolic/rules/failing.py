@@ -61,7 +61,7 @@ TORCH_OPERATORS = frozenset({"aten", "prim", "prims"})
 BLIND = frozenset({contextlib.nullcontext, type(threading.Lock()), type(threading.RLock())})
 # Lengths among their arguments must fit: neither zeros nor ones do, whatever the program has.
 WITH_LENGTHS = frozenset({
-    "lstm", "gru", "rnn_tanh", "rnn_relu", "segment_reduce", "sparse_compressed_tensor",
+    "lstm", "gru", "rnn_tanh", "rnn_relu", "sparse_compressed_tensor",
     "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
 })
 USUAL = frozenset({torch.float32, torch.float64, torch.bfloat16})
