@@ -145,11 +145,14 @@ class Construction:
 
     def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
-            if issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError):
+            if find_in_mro(cls, "__del__") is not None or (
+                issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError)
+            ):
                 raise Break("call_of_unknown_function", full_name(cls))
+            self.attributes.guard_names(cls)
             return ExceptionVar(cls, list(args))
         static, closed = not cls.__flags__ & (1 << 9), cls.__flags__ & (1 << 7)  # no instances
-        if static or closed or find_in_mro(cls, "__del__") is not None:
+        if static or closed or self.attributes.has_special(cls, "__del__"):
             raise Break("call_of_unknown_function", full_name(cls))
         base = base_of(cls)
         if base is object:

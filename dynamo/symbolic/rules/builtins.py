@@ -146,7 +146,7 @@ def multiplied(tx: SymbolicFrame, items: Var, start: Var) -> Var:
 def special_number(tx: SymbolicFrame, args: tuple[Var, ...], names: tuple[str, ...]) -> Var | None:
     if len(args) == 1 and isinstance(args[0], ObjectVar) and not args[0].is_constant():
         for name in names:
-            if tx.trace.attributes.find_special(args[0].python_type(), name) is not None:
+            if args[0].has_special(tx, name):
                 return args[0].call_special(tx, name)
     return None
 
@@ -185,6 +185,8 @@ def str_(tx: SymbolicFrame, *args: Var) -> Var | None:
             found = tx.trace.attributes.find_special(args[0].python_type(), name)
             if is_own_method(found):
                 return args[0].call_special(tx, name)
+            if not isinstance(found, types.WrapperDescriptorType):
+                return None
             if found is not object.__str__ and args[0].plain_value is not None:
                 return tx.trace.call(tx, str, args[0].plain_value)
     return None
@@ -207,6 +209,8 @@ def format_(tx: SymbolicFrame, var: Var, spec: Var = ConstVar("")) -> Var | None
         method = tx.trace.attributes.find_special(var.python_type(), "__format__")
         if is_own_method(method):
             return var.call_special(tx, "__format__", spec) if isinstance(var, ObjectVar) else None
+        if isinstance(var, ObjectVar) and method is None:
+            return None
         if spec.as_constant() == "":
             return tx.trace.call(tx, str, var)
     return None

@@ -145,6 +145,8 @@ def equality_of(tx: SymbolicFrame, var: Var) -> Any:
         return "identity"
     if is_own_method(method):  # of the program: objects have asked it
         return "identity" if isinstance(var, ObjectVar) else None
+    if not isinstance(method, types.WrapperDescriptorType):
+        return None
     return next((row for row in FAMILIES if issubclass(cls, row)), None)
 
 

@@ -165,6 +165,7 @@ def tuple_new(tx: SymbolicFrame, cls: Var, *items: Var) -> Var:
     if is_named_tuple_class(kind):
         named = NamedTupleVar(kind, values)
         named.class_var = tx.trace.made.vars.get(kind)
+        named.guard_class(tx.trace)
         return named
     plain = value_base(kind) is tuple and not is_struct(kind)
     made = make_value(kind, TupleVar(values)) if plain else None

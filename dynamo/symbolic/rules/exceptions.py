@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.exceptions import ExceptionVar, GroupVar
 from dynamo.symbolic.variables.lists import ListVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, is_own_method
@@ -49,7 +50,8 @@ def repr_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
     """`Name(arguments)`."""
     custom = find_in_mro(exception.cls, "__repr__")
     if is_own_method(custom):
-        return exception.call_method(tx, "__repr__", [], {})
+        found = exception.call_method(tx, "__repr__", [], {})
+        return as_demanded(tx, "__repr__", exception.cls, found)
     if custom is not BaseException.__repr__:
         return None
     name = exception.cls.__name__
@@ -64,7 +66,8 @@ def str_of_exception(tx: SymbolicFrame, exception: ExceptionVar) -> Var | None:
     """The text of the arguments, as `BaseException.__str__` and `KeyError.__str__` give it."""
     custom, args = find_in_mro(exception.cls, "__str__"), exception.args
     if is_own_method(custom):
-        return exception.call_method(tx, "__str__", [], {})
+        found = exception.call_method(tx, "__str__", [], {})
+        return as_demanded(tx, "__str__", exception.cls, found)
     if custom is KeyError.__str__ and len(args) == 1:
         return tx.trace.call(tx, repr, args[0])
     if isinstance(exception, GroupVar) and custom is BaseExceptionGroup.__str__:

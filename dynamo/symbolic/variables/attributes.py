@@ -109,6 +109,10 @@ class Attributes:
         self.find_special(cls, name)
         return find_owner(cls, name) is not None
 
+    def guard_own(self, cls: type, name: str) -> None:
+        """Guards that the class itself keeps what it has by this name."""
+        RawAttribute(class_dict(cls)[name], cls, name, cls, None).guard_identity(self.trace)
+
     def guard_names(self, cls: type) -> None:
         """Guards that no class of the MRO gets or loses an attribute."""
         for part in type.__dict__["__mro__"].__get__(cls):
@@ -130,8 +134,9 @@ class Attributes:
                 self.trace.guard("DICT_LACKS", place, name)
 
     def guard_reader(self, cls: type) -> None:
-        """Guards that attributes are read as they are now."""
-        self.find_special(cls, "__getattribute__")
+        """Guards that attributes are read as they are now: by C or by a function."""
+        if not isinstance(self.find_special(cls, "__getattribute__"), CALLED):
+            raise Break("attribute_unknown", f"{cls.__qualname__}.__getattribute__ is no function")
 
     def guard_unhidden(self, cls: type, name: str, found: tuple[type, Any] | None) -> None:
         """Guards that the class gets nothing that is read before what its instances hold.
@@ -151,6 +156,8 @@ class Attributes:
         """`var.name`."""
         cls = var.python_type()
         custom = self.find_special(cls, "__getattribute__")
+        if custom is None:
+            raise Break("attribute_unknown", f"{cls.__qualname__} forbids reading attributes")
         if issubclass(cls, threading.local) and not is_own_method(custom):
             raise Break(
                 "attribute_unknown", f"{name} of {var!r}, which every thread has its own of"
@@ -185,7 +192,7 @@ class Attributes:
         cls = var.python_type()
         if self.find(cls, name) is None:  # else it is there, and reading it has failed
             self.guard_search(cls, name, None)
-        if self.find_special(cls, "__getattr__") is not None:
+        if self.has_special(cls, "__getattr__"):
             getter = self.bind(tx, var, cls, "__getattr__")
             return getter.call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
@@ -231,7 +238,7 @@ class Attributes:
         getter = self.find_special(type(raw.value), "__get__")
         if getter is property.__get__:
             return property_value(tx, raw)
-        if getter is None or is_class(raw.value):
+        if is_class(raw.value) or find_owner(type(raw.value), "__get__") is None:
             return raw.wrap(self.trace)
         if not isinstance(getter, types.FunctionType):
             raise Break("descriptor_unknown", f"{type(raw.value).__qualname__} {raw.name}")
@@ -417,9 +424,12 @@ class Attributes:
     def delete(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
         """`del var.name`."""
         cls = var.python_type()
-        if is_own_method(self.find_special(cls, "__delattr__")):
+        custom = self.find_special(cls, "__delattr__")
+        if is_own_method(custom):
             tx.call(self.bind(tx, var, cls, "__delattr__"), [ConstVar(name)], {})
             return
+        if not isinstance(custom, CALLED):
+            raise Break("attribute_store_unknown", f"del {name} of {var!r}")
         self.delete_plain(tx, var, name)
 
     def delete_plain(self, tx: SymbolicFrame, var: ObjectVar, name: str) -> None:
@@ -461,6 +471,7 @@ def text_without_dict() -> str:
     return ""
 
 
+CALLED = (types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
 CLASS_OF_OBJECT = find_owner(object, "__class__")
 WITHOUT_DICT = text_without_dict()
 

@@ -13,8 +13,9 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.variables.demands import as_demanded
 from dynamo.symbolic.variables.lists import TupleVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import find_in_mro, find_owner, is_heap_type
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -98,9 +99,23 @@ class ExceptionVar(Var):
             yield self.traceback
 
     def truth(self, tx: SymbolicFrame) -> bool:
+        for name in ("__bool__", "__len__"):
+            if tx.trace.attributes.has_special(self.cls, name):
+                method = tx.trace.get_class_attr(tx, self, name)
+                return as_demanded(tx, name, self.cls, tx.call(method, [], {})).truth(tx)
         return True
 
+    def check_reader(self, tx: SymbolicFrame, name: str) -> None:
+        """Breaks where the class has a function or a property that the base's part hides."""
+        reader, found = (find_owner(self.cls, part) for part in ("__getattribute__", name))
+        hidden = name not in self.written and found is not None and is_heap_type(found[0])
+        is_part = name == "args" or name in (
+            *SLOTS, *NAMED.get(self.base(), ()), FIRST_ARGUMENT.get(self.base()))
+        if reader is None or is_heap_type(reader[0]) or (hidden and is_part):
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+
     def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        self.check_reader(tx, name)
         if name in self.written:
             value = self.written[name]
             if value is not None:

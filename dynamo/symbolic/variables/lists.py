@@ -234,6 +234,20 @@ class NamedTupleVar(TupleVar):
         self.cls = cls
         self.fields: tuple[str, ...] = field_names(cls)
 
+    def _read(self) -> None:
+        trace = self._trace
+        super()._read()
+        assert trace is not None
+        self.guard_class(trace)
+
+    def guard_class(self, trace: Trace) -> None:
+        """Guards that the class gets no methods: items are read as those of a tuple."""
+        trace.attributes.guard_names(self.cls)
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        self.guard_class(tx.trace)
+        return super().truth(tx)
+
     def python_type(self) -> type:
         super().python_type()
         return self.cls
@@ -444,6 +458,11 @@ UNASKED = frozenset("""__new__ __init__ __repr__ __str__ __format__ __getnewargs
     __init_subclass__ __class_getitem__""".split())
 
 
+# What an operation asks also where it is no function: None, or a partial.
+ASKED = (vars(tuple).keys() | {"__bool__"}) - UNASKED - {"__doc__"}
+HEAP_TYPE = 1 << 9
+
+
 def is_named_tuple(value: Any) -> bool:
     """True for instances of namedtuple classes that have no operation of their own."""
     cls = type(value)
@@ -459,8 +478,9 @@ def is_named_tuple_class(cls: type) -> bool:
     if find_in_mro(cls, "_fields") is None or find_in_mro(cls, "_make") is None:
         return False
     return not any(
-        name.startswith("__") and name not in UNASKED and isinstance(value, types.FunctionType)
-        for part in cls.__mro__ for name, value in vars(part).items())
+        name.startswith("__") and name not in UNASKED
+        and (isinstance(value, types.FunctionType) or name in ASKED)
+        for part in cls.__mro__ if part.__flags__ & HEAP_TYPE for name, value in vars(part).items())
 
 
 @wraps(list)

@@ -7,6 +7,7 @@ subclasses of built-in containers keep their container part in `content`.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import threading
 import types
@@ -288,7 +289,7 @@ class ObjectVar(Var):
     def iterate(self, tx: SymbolicFrame) -> Var:
         found = self.has_special(tx, "__iter__")
         method = find_in_mro(self.cls, "__iter__")
-        if method is not None and self.plain_value is not None and not is_own_method(method):
+        if self.plain_value is not None and isinstance(method, types.WrapperDescriptorType):
             return self.plain_value.iterate(tx)
         if method is not None:
             return as_iterator(tx, self.call_special(tx, "__iter__"))
@@ -317,8 +318,10 @@ class ObjectVar(Var):
             if hasher is not object.__hash__:
                 return self.content.hash_key(tx)
         if is_frozen_dataclass(cls):
-            fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
-            parts = [self.get_attr(tx, n).hash_key(tx) for n, f in fields.items() if f.compare]
+            for name in ("__hash__", "__eq__"):
+                tx.trace.attributes.guard_own(cls, name)
+            fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+            parts = [self.get_attr(tx, f.name).hash_key(tx) for f in fields if f.compare]
             return ("dataclass", cls, *parts)
         raise Break("hash_unknown", repr(self))
 
@@ -334,8 +337,24 @@ def as_iterator(tx: SymbolicFrame, result: Var) -> Var:
 
 def is_frozen_dataclass(cls: type) -> bool:
     """True where a dataclass has the generated `__hash__` and `__eq__`."""
-    parameters = cls.__dict__.get("__dataclass_params__")
-    return bool(parameters is not None and parameters.eq and parameters.frozen)
+    parameters = vars(cls).get("__dataclass_params__")
+    if parameters is None or not (parameters.eq and parameters.frozen):
+        return False
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    if any(f.hash and not f.compare for f in fields):
+        return False
+    made = dataclasses.make_dataclass("made", [
+        (f.name, object, dataclasses.field(compare=f.compare, hash=f.hash)) for f in fields
+    ], frozen=True)
+    return all(same_code(vars(cls).get(name), vars(made)[name]) for name in ("__hash__", "__eq__"))
+
+
+def same_code(a: Any, b: types.FunctionType) -> bool:
+    """True for two functions that do the same with their arguments alone."""
+    return isinstance(a, types.FunctionType) and all(
+        getattr(a.__code__, part) == getattr(b.__code__, part)
+        for part in ("co_code", "co_names", "co_consts", "co_freevars")
+    )
 
 
 # What `list[int]` has itself; other attributes are those of `list`.

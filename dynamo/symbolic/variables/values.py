@@ -32,6 +32,11 @@ HARMLESS = frozenset("__new__ __init__ __getattr__ __setattr__ __delattr__ __red
                      "__deepcopy__ __getnewargs__ __getstate__ __setstate__".split())
 
 
+# What the interpreter asks of numbers and texts, also where it is no method: None, or a partial.
+ASKED = frozenset(
+    name for kind in (*VALUES, bytearray) for name, value in vars(kind).items()
+    if isinstance(value, types.WrapperDescriptorType | types.MethodDescriptorType)
+) | {"__bytes__"}
 METHODS = (types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
 
 
@@ -74,8 +79,8 @@ def is_plain(cls: type) -> bool:
     """True where no special method of the value is overridden."""
     base = value_base(cls) or object
     return not any(
-        name.startswith("__") and name not in HARMLESS and isinstance(value, METHODS)
-        and value is not find_in_mro(base, name)
+        name.startswith("__") and name not in HARMLESS and value is not find_in_mro(base, name)
+        and (isinstance(value, METHODS) or name in ASKED)
         for part in cls.__mro__ if part.__flags__ & HEAP_TYPE for name, value in vars(part).items()
     )
 
