@@ -109,6 +109,17 @@ def frozen() -> type:
     return Frozen
 
 
+@pytest.mark.parametrize("names", [lambda self: 1, 5, None], ids=["a function", "a number", "nothing"])
+def test_fields_that_are_no_tuple(names: Any) -> None:
+    def read(p: Any) -> Any:
+        return p.x, p[1], p == (1, 2)
+
+    cls: Any = pair()
+    cls._fields = names
+    with dynamo.config.patch(suppress_errors=False):
+        assert dynamo.compile(read, backend="eager")(tuple.__new__(cls, (1, 2))) == (1, 2, True)
+
+
 @pytest.mark.parametrize("name", ["__eq__", "__hash__"])
 def test_frozen_dataclasses_as_keys(name: str) -> None:
     for read in (lambda a: {a: 1}.get(type(a)(1)), lambda a: type(a)(1, 2) in {a}):

@@ -475,7 +475,7 @@ def is_named_tuple(value: Any) -> bool:
 
 def is_named_tuple_class(cls: type) -> bool:
     """True where instances are read, compared and added as tuples are."""
-    if find_in_mro(cls, "_fields") is None or find_in_mro(cls, "_make") is None:
+    if type(find_in_mro(cls, "_fields")) is not tuple or find_in_mro(cls, "_make") is None:
         return False
     return not any(
         name.startswith("__") and name not in UNASKED
