@@ -37,6 +37,7 @@ from dynamo.base.errors import (
     Unsupported,
 )
 from dynamo.base.events import Event
+from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
@@ -80,7 +81,7 @@ from dynamo.symbolic.rules.contexts import (
     settle_choices,
 )
 from dynamo.symbolic.rules.inference import outside_inference_mode
-from dynamo.symbolic.rules.modes import keep_modes, own_saved_tensor_hooks
+from dynamo.symbolic.rules.modes import keep_modes
 from dynamo.symbolic.rules.picking import settle_picks
 from dynamo.symbolic.sizes import open_axes
 from dynamo.symbolic.stack_values import UnreadVar

@@ -12,6 +12,7 @@ import torch
 
 from dynamo.backends.registry import lookup_backend
 from dynamo.base.errors import ConstraintViolation
+from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.shapes.marks import Dim, Mark
 
 DEFAULT_BACKEND = "inductor"
@@ -93,7 +94,8 @@ class CompileOptions:
             extra["mode"] = self.mode
         if self.options:
             extra["options"] = dict(self.options)
-        return self.backend(module, example_inputs, **extra)
+        with own_saved_tensor_hooks():
+            return self.backend(module, example_inputs, **extra)  # type: ignore[no-any-return]
 
 
 def check_options(

@@ -2,17 +2,31 @@
 
 Run on tensors it calls autograd's engine, as eager does; where a backend records the graph, the
 operations of backward are recorded in its place.
+
+While compiling, hooks that the caller has set on saved tensors see nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch.autograd.graph import _engine_run_backward
+
+
+@contextlib.contextmanager
+def own_saved_tensor_hooks() -> Iterator[None]:
+    """Keeps the caller's hooks on saved tensors away from what is computed to trace or to compile:
+    a checkpoint around the compiled code counts what is saved."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
 
 
 def gradients(

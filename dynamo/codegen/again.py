@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any, NoReturn
 
+from torch.utils.checkpoint import _StopRecomputationError
+
 from dynamo.base import logs
 from dynamo.base.cuts import Unforeseen
 from dynamo.base.errors import DynamoError
@@ -107,10 +109,11 @@ def run_again(
 ) -> Any:
     """What the frame gives without the compiler; only for errors that the program may see.
 
-    after_all: also after errors of the graph, not only where a value was not as expected.
+    after_all: also after errors of the graph, not only where a value was not as expected. By an
+    exception, a checkpoint ends its recomputation where it has all tensors: no others may follow.
     """
     repeats = isinstance(error, Exception) if after_all else isinstance(error, Unforeseen)
-    if not repeats or isinstance(error, DynamoError):
+    if not repeats or isinstance(error, (DynamoError, _StopRecomputationError)):
         leave_blocks(error, leave)
     text = f"the graph of {code.co_name} raised {type(error).__name__}; it runs again in eager"
     logs.log("dynamo").emit(text)

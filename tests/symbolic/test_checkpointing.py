@@ -215,3 +215,83 @@ def test_what_the_default_backend_keeps(f: Callable[[torch.Tensor], Any], times:
         out.square().sum().backward()
         results.append([out.detach(), given.grad, *(p.grad for p in WIDE.parameters())])
     torch.testing.assert_close(*results)
+
+
+# -- compiled code inside of a checkpoint of the caller: its recomputation ends by an exception --------
+
+
+class Net(nn.Module):
+    """A module that keeps something of each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x))
+        self.last = h.detach()
+        return self.second(h)
+
+
+class Broken(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.first(x))
+        dynamo.graph_break()
+        return self.second(h).sin()
+
+
+def drop_forward(f: Any, x: torch.Tensor) -> Any:
+    return checkpoint(f, x, use_reentrant=False)
+
+
+def lambda_around(f: Any, x: torch.Tensor) -> Any:
+    return checkpoint(lambda a: f(a) + f(a * 2), x, use_reentrant=False)
+
+
+def nested(f: Any, x: torch.Tensor) -> Any:
+    return checkpoint(lambda a: drop_forward(f, a).exp(), x, use_reentrant=False)
+
+
+def without_early_stop(f: Any, x: torch.Tensor) -> Any:
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False):
+        return drop_forward(f, x)
+
+
+def backward_once(out: torch.Tensor, leaves: list[torch.Tensor]) -> list[Any]:
+    out.square().sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def backward_twice(out: torch.Tensor, leaves: list[torch.Tensor]) -> list[Any]:
+    out.sum().backward(retain_graph=True)
+    return backward_once(out, leaves)
+
+
+def grad_of_grad(out: torch.Tensor, leaves: list[torch.Tensor]) -> list[Any]:
+    (first,) = torch.autograd.grad(out.square().sum(), leaves[:1], create_graph=True)
+    return [first, *torch.autograd.grad(first.square().sum(), leaves)]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("given", [Net, Broken])
+@pytest.mark.parametrize("call", [drop_forward, lambda_around, nested, without_early_stop])
+@pytest.mark.parametrize("backward", [backward_once, backward_twice, grad_of_grad])
+def test_a_compiled_module_in_a_checkpoint(
+    backend: str, given: type[Net], call: Callable[[Any, torch.Tensor], Any],
+    backward: Callable[[torch.Tensor, list[torch.Tensor]], list[Any]],
+) -> None:
+    dynamo.reset()
+    torch.manual_seed(0)
+    net = given().double()
+    compiled = dynamo.compile(net, backend=backend)
+    for _ in range(3):
+        values = torch.rand(3, 6, dtype=torch.float64)
+        results = []
+        for run in (net, compiled):
+            net.zero_grad()
+            x = values.clone().requires_grad_()
+            out = call(run, x)
+            kept = net.last  # what the recomputation keeps is not promised
+            results.append([out.detach(), kept, *backward(out, [x, *net.parameters()])])
+        torch.testing.assert_close(*results)

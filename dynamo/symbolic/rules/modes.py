@@ -6,8 +6,7 @@ effect, so that it holds when the trace ends inside the mode.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,16 +82,6 @@ foldable(
         torch.Size.numel,
     ]
 )
-
-
-@contextlib.contextmanager
-def own_saved_tensor_hooks() -> Iterator[None]:
-    """Keeps the program's hooks on saved tensors away from fakes."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
-        yield
-        return
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
-        yield
 
 
 def _nesting() -> int:
