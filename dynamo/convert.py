@@ -118,6 +118,7 @@ class Converter:
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
         self.warned: set[int] = set()
+        self.told: dict[tuple[CodeType, int], str] = {}  # breaks in inlined calls, by their place
         self.asked = asked
 
     def __call__(
@@ -211,11 +212,12 @@ class Converter:
         with timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.trace(frame, context)
         exit = result.exit
-        events.record(frame_event(frame, result, context, compile_id))
+        repeated = isinstance(exit, BreakExit) and self.is_repeated(exit, frame)
+        events.record(frame_event(frame, result, context, compile_id, repeated))
         if result.effects:
             logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
         if isinstance(exit, BreakExit):
-            self.report_break(exit, result, options, compile_id)
+            self.report_break(exit, options, compile_id, repeated)
         self.check_worth(frame, result)
         with timed("outputs"):
             outputs = choose_outputs(exit, result.effects)
@@ -371,14 +373,27 @@ class Converter:
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes)
 
+    def is_repeated(self, exit: BreakExit, frame: hook.FrameState) -> bool:
+        """True where a continuation only runs the call that has cut the frames around it, which
+        were told of that break."""
+        state = exit.frames[0]
+        place = self.continuations.origin(state.code, state.instruction)
+        if len(exit.frames) > 1:
+            self.told[place] = exit.reason.code
+            return False
+        if not self.continuations.begins_at(frame.code, place):
+            return False
+        return self.told.get(place) == exit.reason.code
+
     def report_break(
-        self, exit: BreakExit, result: TraceResult, options: CompileOptions, compile_id: str
+        self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool
     ) -> None:
-        """Says why the graph ends; an error where the whole function must be one graph."""
+        """Says once why the graph ends; an error where the whole function must be one graph."""
         line = exit.frames[0].line
         text = describe(exit.reason, place_of(line), source_text(line))
-        counters.counters["graph_break"][str(exit.reason)] += 1
-        logs.log("graph_breaks").emit(text, compile_id)
+        if not repeated:
+            counters.counters["graph_break"][str(exit.reason)] += 1
+            logs.log("graph_breaks").emit(text, compile_id)
         if options.fullgraph and exit.reason.code != "escaping_exception":
             raise Unsupported(f"{text}\n  fullgraph=True allows no graph break.")
 
@@ -527,9 +542,13 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
 
 
 def frame_event(
-    frame: hook.FrameState, result: TraceResult, context: CompileContext, compile_id: str
+    frame: hook.FrameState, result: TraceResult, context: CompileContext, compile_id: str,
+    repeated: bool,
 ) -> Event:
-    """What tracing a frame has found: its operations, and the break at its end, if any."""
+    """What tracing a frame has found: its operations, and the break at its end, if any.
+
+    repeated: see `Converter.is_repeated`.
+    """
     operations = 0 if result.graph is None else result.graph.operations
     data: dict[str, Any] = {"frame": name_of_part(frame.code), "operations": operations}
     if isinstance(result.exit, BreakExit):
@@ -538,7 +557,7 @@ def frame_event(
             "code": reason.code, "detail": reason.detail,
             "stack": [str(state.line) for state in reversed(frames)],
             "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
-            "seconds_lost": context.seconds_lost,
+            "seconds_lost": context.seconds_lost, "repeated": repeated,
         }
     return Event("frame", compile_id, data)
 

@@ -150,18 +150,9 @@ def part_of_program(code: CodeType, guards: tuple[Guard, ...]) -> str:
     return f"{code.co_name} from line {behind[1]}" if behind else code.co_qualname
 
 
-def repeats(event: Event, earlier: list[Event]) -> bool:
-    """True for a continuation that only runs the call at which the frames around it were cut."""
-    breaks = [row for item in (*earlier[-1:], event) if (row := item.data.get("break"))]
-    if len(breaks) < 2 or event.data["operations"]:
-        return False
-    places = [row["stack"][-1].partition(" in ")[0] for row in breaks]
-    return event.data["frame"].startswith("__resume_") and places[0] == places[1]
-
-
 def costs_of(frames: list[Event]) -> tuple[BreakCost, ...]:
     """The breaks among traced frames, in order."""
-    frames = [event for i, event in enumerate(frames) if not repeats(event, frames[:i])]
+    frames = [event for event in frames if not event.data.get("break", {}).get("repeated")]
     found = []
     for index, event in enumerate(frames):
         row = event.data.get("break")

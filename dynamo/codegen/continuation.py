@@ -55,7 +55,7 @@ class Continuation:
     """A continuation's code, and where it came from.
 
     original: the code object of the program; offset: index of its instruction 0 in `code`.
-    instruction: where it goes on, in `original`.
+    instruction: where it goes on, in `original`. form: see above.
     """
 
     code: CodeType
@@ -63,6 +63,7 @@ class Continuation:
     offset: int
     layout: Layout
     instruction: int
+    form: str
 
 
 class Continuations:
@@ -102,6 +103,12 @@ class Continuations:
 
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
+
+    def begins_at(self, code: CodeType, place: tuple[CodeType, int]) -> bool:
+        """True for a continuation that begins with this instruction, given as by `origin`."""
+        known = self._by_code.get(id(code))
+        return known is not None and known.form == "at" and (
+            known.original is place[0] and known.instruction == place[1])
 
     def keeps_all(self, code: CodeType) -> bool:
         """True for a continuation behind which nothing may die earlier than in eager."""
@@ -157,7 +164,7 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     raw.instructions += old
     raw.stacksize = max(raw.stacksize, len(layout.stack)) + 3
     code = assemble(raw)
-    return Continuation(code, decoded.code, prefix, layout, instruction)
+    return Continuation(code, decoded.code, prefix, layout, instruction, form)
 
 
 def _set_parameters(raw: RawCode, layout: Layout, raises: bool) -> None:
