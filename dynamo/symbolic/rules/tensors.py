@@ -172,6 +172,13 @@ def is_compiling(tx: SymbolicFrame) -> Var:
     return ConstVar(tx.code not in AS_IN_EAGER and not is_optimizer(tx.code.co_filename))
 
 
+@rule([torch.compiler.cudagraph_mark_step_begin])
+def mark_step(tx: SymbolicFrame) -> Var:
+    """Told to the graphs that torch's own compiler has recorded, in program order."""
+    tx.trace.effects.output(torch.compiler.cudagraph_mark_step_begin)
+    return ConstVar(None)
+
+
 @rule([torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
        torch._jit_internal.is_scripting, torch.overrides.has_torch_function,
        torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic])

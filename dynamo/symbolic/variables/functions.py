@@ -6,6 +6,7 @@ module's globals, a class), and by its code where a new closure may stand there 
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Callable, Hashable, Iterable
@@ -55,6 +56,9 @@ def is_settled_place(source: Source) -> bool:
     )
 
 
+# What torch.compiler.nested_compile_region makes, in this file, has the function there.
+NESTED_REGION = "__marked_compile_region_fn__"
+NESTED_REGIONS_FILE = os.path.join("torch", "_higher_order_ops", "invoke_subgraph.py")
 # torch's own compiler, when it is used first, puts these around functions of torch's.
 LATE_WRAPPER = torch._disable_dynamo(len).__code__  # type: ignore[attr-defined]
 
@@ -144,11 +148,14 @@ class FunctionVar(Var):
     def behind_wrapper(self) -> str | None:
         """The attribute with the function that is to be traced in the place of a wrapper of
         torch's own compiler: a compiled function is what it compiles, and parts of torch are
-        wrapped, once that compiler is used, so that it leaves them alone.
+        wrapped, once that compiler is used, so that it leaves them alone. What
+        `nested_compile_region` made is the repeated function: it is inlined like any other.
 
         Breaks for what `torch.compiler.disable` has made.
         """
         marks = {} if self.real is None else self.real.__dict__
+        if NESTED_REGION in marks and self.code.co_filename.endswith(NESTED_REGIONS_FILE):
+            return NESTED_REGION
         if "_torchdynamo_disable" in marks:
             original = marks.get("__wrapped__")
             if isinstance(original, types.FunctionType) and module_of(original).startswith(
