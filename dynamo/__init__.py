@@ -22,13 +22,22 @@ if TYPE_CHECKING:
     from dynamo.api import (
         compile,
         compile_in_place,
+        cudagraph_mark_step_begin,
         disable,
         graph_break,
         is_compiling,
+        mark_static_address,
+        nested_compile_region,
         reset,
         run,
     )
-    from dynamo.backends.registry import list_backends, lookup_backend, register_backend
+    from dynamo.backends.registry import (
+        get_default_backend,
+        list_backends,
+        lookup_backend,
+        register_backend,
+        set_default_backend,
+    )
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
@@ -49,8 +58,10 @@ if TYPE_CHECKING:
     from dynamo.whole_graph import export
 
 _HOMES = {
-    "dynamo.api": "compile compile_in_place disable graph_break is_compiling reset run",
-    "dynamo.backends.registry": "list_backends lookup_backend register_backend",
+    "dynamo.api": "compile compile_in_place cudagraph_mark_step_begin disable graph_break "
+    "is_compiling mark_static_address nested_compile_region reset run",
+    "dynamo.backends.registry": "get_default_backend list_backends lookup_backend register_backend "
+    "set_default_backend",
     "dynamo.base.config": "config",
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
@@ -72,22 +83,27 @@ __all__ = [
     "compile_times",
     "config",
     "counters",
+    "cudagraph_mark_step_begin",
     "disable",
     "disallow_in_graph",
     "exc",
     "explain",
     "export",
+    "get_default_backend",
     "graph_break",
     "is_compiling",
     "list_backends",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
+    "mark_static_address",
     "mark_unbacked",
     "maybe_mark_dynamic",
+    "nested_compile_region",
     "register_backend",
     "reset",
     "run",
+    "set_default_backend",
     "set_logs",
     "set_stance",
     "skip",

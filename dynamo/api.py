@@ -67,7 +67,7 @@ def compile(
 
     model: a function, method or nn.Module; left out, `compile` is a decorator with arguments.
     backend: a name (see `list_backends`) or a callable
-        `(graph_module, example_inputs) -> callable`; None is "inductor".
+        `(graph_module, example_inputs) -> callable`; None is the default (`set_default_backend`).
     fullgraph: True raises at the first graph break; numbers and sizes that the data decide are then
     part of the graph. dynamic: None learns from the second size, True takes all sizes as symbolic
     at once, False none; a dict says which sizes of which arguments change,
@@ -222,8 +222,31 @@ def is_compiling() -> bool:
     return False
 
 
+def cudagraph_mark_step_begin() -> None:
+    """Does nothing: results of recorded CUDA graphs are copied out, so that no step overwrites what
+    an earlier one returned."""
+
+
+def mark_static_address(tensor: torch.Tensor) -> None:
+    """Does nothing: recorded CUDA graphs read tensors in place whose address stays, and see it at
+    the call where one moves."""
+
+
+def nested_compile_region(fn: Any = None) -> Any:
+    """Gives the function back; a decorator with or without parentheses.
+
+    A repeated block is inlined like any other function: equal kernels are generated once anyhow.
+    """
+    return nested_compile_region if fn is None else fn
+
+
 def run(fn: Any) -> Any:
-    """The original function behind a compiled one."""
+    """The original function or module behind a compiled or disabled one."""
+    cls = type(fn)
+    while isinstance(fn, torch.nn.Module) and "_policy" in vars(cls):
+        cls = cls.__bases__[0]
+    if cls is not type(fn):
+        return _sharing(cls, fn)
     return getattr(fn, "__wrapped__", fn)
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from dynamo.backends.registry import lookup_backend
+from dynamo.backends.registry import get_default_backend, lookup_backend
 from dynamo.base.errors import ConstraintViolation
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.shapes.marks import Dim, Mark
 
-DEFAULT_BACKEND = "inductor"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -120,7 +119,7 @@ def check_options(
         raise TypeError(f"name= takes a text, not {name!r}")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"recompile_limit= takes a positive int, not {limit!r}")
-    backend = DEFAULT_BACKEND if backend is None else backend
+    backend = get_default_backend() if backend is None else backend
     compiler = lookup_backend(backend)
     mode = None if mode == "default" else mode
     if mode is not None or options:

@@ -8,5 +8,6 @@
 
 from inductor import metrics
 from inductor.compile_fx import compile_fx
+from inductor.config import list_mode_options, list_options
 
-__all__ = ["compile_fx", "metrics"]
+__all__ = ["compile_fx", "list_mode_options", "list_options", "metrics"]

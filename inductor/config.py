@@ -62,6 +62,31 @@ def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str
     return chosen
 
 
+def list_options() -> dict[str, str]:
+    """What `options={...}` of one compile may set: each name with its sentence.
+
+    >>> "freezing" in list_options()
+    True
+    """
+    return config.list_options()
+
+
+def list_mode_options(mode: str | None = None) -> dict[str, Any]:
+    """The options that a mode stands for; without a mode those of all modes, by mode.
+
+    Errors: ValueError for an unknown mode.
+
+    >>> list_mode_options("reduce-overhead")
+    {'cudagraphs': True}
+    """
+    every = {"default": {}, **MODES}
+    if mode is None:
+        return {name: dict(options) for name, options in every.items()}
+    if mode not in every:
+        raise ValueError(f"mode={mode!r} is unknown; modes are {', '.join(every)}")
+    return dict(every[mode])
+
+
 def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
     """Errors: ValueError, TypeError where compiling by these would fail."""
     with config.patch(**settings_of(mode, options)):

@@ -43,6 +43,29 @@ def register_backend(backend: Backend | None = None, *, name: str | None = None)
     return backend
 
 
+DEFAULT_BACKEND = "inductor"
+_default: list[str | Backend] = [DEFAULT_BACKEND]
+
+
+def set_default_backend(backend: str | Backend | None) -> None:
+    """What `compile` takes from now on where it is given no `backend=`; None is "inductor" again.
+
+    Functions that are compiled already keep theirs. Errors: TypeError, InvalidBackend.
+    """
+    if backend is not None:
+        lookup_backend(backend)
+    _default[0] = DEFAULT_BACKEND if backend is None else backend
+
+
+def get_default_backend() -> str | Backend:
+    """What `compile` takes where it is given no `backend=`.
+
+    >>> get_default_backend()
+    'inductor'
+    """
+    return _default[0]
+
+
 _at_reset: list[Callable[[], None]] = []
 
 

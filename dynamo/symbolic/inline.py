@@ -34,7 +34,9 @@ STAND_INS = frozenset(
                  "standin_hooks.py", "standin_checks.py", "patterns.py", "averaging.py")
 )
 # Functions of ours that answer differently in traced code.
-KNOWN_RESULTS = {"is_compiling": True}
+KNOWN_RESULTS = {
+    "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
+}
 CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
 SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
