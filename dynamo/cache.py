@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
 import threading
 import types
 from collections import Counter
@@ -21,13 +22,15 @@ import torch
 from torch.utils._device import DeviceContext
 
 from dynamo import hook
+from dynamo.backends.registry import lookup_backend
 from dynamo.base import counters, logs
 from dynamo.base.config import config
-from dynamo.base.decisions import Stance, decisions
+from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
-from dynamo.guards.changes import changed_facts
+from dynamo.guards.changes import changed_facts, numbers_in
 from dynamo.guards.explain import Difference, differences, distance
+from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard, name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
@@ -35,6 +38,7 @@ from dynamo.options import CompileOptions
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.worth import mentions_tensors
 
+COMPILE_NOTHING = ("force_eager", "eager_on_recompile")
 SHOWN = 3  # reasons in the warning about a limit
 WASTED = 4  # so many entries that died unused weigh as much as one that is kept
 NAMES = vars(builtins)
@@ -79,7 +83,8 @@ class CodeRecord:
     """One code object in one region.
 
     changed: the numbers and sizes that had several values, with the first one; they are symbolic in
-    later traces. fruitless: traces after which the frame ran as it is.
+    later traces. fruitless: traces after which the frame ran as it is. first: the numbers and sizes
+    of a first call that ran eager, see `set_stance`.
     """
 
     number: int
@@ -88,6 +93,7 @@ class CodeRecord:
     attempts: int = 0
     fruitless: int = 0
     warned: bool = False
+    first: dict[Fact, int | float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +149,14 @@ class FramePolicy:
     def answer(self, frame: hook.FrameState) -> Any:
         if builtins_are_replaced():
             return None
-        stance = decisions.stance
-        if config.disable or stance.name == "eager_on_recompile" or in_modes_of_the_user():
+        stance = stance_now()
+        if config.disable or stance.name in COMPILE_NOTHING or in_modes_of_the_user():
             return None
         with self.lock:
             known = hook.entries(frame.code, self.region)
             record = self.records.setdefault(frame.code, CodeRecord(len(self.records)))
+            if stance.name == "eager_then_compile" and self.waits(frame, record):
+                return None
             limit = self.limit_reached(frame.code, len(known))
             quiet = stance.name == "default" and not config.error_on_recompile
             if limit and record.warned and quiet:
@@ -169,7 +177,7 @@ class FramePolicy:
             compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
             made = self.convert(
-                frame, self.options_now(stance), compile_id,
+                frame, self.options_now(stance, record), compile_id,
                 {**record.changed, **self.changed_tables})
             if made is None:
                 record.fruitless += 1
@@ -179,19 +187,42 @@ class FramePolicy:
                 self.region.add(frame.code, made)  # now: the next thread must find it
             return made
 
-    def options_now(self, stance: Stance) -> CompileOptions:
+    def waits(self, frame: hook.FrameState, record: CodeRecord) -> bool:
+        """True in the first call, which only tells its numbers and sizes: those that the second has
+        changed are symbolic at once."""
+        if record.attempts or name_of_part(frame.code) != frame.code.co_name:
+            return False
+        now = numbers_in(frame.locals)
+        if record.first is None or self.is_in_first_call():
+            record.first = now
+            return True
+        record.changed |= {fact: old for fact, old in record.first.items()
+                           if fact in now and not const_equal(old, now[fact])}
+        return False
+
+    def is_in_first_call(self) -> bool:
+        """True where one of the callers waits, as modules inside of a module."""
+        waiting = {id(code) for code, record in self.records.items()  # new code may have no hash
+                   if record.first is not None and not record.attempts}
+        caller: types.FrameType | None = sys._getframe(1)
+        while caller is not None and id(caller.f_code) not in waiting:
+            caller = caller.f_back
+        return caller is not None
+
+    def options_now(self, stance: Stance, record: CodeRecord) -> CompileOptions:
         """The options, with the backend that a stance forces."""
-        if stance.backend is None:
+        backend = stance.backend
+        if stance.name == "aot_eager_then_compile" and record.attempts == 1:
+            backend = lookup_backend("aot_eager")
+        if backend is None:
             return self.options
-        name = getattr(stance.backend, "__name__", repr(stance.backend))
-        return replace(
-            self.options, backend=stance.backend, backend_name=name, mode=None, options={}
-        )
+        name = getattr(backend, "__name__", repr(backend))
+        return replace(self.options, backend=backend, backend_name=name, mode=None, options={})
 
     def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
         raise RecompileError(
             f"{place_of(frame)}: would be compiled, because {reason}. "
-            "The stance 'fail_on_recompile' (dynamo.set_stance) forbids it."
+            "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
     def own_limit(self) -> int:
@@ -218,7 +249,7 @@ class FramePolicy:
             f"{record.number}/{record.attempts}",
         )
         counters.counters["recompiles"][reason] += 1
-        if decisions.stance.name == "fail_on_recompile":
+        if stance_now().name == "fail_on_recompile":
             self.refuse(frame, reason)
         if config.error_on_recompile:
             raise RecompileError(f"{place}: would be compiled again because {nearest.sentence()}")

@@ -118,7 +118,7 @@ class Converter:
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
         self.warned: set[int] = set()
-        self.told: dict[tuple[CodeType, int], str] = {}  # breaks in inlined calls, by their place
+        self.told: dict[tuple[int, int], str] = {}  # breaks in inlined calls, by their place
         self.asked = asked
 
     def __call__(
@@ -377,13 +377,13 @@ class Converter:
         """True where a continuation only runs the call that has cut the frames around it, which
         were told of that break."""
         state = exit.frames[0]
-        place = self.continuations.origin(state.code, state.instruction)
+        code, instruction = self.continuations.origin(state.code, state.instruction)
+        place = id(code), instruction  # a continuation keeps the code alive
         if len(exit.frames) > 1:
             self.told[place] = exit.reason.code
             return False
-        if not self.continuations.begins_at(frame.code, place):
-            return False
-        return self.told.get(place) == exit.reason.code
+        begins = self.continuations.begins_at(frame.code, code, instruction)
+        return begins and self.told.get(place) == exit.reason.code
 
     def report_break(
         self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool

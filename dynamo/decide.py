@@ -123,7 +123,10 @@ class set_stance:  # noqa: N801
 
     "default": compile. "force_eager": as if nothing were compiled. "eager_on_recompile": use what
     is compiled already, compile nothing more. "fail_on_recompile": RecompileError in place of a
-    compile. force_backend: in the default stance, compile with this backend in place of others.
+    compile. "eager_then_compile": the first call of a function runs as it is; the second compiles,
+    and takes what it has changed as symbolic. "aot_eager_then_compile": a function's first compile
+    is by "aot_eager", which is quick, those for other values by its own backend. force_backend: in
+    the default stance, compile with this backend in place of others.
     Errors: ValueError for an unknown stance; RuntimeError inside of a compiled function.
 
         >>> with set_stance("force_eager"):

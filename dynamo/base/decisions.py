@@ -21,7 +21,12 @@ from typing import Any
 MARKED_CONSTANT = "_dynamo_marked_constant"
 # Where torch.compiler.allow_in_graph keeps what it is given: looked at, never imported.
 ALLOWED_BY_TORCH = ".".join(("torch", "_dynamo", "trace_rules"))
-STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+# Where torch.compiler.set_stance keeps what it is given.
+STANCE_OF_TORCH = ".".join(("torch", "_dynamo", "eval_frame"))
+STANCES = (
+    "default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile",
+    "aot_eager_then_compile",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,17 @@ class Decisions:
 
 
 decisions = Decisions()
+
+
+def stance_now() -> Stance:
+    """What holds for a frame that is not compiled yet: what torch's compiler was told counts where
+    ours was told nothing."""
+    ours = decisions.stance
+    if ours.name != "default" or ours.backend is not None:
+        return ours
+    given = getattr(sys.modules.get(STANCE_OF_TORCH), "_stance", None)
+    name = getattr(given, "stance", "default")
+    return Stance(name) if name in STANCES else ours
 
 
 def is_in_graph(function: Any) -> bool:

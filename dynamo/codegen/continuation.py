@@ -104,11 +104,11 @@ class Continuations:
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
 
-    def begins_at(self, code: CodeType, place: tuple[CodeType, int]) -> bool:
+    def begins_at(self, code: CodeType, original: CodeType, instruction: int) -> bool:
         """True for a continuation that begins with this instruction, given as by `origin`."""
         known = self._by_code.get(id(code))
         return known is not None and known.form == "at" and (
-            known.original is place[0] and known.instruction == place[1])
+            known.original is original and known.instruction == instruction)
 
     def keeps_all(self, code: CodeType) -> bool:
         """True for a continuation behind which nothing may die earlier than in eager."""

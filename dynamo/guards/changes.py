@@ -7,7 +7,7 @@ one per table (`dynamo/symbolic/tables.py`), of which no compile to come knows t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import Scope, TableSource
+from dynamo.guards.sources import ItemSource, LocalSource, Scope, Source, TableSource
 
 NUMBERS = (int, float)
 
@@ -67,4 +67,26 @@ def _tensor(guard: Guard, value: Any) -> dict[Fact, int | float]:
     }
 
 
+def numbers_in(values: Mapping[str, Any]) -> dict[Fact, int | float]:
+    """All numbers and sizes of tensors among arguments, and in tuples, lists and dicts of them.
+
+    >>> [fact.text() for fact in numbers_in({"n": 2, "args": (torch.ones(3), 0.5)})]
+    ['n', 'args[0].size(0)', 'args[1]']
+    """
+    found: dict[Fact, int | float] = {}
+    waiting: list[tuple[Source, Any]] = [(LocalSource(name), v) for name, v in values.items()]
+    for source, value in waiting:
+        kind = type(value)
+        if kind in NUMBERS:
+            found[Fact(source, "value")] = value
+        elif kind is torch.Tensor and value.layout is torch.strided:
+            found.update((Fact(source, "size", axis), n) for axis, n in enumerate(value.shape))
+        elif kind in (tuple, list, dict) and len(list(source.chain())) < DEPTH:
+            items = value.items() if kind is dict else enumerate(value)
+            waiting += [(ItemSource(source, key), item) for key, item in items
+                        if type(key) in (int, str)]
+    return found
+
+
+DEPTH = 4  # of containers in containers; they may hold themselves
 READERS = {"CONST": _number, "TENSOR": _tensor}
