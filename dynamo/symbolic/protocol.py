@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +28,8 @@ from dynamo.guards.sources import (
     Source,
 )
 from dynamo.symbolic.construction import Construction
+from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.memory import guard_apart
 from dynamo.symbolic.rules import (
     decided,
     function_attributes,
@@ -381,10 +383,18 @@ class ObjectProtocol(Construction):
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
 
-    def check_watched(self) -> None:
-        """Break where a tensor got another history after a hook was put on it."""
+    def check_watched(self, changed: Iterable[TensorVar]) -> None:
+        """Break where a tensor got another history after a hook was put on it, itself or by a write
+        into another argument in its memory: such arguments are guarded to be apart."""
         for var, history in self.watched.items():
             if var.fake.grad_fn is not history:
+                raise Break("hooked_tensor_changed", repr(var))
+            if history is None:
+                continue
+            places = {storage_of(item.fake) for item in (var, *changed) if item.fake.requires_grad}
+            given = [item for item in dict.fromkeys((var, *self.tensor_inputs))
+                     if item.source is not None and storage_of(item.fake) in places]
+            if len(given) > 1 and not guard_apart(self, given):  # type: ignore[arg-type]
                 raise Break("hooked_tensor_changed", repr(var))
 
     def leave(self) -> None:

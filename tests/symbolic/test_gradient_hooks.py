@@ -265,7 +265,66 @@ def test_any_graphs(f: Callable[..., Any], backend: str) -> None:
     check(f, backend, fullgraph=False)
 
 
+def hook_then_write(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b.register_hook(lambda g: g * 2)
+    a.mul_(3)
+    return a * 1, b
+
+
+def retain_then_write(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b.retain_grad()
+    a[0].mul_(3)
+    return a * 1, b
+
+
+def hook_on_a_view_then_write(a: torch.Tensor, b: torch.Tensor) -> Any:
+    view = b[1:]
+    view.register_hook(lambda g: g * 2)
+    a.mul_(3)
+    return a * 1, b, view
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("f", [hook_then_write, retain_then_write, hook_on_a_view_then_write])
+def test_a_hook_on_an_argument_whose_memory_another_argument_writes(f: Callable[..., Any], backend: str) -> None:
+    def run(function: Callable[..., Any], share: bool) -> Any:
+        leaf = torch.arange(9.0, dtype=torch.float64).view(3, 3).requires_grad_()
+        base = leaf * 2
+        a, b = base[:], base.t()
+        a, *rest = function(a, b if share else b * 1)
+        if share:  # their history goes on from the write
+            rest = [item.grad_fn is not None and item * 5 for item in rest]
+        (a * a).sum().backward(retain_graph=True)
+        sum((item * item).sum() for item in rest).backward()
+        return a, rest, leaf.grad
+
+    compiled = dynamo.compile(f, backend=backend)
+    for share in (True, False, True):
+        torch.testing.assert_close(run(compiled, share), run(f, share))
+
+
+def same_nodes(x: torch.Tensor) -> Any:
+    t = x * LEAF
+    u = t[0]
+    a, b = t.unbind(0)
+    before = t.detach().clone().grad_fn
+    node = u.grad_fn
+    found = [t.grad_fn is t.grad_fn, u.grad_fn is u.grad_fn, a.grad_fn is b.grad_fn, u.grad_fn is t.grad_fn, before is t.grad_fn,
+             node is u.grad_fn, t.grad_fn is not t.grad_fn]
+    t = t * 1
+    node = t.grad_fn
+    t.mul_(2)
+    return t, [*found, node is t.grad_fn]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_which_node_a_grad_fn_is(backend: str) -> None:
+    x = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+    assert dynamo.compile(same_nodes, backend=backend, fullgraph=True)(x)[1] == same_nodes(x)[1]
+
+
 def test_around_a_watched_tensor_is_compiled() -> None:
+    dynamo.reset()
     before = dict(dynamo.counters["inductor"])
     check(on_intermediate, "inductor", fullgraph=True)
     for name in ("graphs run as captured", "pieces run as captured"):

@@ -266,7 +266,7 @@ def put_in_graph(
     for var in changed:
         tx.trace.note_mutation(var)
     if tx.trace.watched:
-        tx.trace.check_watched()
+        tx.trace.check_watched(changed)
     return wrap_result(tx, node, result, tensors)
 
 

@@ -68,12 +68,14 @@ class HandleVar(Var):
 class HistoryVar(Var):
     """`tensor.grad_fn` of a tensor that the trace has computed: it is there, and has hooks.
 
+    node: the one that the tensor had when it was asked, a write gives it another.
     register: announces a hook, by the name of the method.
     """
 
     def __init__(self, tensor: TensorVar, register: Callable[[str, Var], Var]) -> None:
         super().__init__()
         self.tensor, self.register = tensor, register
+        self.node = tensor.fake.grad_fn
 
     def describe(self) -> str:
         return f"the grad_fn of {self.tensor!r}"
@@ -85,12 +87,15 @@ class HistoryVar(Var):
     def truth(self, tx: SymbolicFrame) -> bool:
         return True
 
+    def is_same(self, tx: SymbolicFrame, other: Var) -> bool:
+        return isinstance(other, HistoryVar) and self.node is other.node
+
     def children(self) -> Iterable[Var]:
         return (self.tensor,)
 
     def check_kept(self) -> None:
         """Break where a backend may put another node in the place of this one."""
-        if self.tensor.fake.grad_fn.name() != KEPT:
+        if self.node is not self.tensor.fake.grad_fn or self.node.name() != KEPT:
             raise Break("attribute_unknown", f"grad_fn of {self.tensor!r}")
 
     def call_method(
