@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         cudagraph_mark_step_begin,
         disable,
         graph_break,
-        is_compiling,
         mark_static_address,
         nested_compile_region,
         reset,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
+    from dynamo.base.strictness import error_on_graph_break, is_compiling
     from dynamo.decide import (
         allow_in_graph,
         assume_constant_result,
@@ -59,12 +59,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "dynamo.api": "compile compile_in_place cudagraph_mark_step_begin disable graph_break "
-    "is_compiling mark_static_address nested_compile_region reset run",
+    "mark_static_address nested_compile_region reset run",
     "dynamo.backends.registry": "get_default_backend list_backends lookup_backend register_backend "
     "set_default_backend",
     "dynamo.base.config": "config",
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
+    "dynamo.base.strictness": "error_on_graph_break is_compiling",
     "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
     "dynamo.explanation": "explain",
@@ -86,6 +87,7 @@ __all__ = [
     "cudagraph_mark_step_begin",
     "disable",
     "disallow_in_graph",
+    "error_on_graph_break",
     "exc",
     "explain",
     "export",

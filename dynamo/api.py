@@ -217,11 +217,6 @@ def graph_break(msg: str = "") -> None:
     """
 
 
-def is_compiling() -> bool:
-    """True in code that is being traced, False when it runs as it is."""
-    return False
-
-
 def cudagraph_mark_step_begin() -> None:
     """Does nothing: results of recorded CUDA graphs are copied out, so that no step overwrites what
     an earlier one returned."""

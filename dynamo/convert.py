@@ -22,7 +22,6 @@ import torch.utils.checkpoint
 
 from dynamo import hook
 from dynamo.base import counters, events, logs
-from dynamo.base.breaks import describe
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.decisions import decisions
@@ -34,11 +33,10 @@ from dynamo.base.errors import (
     InternalError,
     RestartTrace,
     SkipFrame,
-    Unsupported,
 )
-from dynamo.base.events import Event
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
+from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
 from dynamo.codegen.again import leave_blocks
@@ -51,7 +49,7 @@ from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.build import build_program
 from dynamo.guards.explain import failures
 from dynamo.guards.listing import lines, python_lines, verbose_lines
-from dynamo.guards.records import Guard, UserLine, name_of_part, released, source_text
+from dynamo.guards.records import Guard, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import CellSource, DrawSource, LocalSource, Scope, Source
 from dynamo.libraries import OWN, is_whole, library_of
@@ -118,7 +116,7 @@ class Converter:
         self.continuations = Continuations(self.codes.decode)
         self.numbers = itertools.count()
         self.warned: set[int] = set()
-        self.told: dict[tuple[int, int], str] = {}  # breaks in inlined calls, by their place
+        self.breaks = BreakReports(self.continuations)
         self.asked = asked
 
     def __call__(
@@ -212,12 +210,12 @@ class Converter:
         with timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.trace(frame, context)
         exit = result.exit
-        repeated = isinstance(exit, BreakExit) and self.is_repeated(exit, frame)
-        events.record(frame_event(frame, result, context, compile_id, repeated))
+        repeated = isinstance(exit, BreakExit) and self.breaks.is_repeated(exit, frame.code)
+        events.record(frame_event(frame, result, context, repeated))
         if result.effects:
             logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
         if isinstance(exit, BreakExit):
-            self.report_break(exit, options, compile_id, repeated)
+            self.breaks.tell(exit, options, compile_id, repeated)
         self.check_worth(frame, result)
         with timed("outputs"):
             outputs = choose_outputs(exit, result.effects)
@@ -373,30 +371,6 @@ class Converter:
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes)
 
-    def is_repeated(self, exit: BreakExit, frame: hook.FrameState) -> bool:
-        """True where a continuation only runs the call that has cut the frames around it, which
-        were told of that break."""
-        state = exit.frames[0]
-        code, instruction = self.continuations.origin(state.code, state.instruction)
-        place = id(code), instruction  # a continuation keeps the code alive
-        if len(exit.frames) > 1:
-            self.told[place] = exit.reason.code
-            return False
-        begins = self.continuations.begins_at(frame.code, code, instruction)
-        return begins and self.told.get(place) == exit.reason.code
-
-    def report_break(
-        self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool
-    ) -> None:
-        """Says once why the graph ends; an error where the whole function must be one graph."""
-        line = exit.frames[0].line
-        text = describe(exit.reason, place_of(line), source_text(line))
-        if not repeated:
-            counters.counters["graph_break"][str(exit.reason)] += 1
-            logs.log("graph_breaks").emit(text, compile_id)
-        if options.fullgraph and exit.reason.code != "escaping_exception":
-            raise Unsupported(f"{text}\n  fullgraph=True allows no graph break.")
-
     def check_worth(self, frame: hook.FrameState, result: TraceResult) -> None:
         """A frame that breaks before any tensor was met gains nothing from being replaced."""
         if result.graph is not None or isinstance(result.exit, ReturnExit):
@@ -541,36 +515,11 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     return replace(record, inputs=inputs, operations=operations)
 
 
-def frame_event(
-    frame: hook.FrameState, result: TraceResult, context: CompileContext, compile_id: str,
-    repeated: bool,
-) -> Event:
-    """What tracing a frame has found: its operations, and the break at its end, if any.
-
-    repeated: see `Converter.is_repeated`.
-    """
-    operations = 0 if result.graph is None else result.graph.operations
-    data: dict[str, Any] = {"frame": name_of_part(frame.code), "operations": operations}
-    if isinstance(result.exit, BreakExit):
-        reason, frames = result.exit.reason, result.exit.frames
-        data["break"] = {
-            "code": reason.code, "detail": reason.detail,
-            "stack": [str(state.line) for state in reversed(frames)],
-            "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
-            "seconds_lost": context.seconds_lost, "repeated": repeated,
-        }
-    return Event("frame", compile_id, data)
-
-
 def guard_lines(frame: hook.FrameState, guards: Iterable[Guard], program: Any) -> list[str]:
     """What an entry assumes, then what of it runs Python code, which a first run tells."""
     program.run(frame.locals, frame.globals, frame.builtins, frame.cells)
     found = python_lines(guards, program)
     return [*lines(guards), *(f"runs Python code: {line}" for line in found)]
-
-
-def place_of(line: UserLine) -> str:
-    return str(line)
 
 
 def log_code(frame: hook.FrameState, codes: CodeCache, compile_id: str) -> None:

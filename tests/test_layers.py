@@ -20,6 +20,7 @@ LAYERS = [
     ("dynamo.codegen",),
     ("dynamo.backends",),
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
+    ("dynamo.break_reports",),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
      "dynamo.decide", "dynamo.errors"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.base import strictness
 from dynamo.base.decisions import decisions
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic import machine
@@ -32,7 +33,7 @@ STAND_INS = frozenset(
     for name in ("standins.py", "standin_iterators.py", "standin_groups.py", "container_methods.py",
                  "python_sources.py", "autograd_functions.py", "optimizer_steps.py", "loops.py",
                  "standin_hooks.py", "standin_checks.py", "patterns.py", "averaging.py")
-)
+) | {strictness.__file__}
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,

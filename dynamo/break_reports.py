@@ -1,0 +1,92 @@
+"""What is told of a graph break, once for each: counter, log, event; and where it is an error."""
+
+from __future__ import annotations
+
+from types import CodeType, MethodType
+from typing import Any
+
+from dynamo import hook
+from dynamo.base import counters, logs
+from dynamo.base.breaks import describe
+from dynamo.base.errors import Unsupported
+from dynamo.base.events import Event
+from dynamo.base.strictness import Part, is_strict
+from dynamo.codegen.continuation import Continuations
+from dynamo.guards.records import name_of_part, source_text
+from dynamo.options import CompileOptions
+from dynamo.symbolic.context import CompileContext
+from dynamo.symbolic.stack_values import UnreadVar
+from dynamo.symbolic.trace_result import BreakExit, TraceResult
+from dynamo.symbolic.variables.functions import MethodVar
+from dynamo.symbolic.variables.objects import ObjectVar
+
+
+class BreakReports:
+    """The breaks of one region."""
+
+    def __init__(self, continuations: Continuations) -> None:
+        self._continuations = continuations
+        self._told: dict[tuple[int, int], str] = {}  # those in inlined calls, by their place
+
+    def is_repeated(self, exit: BreakExit, code: CodeType) -> bool:
+        """True where a continuation only runs the call that has cut the frames around it, which
+        were told of that break."""
+        state = exit.frames[0]
+        original, instruction = self._continuations.origin(state.code, state.instruction)
+        place = id(original), instruction  # a continuation keeps the code alive
+        if len(exit.frames) > 1:
+            self._told[place] = exit.reason.code
+            return False
+        begins = self._continuations.begins_at(code, original, instruction)
+        return begins and self._told.get(place) == exit.reason.code
+
+    def tell(
+        self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool
+    ) -> None:
+        """Says why the graph ends. Errors: Unsupported where it must not."""
+        line = exit.frames[0].line
+        text = describe(exit.reason, str(line), source_text(line))
+        if not repeated:
+            counters.counters["graph_break"][str(exit.reason)] += 1
+            logs.log("graph_breaks").emit(text, compile_id)
+        if exit.reason.code == "escaping_exception":
+            return
+        if options.fullgraph:
+            raise Unsupported(f"{text}\n  fullgraph=True allows no graph break.")
+        if is_error(exit):
+            raise Unsupported(f"{text}\n  error_on_graph_break(True) allows no graph break here.")
+
+
+def is_error(exit: BreakExit) -> bool:
+    """True where the innermost `error_on_graph_break` around a break says so: those of the trace
+    have their `__exit__` on a stack."""
+    for var in (var for state in exit.frames for var in reversed(state.stack)):
+        if isinstance(var, UnreadVar) and isinstance(var.value, MethodType):
+            kind = type(var.value.__self__)
+        elif isinstance(var, MethodVar) and isinstance(var.receiver, ObjectVar):
+            kind = var.receiver.cls
+        else:
+            continue
+        if issubclass(kind, Part):
+            return kind.error
+    return is_strict()
+
+
+def frame_event(
+    frame: hook.FrameState, result: TraceResult, context: CompileContext, repeated: bool
+) -> Event:
+    """What tracing a frame has found: its operations, and the break at its end, if any.
+
+    repeated: see `BreakReports.is_repeated`.
+    """
+    operations = 0 if result.graph is None else result.graph.operations
+    data: dict[str, Any] = {"frame": name_of_part(frame.code), "operations": operations}
+    if isinstance(result.exit, BreakExit):
+        reason, frames = result.exit.reason, result.exit.frames
+        data["break"] = {
+            "code": reason.code, "detail": reason.detail,
+            "stack": [str(state.line) for state in reversed(frames)],
+            "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
+            "seconds_lost": context.seconds_lost, "repeated": repeated,
+        }
+    return Event("frame", context.compile_id, data)
