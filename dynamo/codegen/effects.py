@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
+from dynamo._C import read_entry, store_attribute, store_item
 from dynamo.base.errors import Break
 from dynamo.base.instances import own_dict
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
@@ -24,7 +25,7 @@ from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.handles import HandleVar
 from dynamo.symbolic.variables.lists import DequeVar, ListVar
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, is_own_method
 from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -39,7 +40,7 @@ def hold(rebuilder: Rebuilder, effect: tr.Effect) -> None:
     emitter = rebuilder.emitter
     if isinstance(effect, tr.StoreAttrEffect) and effect.raw and is_fetched(effect.target):
         if not replaces_plain(effect.value):
-            rebuilder.call_const(old_attribute, effect.target, effect.name)
+            rebuilder.call_const(read_entry, effect.target, effect.name)
             emitter.store_fresh("held")
     elif isinstance(effect, tr.ContentsEffect) and is_fetched(effect.target):
         rebuilder.call_const(gc.get_referents, effect.target)  # runs no `__iter__`
@@ -60,14 +61,6 @@ def replaces_plain(value: Var | None) -> bool:
     if isinstance(value, ConstVar):
         return value._value is not None
     return isinstance(value, TensorVar | SymbolicNumber)
-
-
-def old_attribute(target: Any, name: str) -> Any:
-    try:
-        own = own_dict(target)
-    except AttributeError:
-        return None
-    return dict.get(own, name) if issubclass(type(own), dict) else own.get(name)
 
 
 def replay(rebuilder: Rebuilder, effect: tr.Effect) -> None:
@@ -100,10 +93,11 @@ def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
 def raw_store(target: Any) -> Any:
     """The built-in `__setattr__` below all overrides."""
     kind = target.python_type()
-    return next(
-        (base.__setattr__ for base in (BaseException, type) if issubclass(kind, base)),
-        object.__setattr__,
-    )
+    for base in (BaseException, type):
+        if issubclass(kind, base):
+            return base.__setattr__
+    stores = [store for _, store in all_in_mro(kind, "__setattr__") if not is_own_method(store)]
+    return store_attribute if stores == [object.__setattr__] else object.__setattr__
 
 
 def is_hidden(cls: type, name: str) -> bool:
@@ -139,8 +133,8 @@ def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:
     raise Break("rebuild_unknown", f"contents of {target!r}")
 
 
-def store_item(rebuilder: Rebuilder, effect: tr.StoreItemEffect) -> None:
-    rebuilder.call_const(dict.__setitem__, effect.target, effect.key, effect.value)
+def store_key(rebuilder: Rebuilder, effect: tr.StoreItemEffect) -> None:
+    rebuilder.call_const(store_item, effect.target, effect.key, effect.value)
     _drop(rebuilder)
 
 
@@ -296,7 +290,7 @@ ROWS: dict[type[tr.Effect], Callable[[Rebuilder, Any], None]] = {
     tr.StoreAttrEffect: store_attr,
     tr.ContentsEffect: contents,
     tr.GrowEffect: grow,
-    tr.StoreItemEffect: store_item,
+    tr.StoreItemEffect: store_key,
     tr.StoreGlobalEffect: store_global,
     tr.StoreCellEffect: store_cell,
     tr.ConsumeEffect: consume,

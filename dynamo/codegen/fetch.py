@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from dynamo._C import read_dict, read_item
 from dynamo.base.errors import Break
 from dynamo.base.instances import own_dict
 from dynamo.bytecode.emit import Emitter
@@ -54,7 +55,7 @@ def _item(fetcher: Fetcher, source: Any) -> None:
         fetcher.emitter.load_const(source.key)
         fetcher.emitter.emit("BINARY_SUBSCR")
         return
-    fetcher.emitter.start_call_const(s.read_item)
+    fetcher.emitter.start_call_const(read_item)
     fetcher.load(base)
     fetcher.emitter.load_const(source.key)
     fetcher.emitter.call(2)
@@ -62,11 +63,9 @@ def _item(fetcher: Fetcher, source: Any) -> None:
 
 def _dict(fetcher: Fetcher, source: Any) -> None:
     """The instance dict without running a `__getattribute__` of the program."""
-    fetcher.emitter.start_call_const(own_dict if source.hidden else object.__getattribute__)
+    fetcher.emitter.start_call_const(own_dict if source.hidden else read_dict)
     fetcher.load(source.base)
-    if not source.hidden:
-        fetcher.emitter.load_const("__dict__")
-    fetcher.emitter.call(1 if source.hidden else 2)
+    fetcher.emitter.call(1)
 
 
 def _attr(name: str) -> Callable[[Fetcher, Any], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from dynamo._C import store_item, store_ordered
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.variables import lists, ranges
 from dynamo.symbolic.variables.base import Var
@@ -101,7 +102,7 @@ def store_items(rebuilder: Rebuilder, var: Var, content: DictVar, kind: type) ->
 def store_method(kind: type) -> Any:
     """How a key is stored without running overrides."""
     ordered = issubclass(kind, collections.OrderedDict)
-    return collections.OrderedDict.__setitem__ if ordered else dict.__setitem__
+    return store_ordered if ordered else store_item
 
 
 @rebuilds(DictViewVar)

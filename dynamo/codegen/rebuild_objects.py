@@ -9,6 +9,7 @@ import weakref
 from typing import cast
 
 from dynamo import hook
+from dynamo._C import read_dict
 from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict, own_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
@@ -138,7 +139,7 @@ def instance_dict(
     if hides_dict(var.owner.python_type()):
         rebuilder.call_const(own_dict, var.owner)
     else:
-        rebuilder.call_const(object.__getattribute__, var.owner, "__dict__")
+        rebuilder.call_const(read_dict, var.owner)
 
 
 @rebuilds(SuperVar)

@@ -140,6 +140,14 @@ PyObject *run_last_calls(PyObject *call); /* takes the call */
 /* classes.c */
 PyObject *hide_subclass(PyObject *module, PyObject *args);
 
+/* objects.c */
+PyObject *read_item(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *read_dict(PyObject *module, PyObject *object);
+PyObject *read_entry(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *store_attribute(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *store_item(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *store_ordered(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
 /* tracebacks.c */
 PyObject *make_traceback(PyObject *module, PyObject *args);
 PyObject *pass_on(PyObject *module, PyObject *args);

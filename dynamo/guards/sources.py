@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from dynamo._C import read_item
 from dynamo.base.instances import is_class, own_dict
 from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly, weakly
@@ -297,20 +298,6 @@ class ItemSource(Source):
         if not issubclass(type(container), dict | list | tuple | types.MappingProxyType):
             raise TypeError(f"{type(container).__name__} is no dict, list or tuple")
         return read_item(container, self.key)
-
-
-def read_item(container: Any, key: Any) -> Any:
-    """The item of a list, tuple or dict, whatever `__getitem__` or `__missing__` a subclass has."""
-    kind = type(container)  # isinstance() may ask the container itself
-    if issubclass(kind, dict):
-        found = dict.get(container, key, container)  # which may hold itself
-        if found is container and not dict.__contains__(container, key):
-            raise KeyError(key)
-        return found
-    for sequence in (list, tuple):
-        if issubclass(kind, sequence):
-            return sequence.__getitem__(container, key)
-    return container[key]
 
 
 def order_of(mapping: dict[Any, Any]) -> type[dict[Any, Any]]:
