@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         register_backend,
         set_default_backend,
     )
+    from dynamo.base.comptime import comptime
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
@@ -62,6 +63,7 @@ _HOMES = {
     "mark_static_address nested_compile_region reset run",
     "dynamo.backends.registry": "get_default_backend list_backends lookup_backend register_backend "
     "set_default_backend",
+    "dynamo.base.comptime": "comptime",
     "dynamo.base.config": "config",
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
@@ -82,6 +84,7 @@ __all__ = [
     "compile",
     "compile_in_place",
     "compile_times",
+    "comptime",
     "config",
     "counters",
     "cudagraph_mark_step_begin",

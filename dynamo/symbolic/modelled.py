@@ -13,6 +13,7 @@ from dynamo.symbolic.rules import (
     checkpointing,
     class_bodies,
     comparisons,
+    comptime,
     conditional,
     container_methods,
     containers,
@@ -95,7 +96,7 @@ from dynamo.symbolic.variables.lookup import absolute_name, find_in_mro, find_mo
 CONSTANT_TYPES = (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 PARTS = (
     attributes, autograd_functions, averaging, breaking, builtin_attributes, builtins, cached,
-    cells, checkpointing, class_bodies, classes, comparisons, conditional, constant,
+    cells, checkpointing, class_bodies, classes, comparisons, comptime, conditional, constant,
     container_methods, containers, context_variables, contexts, copying, dates, devices, dicts,
     dispatching, distributions, exception_rules, exceptions, folding, foreach, foreign,
     functions, generator_rules, generators, gradients, handles, hooks, identity, inference,
