@@ -112,8 +112,10 @@ def made(tx: SymbolicFrame, function: FunctionVar) -> types.FunctionType:
     cells = []
     for cell in function.closure(tx):
         value = cell.peek(tx.trace)
-        known = value is not None and value.is_constant()
-        cells.append(types.CellType(value.as_constant() if known else shown(value)))
+        if value is not None and value.is_constant():
+            cells.append(types.CellType(value.as_constant()))
+        else:
+            cells.append(types.CellType(shown(value)))
     return types.FunctionType(
         function.code, function.globals, function.name, None, tuple(cells))
 
