@@ -337,7 +337,7 @@ static PyObject *wrapper_getattr(PyObject *self, PyObject *name) {
 }
 
 static PyObject *wrapper_repr(PyObject *self) {
-    const char *kind = Py_IS_TYPE(self, &Disabled_Type) ? "disabled" : "compiled";
+    const char *kind = ((Wrapper *)self)->region == NULL ? "disabled" : "compiled";
     return PyUnicode_FromFormat("<%s %R>", kind, ((Wrapper *)self)->function);
 }
 

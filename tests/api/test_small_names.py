@@ -143,3 +143,8 @@ def test_steps_are_told_to_torch() -> None:
         before = box.mark_step_counter
         compiled(torch.ones(2))
         assert box.mark_step_counter == before - 1
+
+
+def test_what_is_shown_of_a_wrapped_function() -> None:
+    assert repr(dynamo.compile(doubled)) == f"<compiled {doubled!r}>"
+    assert repr(dynamo.disable(doubled)) == f"<disabled {doubled!r}>"
