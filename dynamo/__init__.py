@@ -73,6 +73,7 @@ _HOMES = {
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
     "dynamo.whole_graph": "export",
+    "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 _MODULES = ("exc", "testing")
@@ -98,6 +99,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "list_backends",
+    "load_cache_artifacts",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
@@ -108,6 +110,7 @@ __all__ = [
     "register_backend",
     "reset",
     "run",
+    "save_cache_artifacts",
     "set_default_backend",
     "set_logs",
     "set_stance",

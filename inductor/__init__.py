@@ -9,5 +9,9 @@
 from inductor import metrics
 from inductor.compile_fx import compile_fx
 from inductor.config import list_mode_options, list_options
+from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
 
-__all__ = ["compile_fx", "list_mode_options", "list_options", "metrics"]
+__all__ = [
+    "compile_fx", "list_mode_options", "list_options", "load_cache_artifacts", "metrics",
+    "save_cache_artifacts",
+]

@@ -59,18 +59,27 @@ class Store:
     def find(self, key: Key, suffix: str) -> Path | None:
         """The entry's file, if it is there."""
         path = self.path(key, suffix)
-        return path if path.is_file() else None
+        if not path.is_file():
+            return None
+        _used.add(path)
+        return path
 
     def read(self, key: Key, suffix: str) -> bytes | None:
         """The entry's content, if it is there."""
+        path = self.path(key, suffix)
         try:
-            return self.path(key, suffix).read_bytes()
+            content = path.read_bytes()
         except OSError:
             return None
+        _used.add(path)
+        return content
 
     def write(self, key: Key, suffix: str, content: bytes) -> Path:
         """Puts `content` there; the last of several writers wins."""
-        path = self.path(key, suffix)
+        return self.put(self.path(key, suffix), content)
+
+    def put(self, path: Path, content: bytes) -> Path:
+        """The same for a path in this folder."""
         temporary = self.temporary(path)
         try:
             temporary.write_bytes(content)
@@ -90,6 +99,7 @@ class Store:
     def publish(self, temporary: Path, path: Path) -> None:
         """Moves a finished file to its place."""
         os.replace(temporary, path)
+        _used.add(path)
 
     def describe(self, key: Key) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
@@ -114,6 +124,14 @@ class Store:
         if not best:
             return f"the {key.kind} was removed from the cache"
         return f"the nearest {key.kind} differs in: {', '.join(best)}"
+
+
+_used: set[Path] = set()
+
+
+def used_files(store: Store) -> list[Path]:
+    """What this process has found in the folder or put there."""
+    return [path for path in list(_used) if path.is_relative_to(store.root)]
 
 
 def open_store(folder: str) -> Store:
