@@ -64,7 +64,8 @@ class Entry:
 class Region:
     callback: Callable[[FrameState], Any]
     def __init__(
-        self, callback: Callable[[FrameState], Any], on_guard_defect: Any = None
+        self, callback: Callable[[FrameState], Any], on_guard_defect: Any = None,
+        on_error: Any = None,
     ) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *exception: Any) -> None: ...

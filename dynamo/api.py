@@ -36,7 +36,7 @@ class Regions:
 
     def make(self, options: CompileOptions, asked: CodeType | None = None) -> FramePolicy:
         converter = Converter(asked)
-        policy = FramePolicy(options, converter, converter.leave)
+        policy = FramePolicy(options, converter, converter.throw)
         with self.lock:
             self.policies.add(policy)
         return policy

@@ -119,32 +119,30 @@ Convert = Callable[[hook.FrameState, CompileOptions, str, Mapping[Fact, int | fl
 class FramePolicy:
     """The callback of one region: decides whether a frame is compiled, and tells why.
 
-    A lock makes threads that miss at the same time compile one after the other. leave: called with
-    the error with which compiling a frame ends, as of Ctrl-C, and raises it.
+    A lock makes threads that miss at the same time compile one after the other. throw: gives what
+    a frame gives that meets the error with which compiling it ends, as of Ctrl-C.
     """
 
     def __init__(
         self, options: CompileOptions, convert: Convert,
-        leave: Callable[[hook.FrameState, BaseException], NoReturn],
+        throw: Callable[[hook.FrameState, BaseException], Any],
     ) -> None:
-        self.options, self.convert, self.leave = options, convert, leave
+        self.options, self.convert = options, convert
         self.lock = threading.RLock()
         self.records: dict[CodeType, CodeRecord] = {}
         self.warned: set[int] = set()
         self.changed_tables: dict[Fact, int | float] = {}
-        self.region = hook.Region(self.on_miss)
+        self.region = hook.Region(self.on_miss, on_error=throw)
 
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
         try:
             return self.answer(frame)
-        except (DynamoError, Warning) as error:  # a warning that the program made an error
-            self.leave(frame, error)
+        except (DynamoError, Warning):  # a warning that the program made an error
+            raise
         except Exception as error:
             internal_error(frame.code, error, self.warned)
             return None
-        except BaseException as error:
-            self.leave(frame, error)
 
     def answer(self, frame: hook.FrameState) -> Any:
         if builtins_are_replaced():

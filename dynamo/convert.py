@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -39,7 +39,7 @@ from dynamo.base.loading import collection_paused
 from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
-from dynamo.codegen.again import leave_blocks
+from dynamo.codegen.again import throw
 from dynamo.codegen.break_frames import exit_roots
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, generate
@@ -165,11 +165,13 @@ class Converter:
             internal_error(frame.code, error, self.warned)
             return hook.SKIP
 
-    def leave(self, frame: hook.FrameState, error: BaseException) -> NoReturn:
-        """Raises the error for a frame that will not run: a continuation starts inside of `with`
-        blocks, which nobody else would leave."""
-        exits = self.continuations.open_blocks(frame.code)
-        leave_blocks(error, tuple([frame.locals[name] for name in exits]))
+    def throw(self, frame: hook.FrameState, error: BaseException) -> Any:
+        """What a frame gives that meets an error of compiling it, as of Ctrl-C: a continuation may
+        start inside of the program's handlers and `with` blocks."""
+        raising = self.continuations.raising(frame.code)
+        closure = tuple([frame.cells[name] for name in frame.code.co_freevars])
+        args = [] if raising is None else [*frame.locals.values()]
+        return throw(error, raising, frame.globals, closure, args)
 
     def skip_reason(self, frame: hook.FrameState) -> str | None:
         """Why frames of this code are run as they are, None where they are traced."""

@@ -13,7 +13,8 @@ that starts inside the region and for which no entry's guards hold. It runs with
 returns an `Entry` (added to the frame's code object and run at once; its guards are checked on the
 same frame first, because that collects the graph inputs), `None` (run this frame as it is, this
 time), `SKIP` (never look at this code again in this region), or `SKIP_RECURSIVE` (the same, and
-whatever it calls runs without the hook too). An exception of the callback is the frame's.
+whatever it calls runs without the hook too). An exception of the callback is the frame's; with
+`Region(callback, on_error=function)` the frame gives what `function(frame, exception)` gives.
 
 `FrameState`: `code`, `function`, `globals`, `builtins`, `locals` (arguments by name: at its start a
 frame has nothing else; an argument that is also a cell variable is still the plain value) and

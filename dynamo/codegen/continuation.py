@@ -19,13 +19,16 @@ from typing import Any
 from dynamo.bytecode.decode import Decoded
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Protected, Raw, RawCode, assemble, disassemble
-from dynamo.codegen.again import blocks
+from dynamo.codegen.again import Raising
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 
 STACK = "__stack_"
 CELL = "__cell_"
 EXCEPTION = "__exception"
+# Of a RESUME that looks at no signals: what their handlers raise would come outside of the
+# blocks that the continuation is about to enter again.
+QUIET_RESUME = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +87,17 @@ class Continuations:
             return code, instruction
         return known.original, instruction - known.offset
 
-    def open_blocks(self, code: CodeType) -> tuple[str, ...]:
-        """Parameters with the exits of the blocks a continuation starts in, innermost first."""
+    def raising(self, code: CodeType) -> Raising | None:
+        """What raises an exception where a continuation begins; None where no handler is, and for
+        code of the program."""
         known = self._by_code.get(id(code))
-        if known is None:
-            return ()
-        slots = blocks(self._decode(known.original), known.instruction)
-        return tuple(f"{STACK}{slot}" for slot in slots)
+        if known is None or self._decode(known.original).handlers[known.instruction] is None:
+            return None
+        made = self.get(known.original, known.instruction, known.layout, "raise").code
+        names = code.co_varnames[: code.co_argcount]
+        handled = [EXCEPTION] if EXCEPTION in names else [
+            f"{STACK}{slot}" for slot, kind in enumerate(known.layout.stack) if kind == "saved"]
+        return Raising(made, names.index(handled[-1]) if handled else None)
 
     def passed_iterator(self, code: CodeType) -> LocalSource | None:
         """The iterator of the loop that a continuation has just taken an item from."""
@@ -147,7 +154,7 @@ def build(decoded: Decoded, instruction: int, layout: Layout, form: str) -> Cont
     emitter = Emitter(raw, place.position)
     if raw.freevars:
         emitter.emit("COPY_FREE_VARS", len(raw.freevars))
-    emitter.emit("RESUME", 0)
+    emitter.emit("RESUME", QUIET_RESUME)
     for name in layout.own_cells:
         parameter = layout.cell_parameter(name)
         emitter.load_fast(parameter)

@@ -30,7 +30,7 @@ from dynamo.codegen import rebuild_keys as rebuild_keys
 from dynamo.codegen import rebuild_objects as rebuild_objects
 from dynamo.codegen import rebuild_random as rebuild_random
 from dynamo.codegen.break_frames import Level, Passing, exit_roots
-from dynamo.codegen.continuation import Continuations
+from dynamo.codegen.continuation import QUIET_RESUME, Continuations
 from dynamo.codegen.copied import copy_instruction, net_effect, null_place
 from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
@@ -147,7 +147,8 @@ class Generator:
         emitter = self.emitter
         if self.raw.freevars:
             emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
-        emitter.emit("RESUME", 0)
+        behind = self.continuations.is_continuation(self.plan.code)
+        emitter.emit("RESUME", QUIET_RESUME if behind else 0)
         self.draws.make(self.plan.runs_again or self.plan.tests)
         if self.plan.effects:
             for var in self.rebuilder.counts:
@@ -171,8 +172,8 @@ class Generator:
             self._break(self.plan.exit)
         self._emit_passing(self.passing)
         if self.call is not None:
-            exits = self.continuations.open_blocks(self.plan.code)
-            again.emit_handler(emitter, self.call, self.plan.code, exits,
+            raising = self.continuations.raising(self.plan.code)
+            again.emit_handler(emitter, self.call, self.plan.code, raising,
                                self.plan.runs_again, self.plan.tests, self.draws.undo)
         release(self.raw, self._kept_locals(), self.leaves)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize

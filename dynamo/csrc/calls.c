@@ -80,10 +80,12 @@ PyTypeObject LastCall_Type = {
 };
 
 /* Where the hook does not run the calling frame as new code, or somebody watches frames, the call is
- * made here. */
+ * made here. So it is where a signal waits: its handler would raise in the calling frame, and nothing
+ * of the function would run, handlers included. */
 PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     PyThreadState *ts = PyThreadState_Get();
-    if (count < 1 || thread_region.ending != current_frame(ts) || is_watched(ts)) {
+    if (count < 1 || thread_region.ending != current_frame(ts) || is_watched(ts) ||
+        signals_wait(ts)) {
         return call_moving(module, args, count);
     }
     LastCall *call = PyObject_NewVar(LastCall, &LastCall_Type, count);

@@ -22,9 +22,14 @@
 #endif
 #include "internal/pycore_frame.h"
 #include "internal/pycore_code.h"
+#undef _PyGC_FINALIZED /* of the public headers, something else in the internal ones */
 #if PY_VERSION_HEX >= 0x030C0000
-#undef _PyGC_FINALIZED /* a macro of the public headers, a function of the internal ones */
 #include "internal/pycore_interp.h"
+#endif
+#if PY_VERSION_HEX >= 0x030D0000
+#include "internal/pycore_ceval.h"
+#else
+#include "internal/pycore_runtime.h"
 #endif
 #undef Py_BUILD_CORE
 
@@ -41,6 +46,14 @@ static inline PyObject *frame_function(Frame *f) {
     return f->f_funcobj;
 #else
     return (PyObject *)f->f_func;
+#endif
+}
+
+static inline int signals_wait(PyThreadState *ts) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return _Py_eval_breaker_bit_is_set(ts, _PY_SIGNALS_PENDING_BIT);
+#else
+    return _Py_atomic_load_relaxed(&_PyRuntime.ceval.signals_pending);
 #endif
 }
 

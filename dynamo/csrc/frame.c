@@ -286,6 +286,30 @@ static int report_defect(Region *region, PyObject *frame_state, Entry *entry) {
     return answer ? 0 : -1;
 }
 
+/* Looking for an entry, or the callback, has ended with an error: it comes where the frame begins. */
+static PyObject *run_failed(PyThreadState *ts, Frame *frame, Region *region) {
+    PyObject *type, *error, *traceback, *result = NULL;
+    Region *current = switch_region(NULL);
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(error, traceback);
+    }
+    PyObject *frame_state = region->on_error == Py_None ? NULL : make_frame_state(frame);
+    frame_drop(ts, frame);
+    if (frame_state == NULL) {
+        PyErr_Restore(type, error, traceback);
+    } else {
+        result = PyObject_CallFunctionObjArgs(region->on_error, frame_state, error, NULL);
+        Py_DECREF(frame_state);
+        Py_DECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+    }
+    Py_XDECREF(switch_region(current));
+    return result;
+}
+
 /* No entry holds: asks the callback. */
 static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
     hook_counts[COUNT_MISS]++;
@@ -336,8 +360,7 @@ done:
     Py_XDECREF(switch_region(current));
     if (PyErr_Occurred()) {
         Py_XDECREF(answer);
-        frame_drop(ts, frame);
-        return NULL;
+        return run_failed(ts, frame, region);
     }
     PyObject *result;
     if (held == 1) {
@@ -421,8 +444,7 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
             return result;
         }
         if (held < 0) {
-            frame_drop(ts, frame);
-            return NULL;
+            return run_failed(ts, frame, region);
         }
     }
     return run_miss(ts, frame, region);

@@ -15,7 +15,7 @@ typedef struct RegionState RegionState;
 typedef struct {
     PyObject_HEAD
     PyObject *callback;
-    PyObject *on_guard_defect;
+    PyObject *on_guard_defect, *on_error;
     PyObject *weakrefs;
     RegionState *states;
 } Region;

@@ -68,15 +68,16 @@ static PyObject *pop_region(PyObject *self, PyObject *unused) {
 /* -- Region ------------------------------------------------------------------------------------ */
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *keywords[] = {"callback", "on_guard_defect", NULL};
-    PyObject *callback, *defect = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", keywords, &callback, &defect)) {
+    static char *keywords[] = {"callback", "on_guard_defect", "on_error", NULL};
+    PyObject *callback, *defect = Py_None, *error = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OO", keywords, &callback, &defect, &error)) {
         return NULL;
     }
     Region *region = (Region *)type->tp_alloc(type, 0);
     if (region != NULL) {
         region->callback = Py_NewRef(callback);
         region->on_guard_defect = Py_NewRef(defect);
+        region->on_error = Py_NewRef(error);
     }
     return (PyObject *)region;
 }
@@ -84,6 +85,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int region_traverse(Region *self, visitproc visit, void *arg) {
     Py_VISIT(self->callback);
     Py_VISIT(self->on_guard_defect);
+    Py_VISIT(self->on_error);
     return 0;
 }
 
@@ -92,6 +94,7 @@ static int region_clear(Region *self) {
     self->callback = Py_NewRef(Py_None);
     Py_XDECREF(callback);
     Py_CLEAR(self->on_guard_defect);
+    Py_CLEAR(self->on_error);
     return 0;
 }
 
@@ -103,6 +106,7 @@ static void region_dealloc(Region *self) {
     free_region_states(self);
     Py_CLEAR(self->callback);
     Py_CLEAR(self->on_guard_defect);
+    Py_CLEAR(self->on_error);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -216,7 +220,8 @@ PyTypeObject Region_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "dynamo._C.Region",
     .tp_basicsize = sizeof(Region),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "Region(callback, on_guard_defect=None): one configuration whose frames are looked at.",
+    .tp_doc = "Region(callback, on_guard_defect=None, on_error=None): one configuration whose frames "
+              "are looked at.",
     .tp_new = region_new,
     .tp_dealloc = (destructor)region_dealloc,
     .tp_traverse = (traverseproc)region_traverse,
