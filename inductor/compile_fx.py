@@ -27,6 +27,7 @@ from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
+from dynamo.base.loading import collection_paused
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
 from inductor import cpu, cuda, metrics
@@ -134,6 +135,7 @@ def is_lazy(value: Any) -> bool:
     )
 
 
+@collection_paused()
 def _compile(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -193,6 +195,7 @@ def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
     return call
 
 
+@collection_paused()
 def _compile_symbolic(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> tuple[Callable[..., bool], Compiled]:
@@ -268,6 +271,7 @@ def _report_defect(defect: Exception) -> None:
     )
 
 
+@collection_paused()
 def _compile_backward(
     settings: Mapping[str, Any],
     pairing: cuda_graphs.Pairing | None,
@@ -374,6 +378,7 @@ def compile_aten(
     return FrozenCall(call, prepared, len(fakes)) if prepared else call
 
 
+@collection_paused()
 def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
     """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
     with _defects_refused():

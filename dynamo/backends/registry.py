@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import InvalidBackend
+from dynamo.base.loading import collection_paused
 
 Backend = Callable[..., Callable[..., Any]]
 
@@ -106,5 +107,6 @@ def lookup_backend(backend: str | Backend) -> Backend:
     found = _backends[backend]
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
-        found = _backends[backend] = getattr(importlib.import_module(module), attribute)
+        with collection_paused():
+            found = _backends[backend] = getattr(importlib.import_module(module), attribute)
     return found

@@ -1,6 +1,6 @@
-"""Keeps the garbage collector still while the package loads and while frames are traced.
+"""Keeps the garbage collector still while the package loads, and frames and graphs are compiled.
 
-In: a block. Out: nothing. Exists because both allocate enough to start a full collection, which
+In: a block. Out: nothing. Exists because all allocate enough to start a full collection, which
 walks every object of torch: 0.1 s, as much as importing all our modules or tracing a model takes.
 """
 

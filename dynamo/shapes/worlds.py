@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from dynamo.base.loading import collection_paused
 from dynamo.shapes.fake import FakeWorld
 
 
@@ -15,4 +16,5 @@ def make_world(symbolic: bool) -> Any:
     """A new world; both kinds have the same face."""
     if not symbolic:
         return FakeWorld()
-    return importlib.import_module("dynamo.shapes.symbolic").SymbolicWorld()
+    with collection_paused():
+        return importlib.import_module("dynamo.shapes.symbolic").SymbolicWorld()
