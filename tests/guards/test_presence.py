@@ -83,11 +83,40 @@ def nothing() -> None:
     return None
 
 
+class Numbers(list[int]): ...
+
+
+def a_tensor() -> Any:
+    return torch.ones(2)
+
+
+def a_parameter() -> Any:
+    return torch.nn.Parameter(torch.ones(2))
+
+
+def a_module() -> Any:
+    return torch.nn.Linear(1, 1)
+
+
+def a_function() -> Any:
+    return lambda: None
+
+
+def a_class() -> Any:
+    return type("Made", (), {})
+
+
+def a_list() -> Any:
+    return Numbers()
+
+
+OBJECTS = (a_tensor, a_parameter, a_module, a_function, a_class, a_list)
 CASES: list[tuple[Callable[..., Any], Callable[[], Any]]] = [
     (read_attribute, Box), (read_attribute, Slots), (keep_attribute, Box), (keep_attribute, Slots),
     (read_module, nothing), (read_global, nothing), (read_item, dict), (delete_attribute, Box),
     (delete_attribute, Slots), (delete_module, nothing), (delete_global, nothing), (ask, Box),
     (or_else, Slots),
+    *((function, make) for function in (read_attribute, keep_attribute, ask, or_else) for make in OBJECTS),
 ]  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def get_attr(tx: SymbolicFrame, var: TensorVar, name: str) -> Var:
     if raw is None:
         if var.real is not None and name in getattr(var.real, "__dict__", {}):
             assert var.source is not None
-            return trace.wrap(var.real.__dict__[name], AttrSource(var.source, name))
+            return trace.wrap_named(var.real.__dict__[name], AttrSource(var.source, name))
         if var.real is not None:
             trace.guard("LACKS_ATTR", var.source, name)
         elif name.startswith("_") and not name.startswith("__"):  # else only of subclasses
