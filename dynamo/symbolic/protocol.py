@@ -92,6 +92,7 @@ class ObjectProtocol(Construction):
         self.inference_mode = self.saw_inference_mode = False
         self.default_devices: list[torch.device] = []  # of the `with` blocks that are open
         self.tensor_inputs: list[TensorVar] = []
+        self.looked_at: dict[TensorVar, None] = {}
         self.arrays: list[TensorVar] = []
         self.tables: list[TensorVar] = []
         self.mutated: dict[TensorVar, None] = {}
@@ -365,10 +366,18 @@ class ObjectProtocol(Construction):
                 place = AttrSource(var.source, part)
                 self.guard("CONST", place, getattr(var.real, part))  # type: ignore[attr-defined]
 
-    def add_input(self, var: TensorVar) -> None:
-        """A tensor became a graph input: it must stay another one than the mutated ones."""
+    def note_look(self, var: TensorVar) -> None:
+        """The metadata of a tensor from outside are read, or it became a graph input: it must stay
+        another one than the mutated ones, which may get other metadata."""
+        if var in self.looked_at:
+            return
+        self.looked_at[var] = None
         for other in self.mutated:
             self.guard("NOT_SAME", other.source, var.source)  # type: ignore[attr-defined]
+
+    def add_input(self, var: TensorVar) -> None:
+        """A tensor became a graph input."""
+        self.note_look(var)
         self.tensor_inputs.append(var)
 
     def note_mutation(self, var: TensorVar) -> None:
@@ -379,7 +388,7 @@ class ObjectProtocol(Construction):
             return
         self.mutated[var] = None
         self.guard_history(var)
-        for other in self.tensor_inputs:
+        for other in self.looked_at:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]
 

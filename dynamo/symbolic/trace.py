@@ -116,6 +116,7 @@ class Trace(ObjectProtocol):
         self.noticed = None
         self.made.clear()
         self.tensor_inputs.clear()
+        self.looked_at.clear()
         self.arrays.clear()
         self.tables.clear()
         self.mutated.clear()

@@ -76,6 +76,12 @@ def under(mode: Any) -> tuple[Any, ...]:
     return x(), mode
 
 
+# What one changes in place and the other is asked for.
+READ_BESIDE_A_CHANGE: list[Callable[..., Any]] = [
+    lambda x, y: (x.t_(), y.stride()), lambda x, y: (x.unsqueeze_(0), y.dim()), lambda x, y: (y.shape, x.unsqueeze_(0), y.shape, len(y)),
+    lambda x, y: (x.transpose_(0, 1), y.is_contiguous()), lambda x, y: (x.requires_grad_(), y.requires_grad), lambda x, y: (x.squeeze_().mul_(2), y.size(0)),
+    lambda x, y: (x.as_strided_((1, 2), (1, 1)), y.numel()),
+]  # fmt: skip
 # Row: (program, arguments of the first call, of the second, whether that compiles another graph).
 Case = tuple[Callable[..., Any], Callable[[], Any], Callable[[], Any], bool]
 PLAIN = lambda x: x * 2
@@ -92,6 +98,7 @@ CASES: dict[str, list[Case]] = {
     "two objects, now one": [
         (lambda x, y: x + y, lambda: (x(), x()), one_twice, False), (lambda x, y: (x.add_(1), y * 2), lambda: (x(), x()), one_twice, True),
         (lambda x, y: x + y if x is y else x - y, lambda: (x(), x()), one_twice, True),
+        *((program, lambda: (x(), x()), one_twice, True) for program in READ_BESIDE_A_CHANGE),
     ],
     "values": [(PLAIN, x, x, False)],
     "numbers of a small table of integers": [],  # tests/symbolic/test_tables.py

@@ -63,6 +63,7 @@ class TensorVar(Var):
                     self._fake = trace.symbols.fake_of(self)
             except NoFakeKernel as error:
                 raise Break("tensor_not_modelled", error.why) from error
+            trace.note_look(self)
         return self._fake
 
     @property
