@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -171,3 +173,48 @@ def test_the_fallback_of_a_failing_view_runs() -> None:
     x = torch.arange(6.0).view(2, 3)
     for value in (x, x.t()):
         assert torch.equal(dynamo.compile(f, backend="eager")(value), f(value))
+
+
+class Whole(int):
+    pass
+
+
+class Fraction(float):
+    pass
+
+
+class Word(str):
+    pass
+
+
+class Row(list):  # type: ignore[type-arg]
+    pass
+
+
+class Pair(tuple):  # type: ignore[type-arg]
+    pass
+
+
+class Octets(bytes):
+    pass
+
+
+OWN = (Whole(2), Fraction(2.5), Word("a"), Row([1]), Pair((1,)), Octets(b"a"))
+OTHERS = (*OWN, 2, 2.5, "a", [1], (1,), b"a", {1: 2}, None)
+BETWEEN = {name: getattr(operator, name) for name in (
+    "sub", "mul", "truediv", "pow", "lshift", "and_", "lt", "ge", "isub", "imul", "ilshift")}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_errors_of_operators_name_the_classes_of_both_operands(name: str) -> None:
+    operation = BETWEEN[name]
+
+    def answer(one: Any, other: Any) -> str:
+        try:
+            return repr(operation(one, other))
+        except TypeError as error:
+            return str(error)
+
+    for a, b in [*itertools.product(OWN, OTHERS), *itertools.product(OTHERS, OWN)]:
+        compiled = dynamo.compile(answer, backend="eager")
+        assert compiled(copy.copy(a), b) == answer(copy.copy(a), b)

@@ -182,8 +182,7 @@ def comparison(name: str) -> Callable[..., Var]:
         if decided is not None:
             return decided
         if both(a, b, ConstVar | RangeVar):
-            return tx.trace.constant(
-                tx.trace.run_real(lambda: real(a.as_constant(), b.as_constant())))
+            return of_constants(tx, real, given, a, b)
         if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
             asked = (a, f"__{name}__"), (b, f"__{name}__"), (b, f"__{COMPARE[name]}__")
             custom = [v for v, special in asked if isinstance(v, ObjectVar)
@@ -233,7 +232,7 @@ def comparison(name: str) -> Callable[..., Var]:
         tx.trace.raise_exception(
             TypeError,
             f"'{SYMBOLS[name]}' not supported between instances of "
-            f"'{type_name(a)}' and '{type_name(b)}'")
+            f"'{type_name(given[0])}' and '{type_name(given[1])}'")
 
     return handle
 

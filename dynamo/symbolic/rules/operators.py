@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy
 
@@ -57,6 +57,9 @@ BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^", "matmul": "@",
 }
+NUMBERS = int | float | complex
+# The classes for which `*=` asks a sequence on its right, as `*` does for all.
+BARE = (int, float, complex, bool, types.NoneType)
 SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 
 
@@ -185,6 +188,11 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
         formats = name == "mod" and issubclass(a.python_type(), str | bytes)
         if not formats:
             b = plain_right(f"__{name}__", given[0].python_type(), a, plain_number(b, name))
+        kind = given[0].python_type()
+        if inplace and name == "mul" and a is not given[0] and kind not in BARE and (
+            issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
+        ):
+            refuse_operands(tx, shown, *given)
         if isinstance(a, TensorVar):  # which knows what to do with any number
             b = value_unless(b)
         number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
@@ -270,20 +278,27 @@ def binary(name: str, symbol: str, inplace: bool) -> Callable[..., Var]:
                 tx.trace.raise_exception(
                     TypeError, f"can only concatenate {owner.__name__} (not {what}) to {own}")
             if name == "add" and issubclass(a.python_type(), bytes):
-                tx.trace.raise_exception(TypeError, f"can't concat {type_name(b)} to bytes")
-            for sequence, other in ((a, b), (b, a)):
+                one, other = map(type_name, given)
+                tx.trace.raise_exception(TypeError, f"can't concat {other} to {one}")
+            for sequence, count in (given, given[::-1]):
+                if sequence is given[1] and inplace and kind not in BARE:
+                    continue
                 if name == "mul" and issubclass(sequence.python_type(), REPEATED):
-                    if tx.trace.attributes.find_special(other.python_type(), "__index__"):
+                    if tx.trace.attributes.find_special(count.python_type(), "__index__"):
                         raise Break("operator_unknown", f"{a!r} * {b!r}")
-                    message = f"can't multiply sequence by non-int of type '{type_name(other)}'"
+                    message = f"can't multiply sequence by non-int of type '{type_name(count)}'"
                     tx.trace.raise_exception(TypeError, message)
-            tx.trace.raise_exception(
-                TypeError,
-                f"unsupported operand type(s) for {shown}: "
-                f"'{type_name(a)}' and '{type_name(b)}'")
+            refuse_operands(tx, shown, *given)
         raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
 
     return handle
+
+
+def refuse_operands(tx: SymbolicFrame, symbol: str, a: Var, b: Var) -> NoReturn:
+    """The error of an operator that neither operand has."""
+    tx.trace.raise_exception(
+        TypeError,
+        f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
 
 
 def of_constants(
