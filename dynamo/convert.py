@@ -21,6 +21,7 @@ import torch
 import torch.utils.checkpoint
 
 from dynamo import hook
+from dynamo.backends.results import checked, is_own
 from dynamo.base import counters, events, logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
@@ -230,7 +231,8 @@ class Converter:
             elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
                 again = runs_again(graph.module.graph)
             with timed("backend"):
-                function = self.compile_graph(graph, frame, options, compile_id, again)
+                function = self.compile_graph(
+                    graph, frame, options, compile_id, again, outputs)
         sources = [item.source for item in graph.inputs] if graph is not None else []
         collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
@@ -397,9 +399,10 @@ class Converter:
         options: CompileOptions,
         compile_id: str,
         again: bool,
+        outputs: tuple[Var, ...],
     ) -> Callable[..., Any]:
         """The backend's function for the graph, callable without the hook; again: True where the
-        part runs once more when it raises."""
+        part runs once more when it raises; outputs: what the graph returns."""
         module = graph.module
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
@@ -407,6 +410,7 @@ class Converter:
         inputs = [item.source.fetch(scope) for item in graph.inputs]
         counters.counters["stats"]["graphs"] += 1
         undone = errors_to_undo(module.graph, again)  # the backend may change the graph
+        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         try:
             with logs.compiling(compile_id):
                 compiled = options.compile_graph(module, inputs)
@@ -416,12 +420,15 @@ class Converter:
             raise
         except Exception as error:
             failure = BackendError(
-                f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}\n"
+                f"{place}\n"
                 f"  The backend {options.backend_name!r} failed: {type(error).__name__}: {error}\n"
                 f"  The graph that it was compiling:\n{module.code.strip()}"
             )
             failure.graph_module = module
             raise failure from error
+        if outputs and not is_own(options.backend):
+            tensors = [isinstance(var, TensorVar) for var in outputs]
+            compiled = checked(compiled, tensors, place, options.backend_name)
         if changes_modes(module.graph):
             compiled = leaves_on_error(compiled)
         if undone:
