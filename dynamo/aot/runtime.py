@@ -12,8 +12,9 @@ inputs and outputs of the program. It is one generated Python function, readable
 from __future__ import annotations
 
 import linecache
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import torch
@@ -235,28 +236,24 @@ def written(targets: tuple[torch.Tensor, ...]) -> None:
 
 
 def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
-    """True where a mutated tensor overlaps with another of the tensors."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for tensor in mutated:
-        known = spans.setdefault(tensor.untyped_storage()._cdata, [])
-        span = _span(tensor)
-        if _meets(span, known):
-            return True
-        known.append(span)
+    """True where a mutated tensor overlaps with another of the tensors. Addresses are compared:
+    an array's memory is that of a storage of each tensor that was made of it."""
+    spans = sorted([span for tensor in mutated if (span := _span(tensor))[0] != span[1]])
+    if any(two[0] < one[1] for one, two in pairwise(spans)):
+        return True
+    starts = [start for start, _ in spans]
     for tensor in others:
-        known = spans.get(tensor.untyped_storage()._cdata, [])
-        if known and _meets(_span(tensor), known):
+        start, stop = _span(tensor)
+        at = bisect_right(starts, start)
+        near = spans[max(at - 1, 0) : at + 1]
+        if start != stop and any(one < stop and start < other for one, other in near):
             return True
     return False
 
 
-def _meets(span: tuple[int, int], known: list[tuple[int, int]]) -> bool:
-    return any(start < span[1] and span[0] < stop for start, stop in known)
-
-
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
-    if not tensor.numel():
-        return start, start
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
+    last = sum([(n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)])
     return start, start + (last + 1) * tensor.element_size()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -85,3 +88,55 @@ def test_writes_through_views_that_name_elements_twice(backend: str, dynamic: bo
         for size in (8, 10):
             x = torch.arange(float(size))
             assert compiled(x).tolist() == program(x).tolist()
+
+
+def arrays() -> tuple[torch.Tensor, torch.Tensor]:
+    array = numpy.arange(16.0)
+    return torch.from_numpy(array), torch.from_numpy(array)
+
+
+def parts_of_an_array() -> tuple[torch.Tensor, torch.Tensor]:
+    array = numpy.arange(20.0)
+    return torch.from_numpy(array[4:]), torch.from_numpy(array[:16])
+
+
+def buffers() -> tuple[torch.Tensor, torch.Tensor]:
+    data = bytearray(numpy.arange(16.0).tobytes())
+    return torch.frombuffer(data, dtype=torch.float64), torch.frombuffer(data, dtype=torch.float64)
+
+
+def handed_over() -> tuple[torch.Tensor, torch.Tensor]:
+    one = torch.arange(16.0, dtype=torch.float64)
+    return one, torch.from_dlpack(one.view(4, 4).t()).t().reshape(16)
+
+
+def tensor_and_array() -> tuple[torch.Tensor, torch.Tensor]:
+    one = torch.arange(16.0, dtype=torch.float64)
+    return one, torch.from_numpy(one.numpy())
+
+
+def apart() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.arange(16.0, dtype=torch.float64), torch.arange(16.0, dtype=torch.float64)
+
+
+def write_one(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> Any:
+    before = b * 2
+    a.mul_(3).add_(1)
+    return before + b * w, b.sum()
+
+
+def write_both(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> Any:
+    a.add_(1)
+    b.mul_(2)
+    return a * w + b
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("program", [write_one, write_both])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_arguments_in_one_memory_with_storages_of_their_own(backend: str, program: Callable[..., Any], learns: bool) -> None:
+    compiled = dynamo.compile(program, backend=backend)
+    w = torch.rand(16, dtype=torch.float64, requires_grad=learns)
+    for make in (arrays, apart, arrays, parts_of_an_array, buffers, handed_over, tensor_and_array, apart):
+        wanted, found = make(), make()
+        torch.testing.assert_close((compiled(*found, w), found), (program(*wanted, w), wanted))
