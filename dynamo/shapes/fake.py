@@ -47,6 +47,7 @@ from dynamo.shapes.fake_tensor import (
 from dynamo.shapes.noticed import noticed
 from dynamo.shapes.operations import RESIZED, OpFacts, common_device, with_index
 from dynamo.shapes.recurrent import STEPS
+from dynamo.shapes.spectra import SPECTRA
 
 __all__ = [
     "DataDependent", "Fake", "FakeWorld", "NoFakeKernel", "NotSymbolic", "StorageToken",
@@ -54,6 +55,7 @@ __all__ = [
 ]
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
+OWN_STEPS = {**STEPS, **SPECTRA}
 meta_kernels.register()
 
 
@@ -166,7 +168,7 @@ class FakeWorld:
         self.autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         self.constants.autocast = self.autocast
         with self._mode:
-            return STEPS.get(fn, fn)(*args, **kwargs)
+            return OWN_STEPS.get(fn, fn)(*args, **kwargs)
 
     # -- making fakes --------------------------------------------------------------------------
 
