@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import dynamo
@@ -59,3 +60,21 @@ def test_what_torchscript_converts_or_raises_is_left_to_it():
             assert torch.equal(got, expected) and got.dtype is expected.dtype
         else:
             assert got is expected
+
+
+KINDS = {
+    "a class": str, "classes": (str, int), "a tensor": torch.Tensor, "a list": list[int],
+    "a dict": dict[str, int], "a tuple": tuple[int, str],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_isinstance_of_torchscript_is_answered_while_tracing(kind):
+    def f(x, value):
+        return x + 1 if torch.jit.isinstance(value, KINDS[kind]) else x * 3
+
+    x = torch.ones(2)
+    for value in ("a", 3, [3], ["a"], {"a": 1}, {1: 2}, (1, "a"), (1,), None, x):
+        dynamo.reset()
+        compiled = dynamo.compile(f, backend="eager", fullgraph="[" not in str(KINDS[kind]))
+        assert torch.equal(compiled(x, value), f(x, value))

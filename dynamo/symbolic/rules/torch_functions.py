@@ -68,6 +68,9 @@ NOT_IN_GRAPH = frozenset(
         "handle_torch_function",
         "has_torch_function",
         "boolean_dispatch",
+        "_isinstance",
+        "container_checker",
+        "check_args_exist",
     }
 )
 
