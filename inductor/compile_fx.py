@@ -27,9 +27,9 @@ from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.config import config as base_config
 from dynamo.base.counters import counters, timed
-from dynamo.base.loading import collection_paused
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
+from dynamo.base.loading import collection_paused
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
