@@ -44,9 +44,10 @@ from inductor.scheduler.dependencies import written_in_place
 aten = torch.ops.aten
 MOST_FLOPS = 1 << 29
 CALM_ROUNDS = 4
-MOST_SECONDS = 0.5
-# Another product must be clearly faster: measurements are noisy.
-ADVANTAGE = 0.9
+# For products of MOST_FLOPS, and for small ones, which repay less.
+MOST_SECONDS, FEWEST_SECONDS = 0.5, 0.05
+# Another product must be clearly faster: measurements are noisy, most so where they were cut off.
+ADVANTAGE, ADVANTAGE_WHEN_CUT_OFF = 0.9, 0.5
 # Below, our own product is not worth building its library.
 FEWEST_OPERATIONS = 1 << 22
 
@@ -319,18 +320,27 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
         candidates["ours"] = functools.partial(ours.multiply, x, prepared, bias, out, threads)
     with torch.no_grad():
         clock = time.thread_time if threads == 1 else time.perf_counter
-        times = dict(zip(candidates, _fastest(list(candidates.values()), clock), strict=True))
+        seconds = max(FEWEST_SECONDS, MOST_SECONDS * 2 * m * n * k / MOST_FLOPS)
+        times, calm = _fastest(list(candidates.values()), clock, seconds)
+    return _choice(dict(zip(candidates, times, strict=True)), calm)
+
+
+def _choice(times: dict[str, float], calm: bool) -> str:
     best = min(times, key=times.__getitem__)
-    return best if times[best] < ADVANTAGE * times["aten"] else "aten"
+    advantage = ADVANTAGE if calm else ADVANTAGE_WHEN_CUT_OFF
+    return best if times[best] < advantage * times["aten"] else "aten"
 
 
-def _fastest(candidates: list[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
-    """Shortest time of each, measured in turns until none becomes clearly shorter."""
+def _fastest(
+    candidates: list[Callable[[], Any]], clock: Callable[[], float], seconds: float
+) -> tuple[list[float], bool]:
+    """Shortest time of each, measured in turns until none becomes clearly shorter, or (False) the
+    seconds are over."""
     best = [float("inf")] * len(candidates)
     begin, calm = time.perf_counter(), 0
     for call in candidates:
         call()  # warms up
-    while calm < CALM_ROUNDS and time.perf_counter() - begin < MOST_SECONDS:
+    while calm < CALM_ROUNDS and time.perf_counter() - begin < seconds:
         calm += 1
         for number, call in enumerate(candidates):
             start = clock()
@@ -339,4 +349,4 @@ def _fastest(candidates: list[Callable[[], Any]], clock: Callable[[], float]) ->
             if spent < 0.97 * best[number]:
                 calm = 0
             best[number] = min(best[number], spent)
-    return best
+    return best, calm >= CALM_ROUNDS

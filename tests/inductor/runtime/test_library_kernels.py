@@ -66,6 +66,36 @@ def test_answer_is_used_and_kept(
     assert list(json.loads(kept.read_text()).values()) == [fastest]
 
 
+def test_measuring_ends_when_it_is_calm_or_the_seconds_are_over() -> None:
+    ticks = iter(range(10**9))
+    assert library_kernels._fastest([list, list], lambda: next(ticks), 60.0) == ([1, 1], True)
+    assert library_kernels._fastest([list], lambda: next(ticks), 0.0) == ([float("inf")], False)
+    shrinking = iter(step for n in range(10**9) for step in (0.0, 0.9**n))
+    assert not library_kernels._fastest([list], lambda: next(shrinking), 0.01)[1]
+
+
+@pytest.mark.parametrize(
+    ("ours", "calm", "chosen"),
+    [(0.8, True, "ours"), (0.95, True, "aten"), (0.8, False, "aten"), (0.4, False, "ours")],
+)
+def test_what_was_cut_off_must_be_faster_by_far(ours: float, calm: bool, chosen: str) -> None:
+    assert library_kernels._choice({"aten": 1.0, "ours": ours}, calm) == chosen
+
+
+def test_small_products_are_measured_for_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def never_calm(candidates: Any, clock: Any, most: float) -> Any:
+        seconds.append(most)
+        return [1.0] * len(candidates), False
+
+    monkeypatch.setattr(library_kernels, "_fastest", never_calm)
+    for size in (8, 256, 645, 2000):
+        product = SimpleNamespace(m=size, n=size, k=size, bias=None, columns=False, frozen=False)
+        assert library_kernels._measure(product, None, 1) == "aten"  # type: ignore[arg-type]
+    assert seconds[:2] == [0.05, 0.05] and all(0.2 < most <= 0.5 for most in seconds[2:])
+
+
 def test_products_of_other_forms_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, "onednn")
     store = Store(tmp_path)
