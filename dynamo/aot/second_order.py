@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,14 +46,16 @@ class Refusal(torch.autograd.Function):
 
 
 class SecondOrder:
-    """saved: the inputs that `save_for_backward` keeps, in order. results: see `_kept_results`."""
+    """saved: the inputs that `save_for_backward` keeps, in order. cut: those without history there:
+    they get no gradient, but gradients may depend on them. results: see `_kept_results`."""
 
     def __init__(
-        self, gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...],
+        self, gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...], cut: Set[int],
         results: tuple[int, ...],
     ) -> None:
         self.gm, self.saved, self.results = gm, saved, results
-        self.others = tuple(at for at in range(len(joint.reference.inputs)) if at not in saved)
+        count = len(joint.reference.inputs)
+        self.others = tuple(at for at in range(count) if at not in saved or at in cut)
         self.places = [position for position, _ in joint.plan.values]
         self.wanted = joint.gradients
 
@@ -71,7 +73,7 @@ class SecondOrder:
     ) -> list[Any] | None:
         """The gradients of all inputs, part of autograd's graph; None where an input has died or
         has been written into meanwhile. results: the program's own, as autograd has kept them."""
-        args: list[Any] = [None] * (len(self.saved) + len(self.others))
+        args: list[Any] = [None] * len({*self.saved, *self.others})
         for at, value in zip(self.saved, saved, strict=False):  # saved outputs come behind
             args[at] = value
         for at, reference in zip(self.others, kept, strict=True):
@@ -179,9 +181,11 @@ class Bridge(torch.autograd.Function):
 
 
 def second_order(
-    gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...], outputs: tuple[int, ...]
+    gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...], cut: Set[int],
+    outputs: tuple[int, ...],
 ) -> SecondOrder | None:
-    """Where the program may run again, what does so. outputs: the values to differentiate."""
+    """Where the program may run again, what does so. saved, cut: see there; outputs: the values to
+    differentiate."""
     casts = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     bases = any(is_base for _, is_base in joint.plan.values)
     draws = any(
@@ -192,7 +196,7 @@ def second_order(
     if casts or bases or draws or joint.mutations:
         return None
     results = tuple([at for at in _kept_results(joint) if at in outputs])
-    return SecondOrder(gm, joint, saved, results)
+    return SecondOrder(gm, joint, saved, cut, results)
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:

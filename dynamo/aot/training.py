@@ -114,7 +114,7 @@ def _make_node(
     cut = _without_edge(joint, half) - {given for given, _ in dirty}
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
-    second = second_order(gm, joint, inputs, half.outputs)
+    second = second_order(gm, joint, inputs, cut, half.outputs)
     if second is not None:
         outputs += tuple(at for at in second.results if at not in outputs)
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
