@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -240,3 +242,36 @@ def test_instances_that_say_when_they_die() -> None:
         assert compiled(cls) == 0
         cls.__del__ = lambda self: log.append(1)  # type: ignore[attr-defined]
         assert compiled(cls) == 1
+
+
+ASKED_OF_NONE: dict[str, list[Callable[[Any], Any]]] = {
+    "__index__": [lambda v: [1, 2][v], lambda v: (1, 2)[v], operator.index, range, lambda v: [1][v:]],
+    "__complex__": [complex], "__float__": [math.sqrt], "__bytes__": [bytes], "__neg__": [operator.neg],
+    "__bool__": [bool, lambda v: 1 if v else 2], "__len__": [len, bool, operator.length_hint],
+    "__enter__": [lambda v: entered(v)], "__exit__": [lambda v: entered(v)],
+    "__iadd__": [lambda v: operator.iadd(v, 1)], "__format__": [format], "__missing__": [lambda v: v[0]],
+    "__getattr__": [lambda v: v.other, lambda v: hasattr(v, "other")], "__trunc__": [math.trunc],
+    "__get__": [lambda v: type("K", (), {"a": v})().a],
+    "__set__": [lambda v: setattr(type("K", (), {"a": v})(), "a", 1)],
+}
+
+
+def entered(value: Any) -> Any:
+    with value as given:
+        return given
+
+
+@pytest.mark.parametrize("name", ASKED_OF_NONE)
+@pytest.mark.parametrize("base", [object, dict, int, tuple, type])
+def test_special_methods_that_are_none_are_called(name: str, base: type) -> None:
+    others = {"__enter__": lambda self: 1, "__exit__": lambda self, *error: None}
+    cls = type("Without", (base,), {**others, name: None})
+    for asks in ASKED_OF_NONE[name]:
+        def answer(value: Any, asks: Any = asks) -> Any:
+            try:
+                return repr(asks(value))
+            except Exception as error:
+                return type(error).__name__, str(error)
+
+        value = cls("Made", (), {}) if base is type else cls()
+        assert dynamo.compile(answer, backend="eager")(value) == answer(value)

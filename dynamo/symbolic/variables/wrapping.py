@@ -61,21 +61,30 @@ def sees_lookups(value: Any) -> bool:
     """True where a metaclass, or a key of the program in the dict of a class, sees what is looked
     up on the class or on the class of the value."""
     cls = value if issubclass(type(value), type) else type(value)
-    return sees_comparisons(type(cls)) or has_odd_keys(cls)
+    metaclass = type(cls)
+    return sees_comparisons(metaclass) or has_odd_entries(cls) or (
+        metaclass is not type and has_odd_entries(metaclass))
 
 
-def has_odd_keys(cls: type) -> bool:
-    """True where a class of the MRO has a key that is no str; only `type()` can put one there."""
-    if cls in _PLAIN_KEYS or is_in_making(cls):
+def has_odd_entries(cls: type) -> bool:
+    """True where a class of the MRO has a key that is no str (only `type()` can put one there), or
+    None for a special method that the interpreter then calls all the same."""
+    if cls in _PLAIN or is_in_making(cls):
         return False
     order = type.__dict__["__mro__"].__get__(cls)
-    if any(type(key) is not str for part in order for key in class_dict(part)):
+    if any(type(key) is not str or (value is None and key in CALLED_THOUGH_NONE)
+           for part in order for key, value in class_dict(part).items()):
         return True
-    _PLAIN_KEYS.add(cls)
+    _PLAIN.add(cls)
     return False
 
 
-_PLAIN_KEYS: weakref.WeakSet[type] = weakref.WeakSet()
+CALLED_THOUGH_NONE = frozenset(f"__{name}__" for name in """
+    index int float complex bool len length_hint enter exit neg pos abs invert format getattr
+    missing trunc floor ceil round bytes get set delete iadd isub imul imatmul itruediv ifloordiv
+    imod ipow ilshift irshift iand ixor ior
+""".split())
+_PLAIN: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def sees_comparisons(metaclass: type) -> bool:
@@ -89,7 +98,8 @@ def sees_comparisons(metaclass: type) -> bool:
 def wrap_value(trace: Trace, value: Any, source: Source | None) -> Var:
     """The Var of a real value. The caller looks after identity (see `Trace.wrap`)."""
     if sees_lookups(value):
-        why = Break("value_unknown", "a class whose metaclass or keys see what is looked up on it")
+        why = Break(
+            "value_unknown", "a class that sees what is looked up on it, or has None for a method")
         if source is None:
             raise why
         return HiddenVar(trace, value, source, why)
