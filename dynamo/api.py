@@ -73,7 +73,7 @@ def compile(
     at once, False none; a dict says which sizes of which arguments change,
     `{"x": {0: Dim("batch", max=64)}}`: fixing one of them is a ConstraintViolation.
     mode: a set of options of the backend by name; options: single ones, by `name: value`.
-    disable: True gives `model` back. name: a text; nothing shows it yet.
+    disable: True gives `model` back. name: a text that what is told of recompiles shows.
     recompile_limit: entries that a function keeps for this call of `compile`, by default
     `config.recompile_limit`. isolate_recompiles: has no effect, each call has entries of its own.
     Returns a callable like `model`; a module gives an instance of its class that shares all state

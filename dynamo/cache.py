@@ -217,9 +217,14 @@ class FramePolicy:
         name = getattr(backend, "__name__", repr(backend))
         return replace(self.options, backend=backend, backend_name=name, mode=None, options={})
 
+    def place(self, frame: hook.FrameState) -> str:
+        """The function of the user, and what `name=` calls this call of `compile`."""
+        name = self.options.name
+        return place_of(frame) if name is None else f"{place_of(frame)} (compiled as {name!r})"
+
     def refuse(self, frame: hook.FrameState, reason: str) -> NoReturn:
         raise RecompileError(
-            f"{place_of(frame)}: would be compiled, because {reason}. "
+            f"{self.place(frame)}: would be compiled, because {reason}. "
             "The stance 'fail_on_recompile' (set_stance) forbids it."
         )
 
@@ -240,7 +245,7 @@ class FramePolicy:
 
     def report(self, frame: hook.FrameState, record: CodeRecord, nearest: Difference) -> None:
         """Tells why no entry fits; errors where the user forbids it."""
-        place, reason = place_of(frame), str(nearest)
+        place, reason = self.place(frame), str(nearest)
         record.reasons[reason] += 1
         logs.log("recompiles").emit(
             lambda: f"{place}: compiled again because {nearest.sentence()}",
@@ -261,7 +266,7 @@ class FramePolicy:
         if len(seen) > SHOWN:
             reasons += f"; and {len(seen) - SHOWN} more (DYNAMO_LOGS=recompiles shows all)"
         text = (
-            f"{place_of(frame)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
+            f"{self.place(frame)}: reached the {limit.name.replace('_', ' ')} of {limit.count}; "
             f"new values run eager, compiled ones stay. Reasons seen: {reasons}. What to do: make "
             "the value that changes a tensor, mark the size dynamic, or raise "
             f"config.{limit.name}."

@@ -348,3 +348,16 @@ def flat_sum(x: torch.Tensor) -> torch.Tensor:
 def test_a_key_that_is_a_tensor_is_named_by_its_metadata() -> None:
     assert short((torch.ones(2), doubled, Module(), [1, 2, 3, 4, 5])) == (
         "(Tensor([2], torch.float32, cpu, (1,)), function doubled, a Module, [1, 2, 3, 4, ...])")
+
+
+def test_the_name_of_a_compile_is_shown() -> None:
+    compiled = dynamo.compile(scale, backend="eager", name="decoder")
+    with read_log() as lines:
+        for k in (1, 2):
+            compiled(torch.ones(2), k)
+    assert "scale (compiled as 'decoder'): compiled again because k was 1" in lines[0]
+    dynamo.reset()
+    with dynamo.config.patch(error_on_recompile=True):
+        compiled(torch.ones(2), 1)
+        with pytest.raises(dynamo.exc.RecompileError, match="compiled as 'decoder'"):
+            compiled(torch.ones(2), 2)
