@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dynamo._C import checked_call
 from dynamo.base.errors import BackendError
 
 OWN = ("dynamo", "inductor")  # packages whose backends return what they should
@@ -29,8 +30,7 @@ def checked(
     """
     count, places = len(tensors), [i for i, is_tensor in enumerate(tensors) if is_tensor]
 
-    def call(*args: Any) -> Any:
-        results = compiled(*args)
+    def decide(results: Any) -> Any:
         if not isinstance(results, (tuple, list)):
             found = f"a {type(results).__name__}"
         elif len(results) != count:
@@ -48,4 +48,4 @@ def checked(
             "  What to do: have it return all that the graph's output node names, in order, in a "
             "tuple or a list, also where it is one: `return (y,)`.")
 
-    return call
+    return checked_call(compiled, tuple(tensors), torch.Tensor, decide)

@@ -148,6 +148,9 @@ PyObject *store_attribute(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *store_item(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *store_ordered(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
+/* results.c */
+PyObject *checked_call(PyObject *module, PyObject *parts);
+
 /* tracebacks.c */
 PyObject *make_traceback(PyObject *module, PyObject *args);
 PyObject *pass_on(PyObject *module, PyObject *args);

@@ -494,6 +494,8 @@ static PyMethodDef module_functions[] = {
      "call_last(function, *args): the same, of which new code returns the result at once."},
     {"hide_subclass", hide_subclass, METH_VARARGS,
      "hide_subclass(base, cls): base.__subclasses__() names cls no more."},
+    {"checked_call", checked_call, METH_VARARGS,
+     "checked_call(function, tensors, tensor_type, decide): its results are looked at."},
     {"read_item", (PyCFunction)read_item, METH_FASTCALL,
      "read_item(container, key): the item, whatever __getitem__ or __missing__ a subclass has."},
     {"read_dict", read_dict, METH_O, "read_dict(object): object.__getattribute__(.., '__dict__')."},

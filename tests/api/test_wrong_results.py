@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo import _C
 from dynamo.exc import BackendError
 
 WRONG: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
@@ -76,3 +79,47 @@ def test_numbers_among_the_results() -> None:
     with dynamo.config.patch(capture_scalar_outputs=True):
         number, tensor = dynamo.compile(f, backend=right, fullgraph=True)(torch.ones(3))
     assert number == 6 and torch.equal(tensor, torch.full((3,), 2.0))
+
+
+def test_the_check_takes_no_frame_of_its_own() -> None:
+    names: list[str] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            caller = sys._getframe(1)
+            names.append(caller.f_code.co_filename)
+            return module(*args)
+
+        return run
+
+    torch.testing.assert_close(dynamo.compile(one, backend=backend)(torch.ones(2)), torch.ones(2).sin())
+    assert names == [__file__]
+
+
+class Results(list[Any]):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize(
+    ("results", "plain"),
+    [([1, "a"], True), ((1, "a"), True), ((True, None), True), (Results([1, "a"]), False),
+     ((1,), False), ((1, 2, 3), False), (("a", 1), False), (None, False), ({}, False)],
+    ids=str,
+)  # fmt: skip
+def test_checked_call(results: Any, plain: bool) -> None:
+    asked: list[Any] = []
+    call = _C.checked_call(lambda *args: results, (True, False), int, asked.append)
+    assert call(1, 2) is (results if plain else None)
+    assert asked == ([] if plain else [results])
+
+
+def test_checked_call_passes_errors_on() -> None:
+    call = _C.checked_call(int, (), int, repr)
+    with pytest.raises(ValueError, match="invalid literal"):
+        call("x")
+    with pytest.raises(TypeError, match="keyword"):
+        call(x=1)
+    for parts in ((int,), (int, [], int, repr), (int, (), 1, repr)):
+        with pytest.raises(TypeError, match="a function, a tuple, a type and a function"):
+            _C.checked_call(*parts)  # type: ignore[call-arg, arg-type]
+    assert gc.is_tracked(call)
