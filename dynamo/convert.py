@@ -41,7 +41,7 @@ from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
 from dynamo.codegen.again import throw
-from dynamo.codegen.break_frames import exit_roots
+from dynamo.codegen.break_frames import differentiated, exit_roots
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, generate
 from dynamo.codegen.live import live_frames, tells_lifetimes
@@ -79,6 +79,7 @@ from dynamo.symbolic.rules.contexts import (
     leaves_on_error,
     settle_choices,
 )
+from dynamo.symbolic.rules.gradients import watch_asked
 from dynamo.symbolic.rules.inference import outside_inference_mode
 from dynamo.symbolic.rules.modes import keep_modes
 from dynamo.symbolic.rules.picking import settle_picks
@@ -361,8 +362,10 @@ class Converter:
                 raise RestartTrace(var.begun_at, Break("opaque_iterator", repr(var)))
             if isinstance(var, GraphContextVar) and var.step is not None:
                 raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
-        for var in choose_outputs(exit, effects):
+        outputs = choose_outputs(exit, effects)
+        for var in outputs:
             var.as_proxy()  # made now: unused inputs are about to go
+        watch_asked(trace, outputs, differentiated(exit))
         if not trace.context.settings.fullgraph:
             cut_where_caught(trace.graph.graph)
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
+
+import torch
 
 from dynamo.base.errors import Break
 from dynamo.bytecode.raw import Raw
 from dynamo.codegen.continuation import STACK, Layout
 from dynamo.codegen.live import RECEIVER
-from dynamo.codegen.rebuild import is_fetched
+from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 from dynamo.hook import Place, call_last, call_moving
@@ -45,6 +48,15 @@ def exit_roots(exit: ReturnExit | BreakExit) -> list[Var]:
         roots += [var for var in state.stack if not isinstance(var, NullVar)]
         roots += [*state.locals.values(), *state.cells.values()]
     return roots
+
+
+def differentiated(exit: ReturnExit | BreakExit) -> Collection[Var]:
+    """What is alive in frames that go on and may call `torch.autograd.grad`."""
+    if isinstance(exit, ReturnExit):
+        return ()
+    states = tuple([state for state in exit.frames if "grad" in state.code.co_names and (
+        "autograd" in state.code.co_names or state.globals.get("grad") is torch.autograd.grad)])
+    return needed(exit_roots(BreakExit(exit.reason, states, False)), ()).keys()
 
 
 class Level:

@@ -121,6 +121,7 @@ class Trace(ObjectProtocol):
         self.tables.clear()
         self.mutated.clear()
         self.watched.clear()
+        self.asked.clear()
         self.deep_copied.clear()
         self.identified.clear()
         self.keyed.clear()

@@ -7,16 +7,18 @@ history from elsewhere), and where eager raises, the graph ends before the call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
 from dynamo.base.gradients import gradients, gradients_of_leaves
 from dynamo.guards.sources import AttrSource
 from dynamo.shapes.fake import has_outer_history
+from dynamo.symbolic.graph import storage_of
 from dynamo.symbolic.rules import torch_functions, transforms
 from dynamo.symbolic.rules.autograd_functions import hook_gradients
 from dynamo.symbolic.rules.checkpointing import Checkpointed
@@ -29,6 +31,7 @@ from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
 
 NONE, NO, YES = ConstVar(None), ConstVar(False), ConstVar(True)
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -253,3 +256,22 @@ def watch_all(tx: SymbolicFrame, inputs: list[TensorVar]) -> None:
     for var in inputs:
         if var.node is not None and var.fake.requires_grad and not var.fake.is_leaf:
             watch(tx, var)
+
+
+def watch_asked(trace: Trace, outputs: Collection[Var], others: Collection[Var]) -> None:
+    """Gradients of one result with respect to another, which backends give one node in autograd's
+    graph: where the program is about to ask for them, the other one gets a place of its own.
+
+    others: results that it may mean.
+    """
+    if any(node.target in (gradients, gradients_of_leaves) for node in trace.graph.graph.nodes):
+        return  # recorded as a whole
+    tensors = [var for var in outputs if isinstance(var, TensorVar) and var.node is not None]
+    for var in tensors:
+        fake = var.fake
+        meant = var in trace.asked or var in others
+        if not meant or fake.grad_fn is None or var in trace.watched:
+            continue
+        later = [other.fake for other in tensors if other is not var and other.fake.requires_grad]
+        if fake.grad_fn in nodes_behind(later):
+            trace.graph.mark_value(watch_gradient, var.node, storage_of(fake))
