@@ -399,3 +399,63 @@ def test_what_it_does_not_read_may_be_changed_before() -> None:
     x = torch.rand(3)
     assert torch.equal(compiled(x), x * 2)
     assert COUNTS == [0] and HELD.inner["calls"] == 1
+
+
+class OfTheClass(Function):
+    factor = 3.0
+
+    @classmethod
+    def forward(cls, ctx: Any, a: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a)
+        return a * cls.factor
+
+    @classmethod
+    def backward(cls, ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * ctx.saved_tensors[0] * cls.factor * 5
+
+
+class OfAnother(OfTheClass):
+    factor = 7.0
+
+
+class InTwoParts(Function):
+    factor = 3.0
+
+    @classmethod
+    def forward(cls, a: torch.Tensor) -> torch.Tensor:
+        return a * cls.factor
+
+    @classmethod
+    def setup_context(cls, ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * ctx.saved_tensors[0] * 5
+
+
+class Plain(Function):
+    def forward(ctx: Any, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(a)
+        return a * 3
+
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * ctx.saved_tensors[0] * 5
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("cls", [OfTheClass, OfAnother, InTwoParts, Plain])
+def test_methods_that_are_not_static(cls: Any, backend: str) -> None:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        return cls.apply(a + 1) * 2
+
+    compiled = dynamo.compile(f, backend=backend, fullgraph=True)
+    for size in (3, 4):
+        a, b = (torch.arange(float(size), requires_grad=True) for _ in range(2))
+        found, wanted = compiled(a), f(b)
+        torch.testing.assert_close(found, wanted)
+        found.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(a), f(a))

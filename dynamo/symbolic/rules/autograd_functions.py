@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -181,10 +182,13 @@ def backward(tx: SymbolicFrame, cls: Any, context: Var, result: Var) -> None:
     tx.call(part_of(tx, cls, name), [context, *grads], {})
 
 
+METHODS = (staticmethod, classmethod, types.FunctionType)
+
+
 def part_of(tx: SymbolicFrame, cls: type, name: str) -> Var:
-    """A static method of the function's class."""
+    """A method of the function's class, as torch finds it there."""
     raw = inspect.getattr_static(cls, name)
-    if not isinstance(raw, staticmethod):
+    if type(raw) not in METHODS:
         raise Break("call_of_unknown_function", f"{cls.__qualname__}.{name}")
     var = ClassVar(cls, ObjectSource(cls, cls.__name__), None)
     return tx.trace.attributes.get_from_class(tx, var, name)
