@@ -27,10 +27,16 @@ def watch_gradient(tensor: torch.Tensor) -> None:
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 # Methods that change what autograd knows of a tensor, or raise by its values.
 METHODS = frozenset({"requires_grad_", "istft"})
+# They give nothing, and raise where a tensor is false.
+ASSERTIONS = frozenset({
+    torch._assert_async, torch.ops.aten._assert_async,
+    torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg,
+})
 # Functions that ATen's own depend on: these take the default dtype when they run. Or that raise by
 # the values of a tensor.
 FUNCTIONS = frozenset({
-    watch_gradient, torch._C._set_default_dtype, torch.istft,  # type: ignore[attr-defined]
+    watch_gradient, torch.istft, *ASSERTIONS,
+    torch._C._set_default_dtype,  # type: ignore[attr-defined]
 })
 # Over open sizes they are one operation: taken apart, they are a step for each place of a sequence.
 # So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.

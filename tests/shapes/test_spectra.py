@@ -40,6 +40,7 @@ def test_one_graph(form: str) -> None:
 def test_gradients_and_errors(backend: str) -> None:
     """A window that leaves gaps is an error of the running program, whatever the backend."""
     form = FORMS["function"]
+    dynamo.counters.clear()
     compiled = dynamo.compile(form, backend=backend)
     window = torch.hann_window(16)
     for batch in (2, 3):

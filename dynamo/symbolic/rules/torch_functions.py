@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.utils._device import _device_constructors
 
+from dynamo.base.cuts import ASSERTIONS
 from dynamo.base.decisions import is_in_graph
 from dynamo.base.errors import Break, DynamoError, Signal
 from dynamo.shapes.facts import contiguous_stride
@@ -61,7 +62,6 @@ NOT_IN_GRAPH = frozenset(
         "from_numpy",
         "from_file",
         "frombuffer",
-        "_assert_async",
         "set_flush_denormal",
         "set_num_threads",
         "triplet_margin_with_distance_loss",
@@ -255,7 +255,7 @@ def put_in_graph(
     changed = [*changed, *(var for var in given or () if var not in changed)]
     break_where_refused(tx, function, trial, result)
     break_where_write_fails(tx, function, [var.fake for var in changed])
-    if given is None and not changed and is_plain_result(result):
+    if given is None and not changed and is_plain_result(result) and function not in ASSERTIONS:
         return tx.trace.constant(result)
     proxies = tuple(as_argument(function, arg) for arg in args)
     keywords = {name: as_argument(function, arg) for name, arg in kwargs.items()}
