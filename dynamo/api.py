@@ -18,7 +18,7 @@ from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.cache import FramePolicy
-from dynamo.callers import caller_of, needs_caller
+from dynamo.callers import behind_torch, caller_of, needs_caller
 from dynamo.convert import Converter
 from dynamo.decide import skip
 from dynamo.options import CompileOptions, check_options
@@ -100,6 +100,7 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
         raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}{hint}")
     if disabled or config.disable:
         return model
+    model = behind_torch(model)
     called_as = _call_of_instances(model) if isinstance(model, type) else None
     if called_as is not None and settings.dims is not None:
         raise TypeError(f"dynamic= names parameters of a function or module, not of {model!r}; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +134,42 @@ def test_what_torch_is_allowed_to_take_as_one_node() -> None:
     COUNTED.clear()
     assert torch.equal(dynamo.compile(f, backend=counting)(x), f(x))
     assert all(node.target is not allowed for module in COUNTED for node in module.graph.nodes)
+
+
+def tells(x: torch.Tensor) -> torch.Tensor:
+    return x * (3 if torch.compiler.is_compiling() else 2)
+
+
+def roots() -> dict[str, tuple[Any, int]]:
+    """What torch made of a function or module, and how many graphs compiling that makes."""
+    def own() -> Any:  # a skipped function stays skipped
+        return types.FunctionType(tells.__code__.replace(), globals())
+
+    linear = torch.nn.Linear(3, 3)
+    return {
+        "compile": (torch.compile(own(), backend="eager"), 1),
+        "compile twice": (torch.compile(torch.compile(own(), backend="eager"), backend="eager"), 1),
+        "optimize": (torch._dynamo.optimize("eager")(own()), 1),
+        "region": (torch.compiler.nested_compile_region(own()), 1),
+        "disable": (torch.compiler.disable(own()), 0),
+        "disable alone": (torch.compiler.disable(own(), recursive=False), 0),
+        "module": (torch.compile(linear, backend="eager"), 1),
+        "disabled module": (torch.compiler.disable(linear), 0),
+        "only copied": (functools.wraps(torch.compile(own(), backend="eager"))(lambda x: x * 7), 1),
+    }
+
+
+@pytest.mark.parametrize("name", roots())
+def test_what_torch_made_is_compiled_as_what_it_was_made_of(name: str) -> None:
+    made, graphs = roots()[name]
+    x = torch.randn(2, 3)
+    if isinstance(made, torch.nn.Module):
+        expected = made(x)
+    else:
+        expected = x * (7 if name == "only copied" else 3 if graphs else 2)
+    compiled = dynamo.compile(made, backend=counting)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), expected)
+    assert len(COUNTED) == graphs
+    if name == "module":
+        assert type(compiled) is not type(made) and list(compiled.state_dict()) == ["weight", "bias"]
