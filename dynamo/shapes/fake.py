@@ -32,7 +32,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import Signal
-from dynamo.shapes import by_device, meta_kernels
+from dynamo.shapes import by_device, meta_kernels, reference_kernels
 from dynamo.shapes.constants import Constants
 from dynamo.shapes.facts import Facts, Fresh, OpCache, Outcome, Plain, Same, Several, View
 from dynamo.shapes.fake_tensor import (
@@ -57,6 +57,7 @@ OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
 OWN_STEPS = {**STEPS, **SPECTRA}
 meta_kernels.register()
+reference_kernels.run_as_they_are()
 
 
 class _NonLeaf(torch.autograd.Function):
