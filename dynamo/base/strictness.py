@@ -57,7 +57,9 @@ def error_on_graph_break(error: bool = True) -> Part:
     """A context manager and decorator: with True a graph break inside is an error (Unsupported),
     with False it is none in a part of such a part.
 
-    `compile(..., fullgraph=True)` allows no break anywhere. Errors: TypeError.
+    `compile(..., fullgraph=True)` allows no break anywhere. The rest of a call that goes on behind
+    a break (which a part with False has allowed) knows the parts inside of the called function
+    only. Errors: TypeError.
 
     >>> with error_on_graph_break(True):
     ...     pass
