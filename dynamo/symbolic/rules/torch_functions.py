@@ -231,6 +231,8 @@ def put_in_graph(
     trial = trial_of(tx, function, fake_args, fake_kwargs)
     try:
         if in_transform():
+            if function in ASSERTIONS:  # gives nothing that a level could follow
+                raise Break("call_of_unknown_function", "an assertion inside of a transform")
             made = tx.trace.call_in_transform(function, fake_args, fake_kwargs, tensors)
             if made is not None:
                 return made
