@@ -259,3 +259,13 @@ def test_what_a_function_in_the_graph_makes_is_not_known() -> None:
     for state in (1, 2):
         STATE[0] = state
         torch.testing.assert_close(compiled(X), function(X))
+
+
+def test_the_reason_of_a_break_names_the_function_without_its_address():
+    def f(x):
+        return x + torch.tensor([], dtype=x.dtype).unique(return_inverse=True)[1].sum()
+
+    dynamo.counters.clear()
+    x = torch.ones(3)
+    assert torch.equal(dynamo.compile(f, backend="eager")(x), f(x))
+    assert list(dynamo.counters["graph_break"]) == ["dynamic_output_shape: Tensor.unique"]

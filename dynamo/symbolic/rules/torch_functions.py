@@ -282,12 +282,17 @@ def written_down(tx: SymbolicFrame, function: Any, result: Any) -> Var:
     """The result of an operation whose size follows from values, all known, as a constant."""
     known = tx.trace.world.constant_of(result)
     if known is None or result.requires_grad:
-        raise Break("dynamic_output_shape", str(function))
+        raise Break("dynamic_output_shape", text_of(function))
     if known.stride() != contiguous_stride(tuple(known.shape)):
-        raise Break("dynamic_output_shape", str(function))
+        raise Break("dynamic_output_shape", text_of(function))
     kind = {"dtype": known.dtype, "device": known.device}
     node = tx.trace.graph.operation("call_function", torch.tensor, (known.tolist(),), kind, result)
     return wrap_result(tx, node, result, [])
+
+
+def text_of(function: Any) -> str:
+    """An operation in a message, where one of Python's would show its address."""
+    return function.__qualname__ if isinstance(function, types.FunctionType) else str(function)
 
 
 def as_argument(function: Any, arg: Var) -> Any:
@@ -354,7 +359,7 @@ def run_on_fakes(
         code = "item" if "local_scalar" in name else "dynamic_output_shape"
         if code == "dynamic_output_shape":
             tx.trace.symbols.unknowns.ask_for_shapes()
-        raise Break(code, str(error.op)) from error
+        raise Break(code, text_of(error.op)) from error
     except Undecided as error:
         tx.trace.symbols.unknowns.undecided(error)
     except NotSymbolic as error:
