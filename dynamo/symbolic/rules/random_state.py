@@ -30,7 +30,7 @@ WRITE: Any = inspect.unwrap(torch.set_rng_state)
 
 
 @runs_alone
-def seed(number: int) -> None:
+def write_seed(number: int) -> None:
     """In a graph: `torch.manual_seed`."""
     SEED(number)
 
@@ -53,11 +53,11 @@ def check_plain(function: Any) -> None:
 
 
 @rule([*{torch.manual_seed, SEED}])
-def manual_seed(tx: SymbolicFrame, number: Var) -> Var:
+def manual_seed(tx: SymbolicFrame, seed: Var) -> Var:
     check_plain(torch.manual_seed)
-    if number.python_type() is not int:
-        raise Break("random_state", f"manual_seed of {number!r}")
-    tx.trace.graph.operation("call_function", seed, (number.as_proxy(),), {}, None)
+    if seed.python_type() is not int:
+        raise Break("random_state", f"manual_seed of {seed!r}")
+    tx.trace.graph.operation("call_function", write_seed, (seed.as_proxy(),), {}, None)
     tx.trace.effects.tick()
     return tx.trace.wrap(torch.default_generator, None)
 
@@ -72,11 +72,11 @@ def get_rng_state(tx: SymbolicFrame) -> Var:
 
 
 @rule([*{torch.set_rng_state, WRITE}])
-def set_rng_state(tx: SymbolicFrame, state: Var) -> Var:
+def set_rng_state(tx: SymbolicFrame, new_state: Var) -> Var:
     check_plain(torch.set_rng_state)
-    if not isinstance(state, TensorVar) or state.fake.dtype != torch.uint8:
-        raise Break("random_state", f"set_rng_state of {state!r}")
-    tx.trace.graph.operation("call_function", write_state, (state.node,), {}, None)
+    if not isinstance(new_state, TensorVar) or new_state.fake.dtype != torch.uint8:
+        raise Break("random_state", f"set_rng_state of {new_state!r}")
+    tx.trace.graph.operation("call_function", write_state, (new_state.node,), {}, None)
     tx.trace.effects.tick()
     return ConstVar(None)
 

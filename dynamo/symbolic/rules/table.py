@@ -10,9 +10,10 @@ descriptors (`list.append`), so `xs.append(v)` and `list.append(xs, v)` meet the
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
 
 Handler = Callable[..., "Var | None"]
+FUNCTIONS = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ def apply(
     tx: SymbolicFrame, function: Any, args: list[Var], kwargs: dict[str, Var]
 ) -> Var | None:
     """The result of the call, None when no row wants it."""
-    if kwargs and not takes_names(function, kwargs):
+    if kwargs and has_rule(function) and not takes_names(function, kwargs):
         raise Break("argument_mismatch", f"{_name(function)}: {', '.join(kwargs)}")
     for row in RULES.get(function, ()):
         if row.fits(args):
@@ -176,12 +181,17 @@ def plain_part(var: Var) -> Any:
     return part_value(var) if isinstance(var, ConstVar) else plain_value(var)
 
 
+@functools.lru_cache(1000)
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
 def takes_names(function: Any, names: Iterable[str]) -> bool:
-    """False where a function of C has no parameters of these names: those of a row may have."""
-    if type(function) is not types.BuiltinFunctionType:
+    """False where a function has no parameters of these names: those of a row may have."""
+    if type(function) not in FUNCTIONS:
         return True
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = _parameters(function)
     except ValueError:  # it does not tell
         return function not in (iter, next, getattr, dir, vars)
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
