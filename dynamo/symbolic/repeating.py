@@ -150,7 +150,8 @@ def _is_repeatable(node: fx.Node, outside: set[int]) -> bool:
     if written is None:  # no operation on tensors, or one with functions of the program in it
         return target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
     name = _name(node).lower()
-    draws = any(part in name for part in DRAWS) and ("attention" not in name or node.meta["draws"])
+    draws = any(part in name for part in DRAWS) and not name.endswith("_cell") and (
+        "attention" not in name or node.meta["draws"])
     if not name or draws or any(part in name for part in NOTICED):
         return False
     return all(storage_of(fake) not in outside for fake in written)

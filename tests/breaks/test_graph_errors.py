@@ -429,6 +429,24 @@ def test_operators_that_draw_are_known_by_name() -> None:
     assert [name for name in names if not any(part in name.lower() for part in parts)] == []
 
 
+@pytest.mark.parametrize("cell", (torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell))
+def test_effects_before_an_error_of_a_cell(cell: Any) -> None:
+    module = cell(2, 2)
+
+    def f(x: torch.Tensor, state: Any, log: list[Any]) -> Any:
+        log.append(x + 1)
+        return module(x, state)
+
+    with torch.inference_mode():
+        part = torch.ones(1, 2)
+    state = (part, part) if cell is torch.nn.LSTMCell else part
+    logs: list[list[torch.Tensor]] = [[], []]
+    for function, log in zip((f, dynamo.compile(f, backend="eager")), logs):
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+            function(torch.ones(1, 2), state, log)
+    torch.testing.assert_close(logs[1], logs[0])
+
+
 def test_sizes_that_vary() -> None:
     def f(x: Any, i: Any, log: list[Any]) -> Any:
         with Manager(log, "a"), torch.no_grad():
