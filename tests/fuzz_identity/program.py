@@ -18,7 +18,7 @@ VIEWS = (
     "nn.Parameter({x}.detach())", "nn.Parameter({x}.detach(), requires_grad=False)", "{x}.detach().requires_grad_()", "F.dropout({x}, 0.5, False)",
     "nn.Identity()({x})", "{x}.view(torch.int32).view(torch.float32)", "torch.ops.aten.alias({x})", "{x}.swapaxes(0, -1)", "{x}.movedim(0, -1)",
     "{x} if {x}.is_leaf else {y}", "({x}, {y})[{x} is {y}]", "torch.no_grad()(lambda: {x}[1:])()", "{x}.requires_grad_({x}.is_leaf)", "copy.copy({x})",
-    "torch.as_tensor({x})", "torch.asarray({x})", "{x}.unflatten(0, (2, 2))", "{x}.type(torch.float32)", "{x}.reshape_as({x})", "{x}.to({y})",
+    "torch.as_tensor({x})", "torch.as_tensor({x}, dtype=torch.float32)", "{x}.unflatten(0, (2, 2))", "{x}.type(torch.float32)", "{x}.reshape_as({x})", "{x}.to({y})",
     "{x}.untyped_storage() and {x}", "torch.utils.dlpack.from_dlpack({x}.detach())", "{x}.mT", "{x}.permute(*range({x}.dim()))",
 )  # fmt: skip
 MADE = (
