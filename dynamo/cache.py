@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import types
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,8 @@ class CodeRecord:
 
     changed: the numbers and sizes that had several values, with the first one; they are symbolic in
     later traces. fruitless: traces after which the frame ran as it is. first: the numbers and sizes
-    of a first call that ran eager, see `set_stance`.
+    of a first call that ran eager, see `set_stance`. stillborn: entries whose guards did not hold
+    when they were made.
     """
 
     number: int
@@ -92,6 +94,7 @@ class CodeRecord:
     reasons: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
     fruitless: int = 0
+    stillborn: int = 0
     warned: bool = False
     first: dict[Fact, int | float] | None = None
 
@@ -132,7 +135,7 @@ class FramePolicy:
         self.records: dict[CodeType, CodeRecord] = {}
         self.warned: set[int] = set()
         self.changed_tables: dict[Fact, int | float] = {}
-        self.region = hook.Region(self.on_miss, on_error=throw)
+        self.region = hook.Region(self.on_miss, self.on_defect, throw)
 
     def on_miss(self, frame: hook.FrameState) -> Any:
         """No entry fits: compile, or run the frame as it is."""
@@ -143,6 +146,16 @@ class FramePolicy:
         except Exception as error:
             internal_error(frame.code, error, self.warned)
             return None
+
+    def on_defect(self, frame: hook.FrameState, entry: hook.Entry) -> None:
+        """The guards of a new entry don't hold. They count for the limit: who changes a value each
+        time that it is compiled for would be compiled without end."""
+        record = self.records[frame.code]
+        record.stillborn += 1
+        record.reasons["a value changed while it was compiled for"] += 1
+        warnings.warn(
+            f"{place_of(frame)}: guards fail on the values that they were made from; this call "
+            "runs eager", RuntimeWarning, stacklevel=2)
 
     def answer(self, frame: hook.FrameState) -> Any:
         if builtins_are_replaced():
@@ -155,7 +168,7 @@ class FramePolicy:
             record = self.records.setdefault(frame.code, CodeRecord(len(self.records)))
             if stance.name == "eager_then_compile" and self.waits(frame, record):
                 return None
-            limit = self.limit_reached(frame.code, len(known))
+            limit = self.limit_reached(frame.code, len(known) + record.stillborn)
             quiet = stance.name == "default" and not config.error_on_recompile
             if limit and record.warned and quiet:
                 return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -79,3 +80,29 @@ def test_blocks_are_left(
         compiled(torch.ones(2), BLOCKS[block])
     assert len(graphs) >= 2
     assert modes() == before
+
+
+COUNT = 1
+
+
+def test_a_value_that_changes_with_each_compile() -> None:
+    """It is compiled for as often as the limit says, and then no more."""
+    compiles: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        global COUNT
+        COUNT += 1
+        compiles.append(COUNT)
+        return gm.forward
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + COUNT
+
+    compiled = dynamo.compile(f, backend=backend, recompile_limit=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(9):
+            assert compiled(torch.zeros(1)) == COUNT
+    assert len(compiles) <= 4
+    texts = [str(warning.message) for warning in caught]
+    assert re.search(r"test_compiling_that_fails.py:\d+ f: guards fail on the values", texts[0])
