@@ -1,7 +1,7 @@
 """torch's kernels in Python, run without loading torch.compile.
 
 Kernels for meta tensors and decompositions are functions of `torch._refs`, many of them behind
-`torch._disable_dynamo`, which imports `torch._dynamo` at its first call (two seconds) to switch it
+`torch._disable_dynamo`, which imports torch's compiler at its first call (two seconds) to switch it
 off. As long as the program has not imported it, there is nothing to switch off.
 """
 

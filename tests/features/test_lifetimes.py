@@ -162,18 +162,18 @@ with unittest.mock.patch("builtins.int"):
     gc.collect()
     z = y + 1
 return z, int("3")
-# a cached function stands for len
+# a cached function stands for a built-in
 import builtins
-old = len
+old = hex  # none that other threads call with a list
 found = []
 try:
-    builtins.len = functools.lru_cache(4)(old)
+    builtins.hex = functools.lru_cache(4)(old)
     gc.collect()
     for i in 0, 1, 2, 1:
-        found.append(len("abc"[:i]))
+        found.append(hex(i))
 finally:
-    builtins.len = old
-return x + 1, found, len is old
+    builtins.hex = old
+return x + 1, found, hex is old
 ''')
 
 
