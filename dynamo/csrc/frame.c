@@ -320,7 +320,9 @@ static PyObject *run_miss(PyThreadState *ts, Frame *frame, Region *region) {
     int held = 0;
     Region *current = switch_region(NULL); /* our strong reference keeps `region` alive */
     PyObject *frame_state = make_frame_state(frame);
-    if (frame_state != NULL) {
+    /* A waiting signal is seen here: the compiler's code may first meet it where errors are lost,
+     * as in the callback of a weak reference. */
+    if (frame_state != NULL && !(signals_wait(ts) && PyErr_CheckSignals() < 0)) {
         answer = PyObject_CallOneArg(region->callback, frame_state);
         if (answer == NULL && PyErr_ExceptionMatches(PyExc_RecursionError)) {
             PyErr_Clear(); /* the program may need fewer frames than its compiler */
