@@ -125,6 +125,8 @@ def _reach(size: Any, stride: Any, offset: Any) -> tuple[Any, Any]:
 # Functionalization adds to the base of an expanded view by how much the view has changed, which is
 # NaN for infinities and rounds, and zeroes what no window of `unfold` holds.
 UNWRITABLE = frozenset((aten.expand.default, aten.unfold.default))
+# What they make is no view for functionalization, though it lies in the memory of their argument.
+UNSAFE = ("unsafe_split", "unsafe_chunk")
 UNWRITTEN = "view without an exact inverse"
 BERNOULLI = {aten.bernoulli_.float: True, aten.bernoulli.p: False}
 
@@ -174,10 +176,16 @@ class _Collector(Observer):
         self._arguments: Any = None
         self._versions: list[tuple[Any, int]] = []  # of inference tensors outside of their mode
         self._cut_off: dict[int, Fake] = {}  # views that no-grad mode made of what requires grad
+        self._apart: set[int] = set()  # storages of which `unsafe_split` has made parts
+        self._parts: list[tuple[Any, int]] = []  # their versions before a node
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
         self._arguments = metadata_of((*args, *kwargs.values()) if kwargs else args)
         self._versions = []
+        if self._apart:
+            shares = (x for x in filter(is_fake, pytree.tree_leaves((args, kwargs)))
+                      if storage_key(x) in self._apart)
+            self._parts = [(x, x._version) for x in shares]
         if self._cut_off and torch.is_grad_enabled():
             if any(id(x) in self._cut_off for x in pytree.tree_leaves((args, kwargs))):
                 raise Unsupported("a view that was made in no-grad mode is used in grad mode")
@@ -189,6 +197,10 @@ class _Collector(Observer):
     def after(self, node: fx.Node, value: Any) -> None:
         if any(x._version != version for x, version in self._versions):
             raise Unsupported("an inference tensor is written outside of its mode")
+        if any(x._version != version for x, version in self._parts):
+            raise Unsupported("writes where unsafe_split or unsafe_chunk has made parts")
+        if str(getattr(node.target, "__name__", node.target)).startswith(UNSAFE):
+            self._apart.update(map(storage_key, value))
         self.metadata[node] = (self._arguments, metadata_of(value))
         for fake in value if isinstance(value, (tuple, list)) else (value,):
             if is_fake(fake):

@@ -123,3 +123,47 @@ def refusal(function: Callable[..., Any], *args: Any) -> bool:
         assert "is the output of a function that returns multiple views" in str(error)
         return True
     return False
+
+
+def unsafe_chunk_written(x: Any) -> Any:
+    y = x * 1
+    part = torch.unsafe_chunk(y, 2)[0]
+    part.mul_(3)
+    return y, part + 1
+
+
+def base_written(x: Any) -> Any:
+    y = x * 1
+    part = torch.unsafe_split(y, 1)[1]
+    y.mul_(3)
+    return part
+
+
+def view_of_a_part_written(x: Any) -> Any:
+    y = x.sin()
+    part, _ = y.unsafe_split_with_sizes([1, 2])
+    part.view(-1)[:2].add_(1)
+    return y.sum(0), part
+
+
+def operator_called(x: Any) -> Any:
+    y = x.sin()
+    torch.ops.aten.unsafe_split.Tensor(y, 2)[0].mul_(2)
+    return y
+
+
+def only_read(x: Any) -> Any:
+    first, second = torch.unsafe_chunk(x.sin(), 2)
+    return first.sum() * second
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "inductor"))
+@pytest.mark.parametrize("grad", (False, True))
+@pytest.mark.parametrize("f", (
+    unsafe_chunk_written, base_written, view_of_a_part_written, operator_called, only_read))
+def test_parts_that_are_no_views(f: Callable[[Any], Any], grad: bool, backend: str) -> None:
+    """Functionalization takes them for copies: what was written into one was lost in the others."""
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(
+        dynamo.compile(f, backend=backend)(x.clone().requires_grad_(grad)),
+        f(x.clone().requires_grad_(grad)))
