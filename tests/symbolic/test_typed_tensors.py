@@ -88,3 +88,35 @@ def test_numbers_that_change_are_open() -> None:
     for a in (0.5, 1.5, 2.5, 3.5):
         assert torch.equal(compiled(torch.ones(2), a), torch.tensor([a, 2.0]))
     assert counter.frame_count == 2
+
+
+PARAMETER = torch.nn.Parameter(torch.rand(3))
+OF_TENSORS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda x: torch.Tensor(x) + x,
+    "of integers": lambda x: torch.Tensor(x.long()) + 1,
+    "of one number": lambda x: torch.Tensor(x[0]) + 1,
+    "written": lambda x: (lambda y: (torch.Tensor(y).mul_(2), y))(x * 1),
+    "with strides": lambda x: torch.Tensor(x.expand(2, 3).t()),
+    "of a parameter": lambda x: (torch.Tensor(PARAMETER) * x, type(torch.Tensor(PARAMETER)) is torch.Tensor,
+                                 torch.Tensor(PARAMETER).is_leaf, torch.Tensor(PARAMETER).requires_grad),
+    "another object": lambda x: (x + 1, torch.Tensor(x) is x, torch.Tensor(x)._is_view()),
+    "lazily conjugated": lambda x: torch.Tensor((x + 1j).conj()) * 2,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_of_a_tensor(name: str, grad: bool, backend: str) -> None:
+    """Another tensor in the same memory, with the history of the first."""
+    f = OF_TENSORS[name]
+    results = []
+    for run in (f, dynamo.compile(f, backend=backend, fullgraph=True)):
+        PARAMETER.grad = None
+        x = torch.arange(3.0).requires_grad_(grad)
+        found = run(x)
+        first = found[0] if isinstance(found, tuple) else found
+        if first.requires_grad:
+            first.abs().sum().backward()
+        results.append((found, first.stride(), x.grad, PARAMETER.grad))
+    torch.testing.assert_close(*results)

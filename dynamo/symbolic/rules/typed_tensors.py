@@ -2,7 +2,8 @@
 `torch.Tensor(data)`.
 
 In: sizes, or lists and arrays with numbers. Out: what torch.tensor, torch.from_numpy or torch.empty
-give. Tensors and sizes in a tuple are left to Python.
+give. `torch.Tensor(x)` is another tensor in the memory of the tensor x. Other types, and sizes in a
+tuple, are left to Python.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dynamo.symbolic.variables.arrays import ArrayVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
+from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -41,7 +43,11 @@ def untyped(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
     """Of the default type, on the default type's device."""
     if kwargs or DEVICE() != CPU:
         return None
-    made = make(tx, torch.get_default_dtype(), args)
+    made: Var | None
+    if len(args) == 1 and is_plain(args[0]):
+        made = tx.trace.call(tx, torch.ops.aten.alias.default, args[0])
+    else:
+        made = make(tx, torch.get_default_dtype(), args)
     if made is not None:
         asked = ObjectSource(DEVICE, "torch._C._get_default_device")
         tx.trace.guard("CONST", CallSource(asked), CPU)
@@ -61,6 +67,12 @@ def make(tx: SymbolicFrame, dtype: torch.dtype, args: tuple[Var, ...]) -> Var | 
     if isinstance(args[0], ListVar | TupleVar) and not isinstance(args[0], SizeVar):
         return tx.trace.call(tx, torch.tensor, args[0], **options)
     return None
+
+
+def is_plain(var: Var) -> bool:
+    """A tensor of which torch.Tensor takes all as it is, also the dtype."""
+    return isinstance(var, TensorVar) and var.fake.device.type == CPU and (
+        var.python_type() in (torch.Tensor, torch.nn.Parameter))
 
 
 def is_size(var: Var) -> bool:
