@@ -585,3 +585,35 @@ def test_the_joint_graph_is_let_go() -> None:
         f(x).backward()
     gc.collect()
     assert joints and all(joint() is None for joint in joints)
+
+
+class Accumulates(torch.autograd.Function):
+    """Its backward adds to memory that the program has written too."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Any, total: Any, last: Any) -> Any:
+        ctx.total = total
+        return memory * last
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        ctx.total += grad
+        return None, None, grad * ctx.total
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_backward_writes_into_an_input_that_forward_writes(backend: str) -> None:
+    def f(memory: Any, total: Any, last: Any) -> Any:
+        total.mul_(0.5)
+        return Accumulates.apply(memory, total, last).sin()
+
+    results = []
+    for run in (f, dynamo.compile(f, backend=backend)):
+        torch.manual_seed(0)
+        memory, total, last = torch.rand(3), torch.rand(3), torch.rand(3, requires_grad=True)
+        for _ in range(3):
+            with dynamo.config.patch(suppress_errors=False):
+                out = run(memory, total, last)
+            out.sum().backward()
+        results.append((out.detach(), total, last.grad))
+    torch.testing.assert_close(*results)
