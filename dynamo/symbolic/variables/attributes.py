@@ -496,10 +496,20 @@ def class_text(name: str) -> Callable[[SymbolicFrame, type], Var]:
     return read
 
 
+def class_tuple(name: str) -> Callable[[SymbolicFrame, type], Var]:
+    """Reads a tuple that a class keeps: one object, each time that it is read."""
+
+    def read(tx: SymbolicFrame, cls: type) -> Var:
+        place = AttrSource(ObjectSource(cls, cls.__qualname__), name)
+        return tx.trace.wrap(getattr(cls, name), place)
+
+    return read
+
+
 CLASS_PARTS: dict[str, Callable[[SymbolicFrame, type], Var]] = {
     **{name: class_text(name) for name in ("__name__", "__qualname__", "__module__", "__doc__")},
-    "__mro__": lambda tx, cls: tx.trace.constant(cls.__mro__),
-    "__bases__": lambda tx, cls: tx.trace.constant(cls.__bases__),
+    "__mro__": class_tuple("__mro__"),
+    "__bases__": class_tuple("__bases__"),
     "__base__": lambda tx, cls: tx.trace.constant(cls.__base__),
     "__class__": lambda tx, cls: tx.trace.wrap(type(cls), None),
     "__dict__": lambda tx, cls: tx.trace.wrap(
