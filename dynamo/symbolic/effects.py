@@ -163,6 +163,14 @@ class Effects:
         """What was changed, made in the trace or not."""
         return [var for var in map(_target, self._places.values()) if var is not None]
 
+    def gradients(self) -> list[Var]:
+        """The tensors whose `grad` the program has stored, and what it is there."""
+        return [
+            var for effect in self._places.values()
+            if isinstance(effect, StoreAttrEffect) and _is_gradient(effect)
+            for var in (effect.target, effect.value) if var is not None
+        ]
+
     def has_outside(self, gradients: bool = True) -> bool:
         """True when something outside was changed, or is to be printed; torch's own names, as its
         transforms change them, do not count. gradients: `grad` of tensors counts."""

@@ -132,6 +132,12 @@ if w.grad is not None: w.grad.mul_(0.5)
 return (x * w).sin()
 # grad: assigned tensor | 1
 w.grad = y[0].clone(); return x * w
+# grad: assigned, then it gets other sizes | 2
+g = y[0].clone(); w.grad = g; g.unsqueeze_(0); return w.grad * 2, w.grad is g
+# grad: assigned, then it is transposed as a gradient | 2
+x.grad = y.clone(); x.grad.t_(); return x.grad * 2
+# grad: assigned, then its owner gets other sizes | 2
+t = y.detach(); y.grad = x.detach() * 2; y.unsqueeze_(0); return y.grad * 2, y
 # grad: read value | 2
 g = w.grad
 return x * w + (g if g is not None else 0)

@@ -12,7 +12,7 @@ import builtins
 import contextlib
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +66,11 @@ WITH_LENGTHS = frozenset({
     "lstm", "gru", "rnn_tanh", "rnn_relu", "sparse_compressed_tensor",
     "sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor",
 })
+# Methods that give their tensor other sizes.
+RESHAPES = frozenset(
+    """as_strided_ resize_ resize_as_ resize_as_sparse_ set_ sparse_resize_ sparse_resize_and_clear_
+    squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_""".split()
+)
 USUAL = frozenset({torch.float32, torch.float64, torch.bfloat16})
 LOSSES = frozenset({"huber_loss", "binary_cross_entropy_with_logits"})
 
@@ -74,6 +79,17 @@ def break_where_caught(tx: SymbolicFrame, function: Any) -> None:
     """Breaks the graph for a call whose error a `try` of the traced frames sees."""
     if getattr(function, "__name__", None) in FAILING and any(map(catches, tx.trace.frames)):
         raise Break("caught_error", function.__name__)
+
+
+def break_where_stored(tx: SymbolicFrame, function: Any, tensors: Sequence[Var]) -> None:
+    """Breaks the graph where a tensor with a stored gradient, or the gradient, gets other sizes:
+    the store comes behind the graph, and both must be of one size there."""
+    name = getattr(function, "__name__", "").partition(".")[0]
+    if name not in RESHAPES:
+        return
+    stored = tx.trace.effects.gradients()
+    if any(var in stored for var in tensors):
+        raise Break("call_of_unknown_function", f"{name} of a stored gradient, or its owner")
 
 
 def note_failing(tx: SymbolicFrame, node: fx.Node, function: Any, noticed: set[str]) -> None:

@@ -26,6 +26,7 @@ from dynamo.symbolic.rules.failing import (
     break_where_fakes_are_wrong,
     break_where_refused,
     break_where_seen,
+    break_where_stored,
     break_where_write_fails,
     note_failing,
     trial_of,
@@ -222,6 +223,7 @@ def put_in_graph(
     tensors: list[TensorVar] = []
     for arg in (*args, *kwargs.values()):
         collect_tensors(arg, tensors)
+    break_where_stored(tx, function, tensors)
     versions = [var.fake._version for var in tensors]
     may_raise = tx.trace.symbols.unknowns.may_raise([*fake_args, *fake_kwargs.values()])
     fake_args = tx.trace.symbols.unknowns.settle_indices(function, fake_args)
