@@ -305,6 +305,38 @@ class Counting:
     def __next__(self): self.k += 1; return self.k
     def __copy__(self): return Counting(self.k * 10)
 a, b = itertools.tee(Counting(1)); return x + 1, next(a), next(b), type(a).__name__
+# an index changes what is indexed
+class I:
+    def __init__(s, number, change): s.number, s.change = number, change
+    def __index__(s): s.change(); return s.number
+def stored(a, i): a[i] = 'new'
+def deleted(a, i): del a[i]
+OPS = [operator.getitem, stored, deleted, lambda a, i: a.insert(i, 'in'), lambda a, i: a.pop(i), lambda a, i: a[i:], lambda a, i: a[:i]]
+---
+seen = []
+for kind, ops in ((list, OPS), (collections.deque, OPS[:4])):
+    for op in ops:
+        for number in (0, 1, -1, 2):
+            for change in ('append', 'clear'):
+                a = kind([1, 2])
+                changes = a.clear if change == 'clear' else lambda: a.append(5)
+                try: seen.append(op(a, I(number, changes)))
+                except IndexError as error: seen.append(str(error))
+                seen.append(list(a))
+return x + 1, seen
+# indices that no container has
+class J(int): pass
+def stored(a, i): a[i] = 1
+def deleted(a, i): del a[i]
+---
+seen = []
+for made in ([1, 2], (1, 2), collections.deque([1, 2])):
+    for i in (2**63 - 1, 2**63, -2**63, -2**63 - 1, 10**30, J(10**30), 'a', 1.0, None):
+        for op in (operator.getitem, stored, deleted, lambda a, i: a.pop(i)):
+            if type(made) is tuple and op is not operator.getitem: continue
+            try: op(made, i)
+            except Exception as error: seen.append((type(error).__name__, str(error)))
+return x + 1, seen
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

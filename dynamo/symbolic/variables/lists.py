@@ -128,20 +128,25 @@ class SequenceVar(Var):
     ) -> Var:
         return tx.trace.call_type_method(tx, self, name, args, kwargs)
 
-    def index(
-        self, tx: SymbolicFrame, key: Var, size: int, what: str = ""
-    ) -> int | slice:
-        """A checked index into `size` items, or a slice of constants."""
+    def index(self, tx: SymbolicFrame, key: Var, what: str = "") -> int | slice:
+        """A checked index, or a slice of constants. The key is asked first: it may change what is
+        indexed."""
         if isinstance(key, SliceVar):
             return key.resolve(tx)
         position = tx.trace.as_index(tx, key)
         kind = tuple if issubclass(self.kind, tuple) else self.kind
+        what = what if kind is list else ""
         if position is None:
             tx.trace.raise_exception(
                 TypeError,
                 f"{kind.__name__} indices must be integers or slices, "
                 f"not {told_name(key.python_type())}",
             )
+        if not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
+            name = told_name(key.python_type())
+            tx.trace.raise_exception(
+                IndexError, f"cannot fit '{name}' into an index-sized integer")
+        size = len(self.items)
         if not -size <= position < size:
             tx.trace.raise_exception(IndexError, f"{kind.__name__} {what}index out of range")
         return position
@@ -164,7 +169,7 @@ class SequenceVar(Var):
         alone = self.read_alone(key)
         if alone is not None:
             return alone
-        where = self.index(tx, key, len(self.items))
+        where = self.index(tx, key)
         found = self.items[where]
         if type(self) is TupleVar and isinstance(where, slice) and self.is_exact():
             if where.indices(len(self.items)) == (0, len(self.items), 1):
@@ -377,7 +382,7 @@ class ListVar(SequenceVar):
             self._check_extended(tx, where, len(new))
             self.change(tx)[where] = new
             return
-        position = self.index(tx, key, len(self.items), "assignment ")
+        position = self.index(tx, key, "assignment ")
         assert isinstance(position, int)
         self.change(tx)[position] = value
 
@@ -404,7 +409,7 @@ class ListVar(SequenceVar):
             )
 
     def del_item(self, tx: SymbolicFrame, key: Var) -> None:
-        position = self.index(tx, key, len(self.items), "assignment ")
+        position = self.index(tx, key, "assignment ")
         del self.change(tx)[position]
 
 
