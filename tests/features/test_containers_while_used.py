@@ -337,6 +337,19 @@ for made in ([1, 2], (1, 2), collections.deque([1, 2])):
             try: op(made, i)
             except Exception as error: seen.append((type(error).__name__, str(error)))
 return x + 1, seen
+# keys that compare by functions of their own and hash as their base
+class S(str):
+    def __eq__(s, o): LOG.append('eq'); return False
+    __hash__ = str.__hash__
+class N(int):
+    def __eq__(s, o): return int(s) % 2 == int(o) % 2
+    __hash__ = int.__hash__
+class T(tuple):
+    def __eq__(s, o): return False
+    __hash__ = tuple.__hash__
+---
+a, n, t, d = S('a'), N(1), T((1, 2)), {'a': 1, 1: 2, (1, 2): 3}
+return x + 1, [d.get(a), d.get(n), d.get(t), a in d, {a: 1}.get('a'), a in {'a'}, len({n, 1}), len({a, 'a'}), t in d], LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

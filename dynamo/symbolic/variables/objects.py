@@ -315,7 +315,8 @@ class ObjectVar(Var):
         if hasher is None:
             tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
         if self.content is not None and isinstance(hasher, types.WrapperDescriptorType):
-            if hasher is not object.__hash__:
+            own = is_own_method(find_special(cls, "__eq__"))  # `__hash__ = str.__hash__` beside it
+            if hasher is not object.__hash__ and not own:
                 return self.content.hash_key(tx)
         if is_frozen_dataclass(cls):
             for name in ("__hash__", "__eq__"):
