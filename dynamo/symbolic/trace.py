@@ -438,10 +438,11 @@ class Trace(ObjectProtocol):
         manager = devices.as_context(manager)
         if isinstance(manager, WITH_A_PLAIN_TYPE):
             self._check_context(manager.python_type())
-        leave = manager.special(tx, "__exit__") if isinstance(manager, ObjectVar) else None
-        if leave is None:
-            leave = manager.get_attr(tx, "__exit__")
-        return leave, manager.call_method(tx, "__enter__", [], {})
+        if isinstance(manager, ObjectVar):  # both are read before one is called
+            enter, leave = [
+                self.attributes.bind(tx, manager, manager.cls, name) for name in WITH_METHODS]
+            return leave, enter.call(tx, [], {})
+        return manager.get_attr(tx, "__exit__"), manager.call_method(tx, "__enter__", [], {})
 
     def _check_context(self, cls: type) -> None:
         """The class must have both methods before one is called; the instance does not count."""
@@ -500,6 +501,7 @@ METHOD_DESCRIPTORS = (
 MADE_BY_CLASS = (collections.OrderedDict.copy, collections.defaultdict.copy,
                  collections.defaultdict.__copy__)  # type: ignore[attr-defined]
 IMPORT = builtins.__import__
+WITH_METHODS = ("__enter__", "__exit__")
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 PLAIN_CONSTANTS = frozenset(modelled.CONSTANT_TYPES)
 # What lies in the model of a class and needs no place (the set is the one that `__repr__` of a

@@ -350,6 +350,23 @@ class T(tuple):
 ---
 a, n, t, d = S('a'), N(1), T((1, 2)), {'a': 1, 1: 2, (1, 2): 3}
 return x + 1, [d.get(a), d.get(n), d.get(t), a in d, {a: 1}.get('a'), a in {'a'}, len({n, 1}), len({a, 'a'}), t in d], LOG[:]
+# both methods of a manager are read before one is called
+class Told:
+    def __init__(s, name): s.name = name
+    def __get__(s, i, o): LOG.append('get ' + s.name); return lambda *a: LOG.append('call ' + s.name)
+class M: __enter__, __exit__ = Told('enter'), Told('exit')
+class P:
+    @property
+    def __enter__(s): LOG.append('get enter'); return lambda: 1
+    @property
+    def __exit__(s): LOG.append('get exit'); raise AttributeError('none')
+---
+seen = []
+for made in (M(), P()):
+    try:
+        with made: seen.append('inside')
+    except Exception as error: seen.append((type(error).__name__, str(error)))
+return x + 1, seen, LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)
