@@ -337,6 +337,21 @@ for made in ([1, 2], (1, 2), collections.deque([1, 2])):
             try: op(made, i)
             except Exception as error: seen.append((type(error).__name__, str(error)))
 return x + 1, seen
+# lengths that no deque has
+---
+seen = []
+for limit in (10**30, -1, 'a', True, 2.0):
+    try: seen.append(repr(collections.deque([1, 2], limit).maxlen))
+    except Exception as error: seen.append((type(error).__name__, str(error)))
+return x + 1, seen
+# what reverse= takes
+---
+seen = []
+for reverse in (True, 0, 5, None, 'a', 10**30, 1.0, []):
+    for sorts in (lambda: sorted([1, 2], reverse=reverse), lambda: [].sort(key=len, reverse=reverse), lambda: sorted('ab', key=ord, reverse=reverse)):
+        try: seen.append(sorts())
+        except Exception as error: seen.append((type(error).__name__, str(error)))
+return x + 1, seen
 # keys that compare by functions of their own and hash as their base
 class S(str):
     def __eq__(s, o): LOG.append('eq'); return False

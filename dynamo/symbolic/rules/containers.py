@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.builtins import pairs_of
-from dynamo.symbolic.rules.iteration import none_if_none, sort
+from dynamo.symbolic.rules.iteration import is_backwards, none_if_none, sort
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -76,6 +76,7 @@ def pop(tx: SymbolicFrame, var: ListVar, index: Var = ConstVar(-1)) -> Var:  # n
     position = tx.trace.as_index(tx, index)
     if position is None:
         raise Break("index_unknown", repr(index))
+    tx.trace.run_real(lambda: [0].insert(position, 0))  # it may be too large
     if not var.items:
         tx.trace.raise_exception(IndexError, "pop from empty list")
     if not -len(var.items) <= position < len(var.items):
@@ -139,9 +140,9 @@ def list_sort(
 ) -> Var:
     items = list(var.items)
     if key.python_type() is type(None) and all(item.is_constant() for item in items):
-        changed(tx, var)[:] = sort(tx, items, None, reverse.truth(tx))
+        changed(tx, var)[:] = sort(tx, items, None, is_backwards(tx, reverse))
         return NONE
-    backwards = reverse.truth(tx)
+    backwards = is_backwards(tx, reverse)
     changed(tx, var).clear()  # as the program's own functions see it meanwhile
     result = before_change(lambda: sort(tx, items, none_if_none(key), backwards))
     if var.items:
@@ -508,11 +509,7 @@ def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
 
 @rule([collections.deque])
 def deque_(tx: SymbolicFrame, iterable: Var | None = None, maxlen: Var = NONE) -> Var:
-    limit = maxlen.as_constant()
-    if limit is not None and not isinstance(limit, int):
-        tx.trace.raise_exception(TypeError, "an integer is required")
-    if limit is not None and limit < 0:
-        tx.trace.raise_exception(ValueError, "maxlen must be non-negative")
+    limit = tx.trace.run_real(lambda: collections.deque((), maxlen.as_constant()).maxlen)
     values = [] if iterable is None else iterable.unpack(tx)
     return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
 

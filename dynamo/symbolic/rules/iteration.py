@@ -305,6 +305,17 @@ def sort(tx: SymbolicFrame, items: list[Var], key: Var | None, reverse: bool) ->
     return [rank.item for rank in sorted(ranks, reverse=reverse)]
 
 
+def is_backwards(tx: SymbolicFrame, reverse: Var) -> bool:
+    """The argument `reverse`, which must be an int before Python 3.13."""
+    if numbers.is_open(reverse) and issubclass(reverse.python_type(), int):
+        return reverse.truth(tx)
+    if not reverse.is_constant():
+        raise Break("argument_mismatch", f"reverse={reverse!r}")
+    value = reverse.as_constant()
+    tx.trace.run_real(lambda: [].sort(reverse=value))
+    return bool(value)
+
+
 def in_order(tx: SymbolicFrame, items: SetVar, key: Var) -> list[Any]:
     """The items of a set of constants, sorted: a key may order what has no order itself."""
     if none_if_none(key) is not None:
@@ -325,7 +336,7 @@ def sorted_(
         values: list[Var] = [ConstVar(value) for value in in_order(tx, items, key)]
     else:
         values = tx.trace.unpack_sized(tx, items)
-    return ListVar(sort(tx, values, none_if_none(key), reverse.truth(tx)))
+    return ListVar(sort(tx, values, none_if_none(key), is_backwards(tx, reverse)))
 
 
 @rule([functools.reduce])
