@@ -63,18 +63,25 @@ HOT static PyObject *pick(Entry *entry, PyObject *result) {
     return value;
 }
 
-/* Adds the frame that did not run to the traceback of the error that is set. */
+/* Adds the frame that did not run to the traceback of the error that is set. Whoever reads its locals
+ * takes it for granted that the cells of the closure are there. */
 static void show_frame(Entry *entry, const Start *start) {
     PyObject *type, *error, *traceback;
+    PyCodeObject *code = entry->code;
+    int first_free = code->co_nlocalsplus - code->co_nfreevars;
     PyErr_Fetch(&type, &error, &traceback);
-    PyFrameObject *frame = PyFrame_New(PyThreadState_Get(), entry->code, start->globals, NULL);
+    PyFrameObject *frame = PyFrame_New(PyThreadState_Get(), code, start->globals, NULL);
     PyErr_Clear();
     PyErr_Restore(type, error, traceback);
     if (frame == NULL) {
         return;
     }
-    for (int i = 0; i < count_arguments(entry->code); i++) {
+    for (int i = 0; i < count_arguments(code); i++) {
         frame->f_frame->localsplus[i] = Py_XNewRef(start->slots[i]);
+    }
+    for (int i = first_free; i < code->co_nlocalsplus; i++) {
+        PyObject *cell = PyTuple_GET_ITEM(start->closure, i - first_free);
+        frame->f_frame->localsplus[i] = Py_NewRef(cell);
     }
     frame_goto_end(frame->f_frame);
     PyTraceBack_Here(frame);

@@ -147,6 +147,37 @@ def test_a_traceback_shows_the_function() -> None:
         assert "plain_new" in "".join(traceback.format_exception(caught.value))
 
 
+def test_a_traceback_shows_what_the_function_closes_over() -> None:
+    limit, offset = [3], torch.ones(3)
+
+    def fails(gm: Any, inputs: Any) -> Any:
+        def graph(*args: Any) -> Any:
+            if not limit:
+                raise KeyError("a graph")
+            return gm(*args)
+
+        return graph
+
+    def shifted(x: Any) -> Any:
+        return x + offset
+
+    def unused(x: Any, y: Any = 2) -> Any:
+        return x * y if limit is not None else offset
+
+    for function in (shifted, unused):
+        compiled = dynamo.compile(function, backend=fails)
+        limit.append(3)
+        compiled(torch.ones(3))
+        (entry,) = entries_of(function, compiled)
+        assert entry.callee is not None
+        limit.clear()
+        with pytest.raises(KeyError) as caught:
+            compiled(torch.ones(3))
+        frames = [frame for frame, line in traceback.walk_tb(caught.value.__traceback__)]
+        (seen,) = [frame.f_locals for frame in frames if frame.f_code.co_name == function.__name__]
+        assert seen["offset"] is offset and seen["x"].shape == (3,)
+
+
 def test_watchers_see_the_frame() -> None:
     def scale(x: torch.Tensor) -> torch.Tensor:
         return x * 2
