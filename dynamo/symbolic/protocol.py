@@ -298,13 +298,13 @@ class ObjectProtocol(Construction):
             raise Break("call_of_unknown_function", f"{cls!r}, which makes no exception")
         return made
 
-    def generic_alias(self, tx: SymbolicFrame, cls: ClassVar, key: Var) -> Var:
+    def generic_alias(self, tx: SymbolicFrame, cls: Var, key: Var) -> Var:
         """`list[int]` and the like."""
         parts = key.unpack(tx) if isinstance(key, TupleVar) else [key]
-        alias_part(tx, cls)
+        kind = alias_part(tx, cls)
         values = tuple(alias_part(tx, part) for part in parts)
         index = values if isinstance(key, TupleVar) else values[0]
-        return tx.trace.wrap(self.run_real(lambda: cls.cls[index]), None)  # type: ignore[index]
+        return tx.trace.wrap(self.run_real(lambda: kind[index]), None)
 
     def run_real(self, function: Callable[[], Any]) -> Any:
         """The result of a real call; its exception is the traced program's."""

@@ -278,6 +278,16 @@ return x + 1, os.environ["FEATURE_TABLE"], os.environ.get("NOT_THERE_AT_ALL"), "
 return x + 1, os.path.join("a", "b"), os.path.basename("/q/w.txt"), os.path.splitext("a.b"), os.sep
 # typing
 return x + 1, typing.cast(int, "a"), typing.get_type_hints(bump), typing.Optional[int] == typing.Union[int, None], typing.get_origin(typing.List[int]) is list
+# typing: types with parameters
+from typing import Any, Callable, Dict, List, Literal, Optional, Tuple, AnyStr, Union
+return x + 1, List[int], Dict[str, List[int]], Tuple[int, ...], Optional[torch.Tensor], Union[int, str, None], Callable[[int], str], Literal["a"], List[AnyStr][str], List[AnyStr].__parameters__, {List[int]: 1}[List[int]], Optional[int] in (List[int], Optional[int]), List[int] != List[str], str(List[Any])
+# typing: types with wrong parameters
+from typing import Dict
+try: Dict[int]
+except TypeError as e: return x + 1, str(e)
+# typing: tested by TorchScript
+from typing import Dict, List, Optional, Tuple, Union
+return x + 1, torch.jit.isinstance([x], List[torch.Tensor]), torch.jit.isinstance({"a": 1}, Dict[str, int]), torch.jit.isinstance([1], Union[List[str], List[int]]), torch.jit.isinstance(None, Optional[List[int]]), torch.jit.isinstance((x, 1), Tuple[torch.Tensor, int]), torch.jit.isinstance(x, (List[int], torch.Tensor))
 # string io
 s = io.StringIO(); s.write("ab"); s.write("c"); return x + 1, s.getvalue()
 # dict views

@@ -16,6 +16,7 @@ import torch
 from dynamo.base.errors import Break
 from dynamo.guards.sources import CallSource, ObjectSource
 from dynamo.symbolic.rules.table import NONE, first_rule, rule
+from dynamo.symbolic.variables.aliases import AliasVar
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.binders import is_settled
 from dynamo.symbolic.variables.classes import ClassVar
@@ -30,7 +31,7 @@ from dynamo.symbolic.variables.lookup import (
     module_of,
     told_name,
 )
-from dynamo.symbolic.variables.objects import HEAP_TYPE, AliasVar, ObjectVar
+from dynamo.symbolic.variables.objects import HEAP_TYPE, ObjectVar
 from dynamo.symbolic.variables.supers import SuperVar
 from dynamo.symbolic.variables.tensor import TensorVar
 

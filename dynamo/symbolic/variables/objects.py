@@ -35,7 +35,7 @@ from dynamo.symbolic.variables.lookup import (
     order_names,
     told_name,
 )
-from dynamo.symbolic.variables.wrapping import wraps, wraps_if
+from dynamo.symbolic.variables.wrapping import wraps_if
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -358,47 +358,6 @@ def same_code(a: Any, b: types.FunctionType) -> bool:
     )
 
 
-# What `list[int]` has itself; other attributes are those of `list`.
-OWN_OF_ALIASES = frozenset("""__class__ __bases__ __origin__ __args__ __parameters__ __unpacked__
-    __typing_unpacked_tuple_args__ __mro_entries__ __reduce_ex__ __reduce__ __copy__
-    __deepcopy__""".split())
-
-
-class AliasVar(ObjectVar):
-    """`int | None` or `list[int]`: a constant."""
-
-    tells_place = False
-
-    def describe(self) -> str:
-        return str(self.real)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def as_constant(self) -> Any:
-        if self._trace is not None:
-            trace, self._trace = self._trace, None
-            trace.guard("ID", self.source, self.real)
-        return self.real
-
-    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
-        real = self.as_constant()
-        if isinstance(real, types.GenericAlias) and name not in OWN_OF_ALIASES:
-            return tx.trace.wrap(real.__origin__, None).get_attr(tx, name)
-        return super().get_attr(tx, name)
-
-    def python_type(self) -> type:
-        self.as_constant()
-        return self.cls
-
-    def hash_key(self, tx: SymbolicFrame) -> Hashable:
-        return ("constant", self.as_constant())
-
-    def truth(self, tx: SymbolicFrame) -> bool:
-        self.python_type()
-        return True
-
-
 class EnumVar(ObjectVar):
     """An enum member: a constant, compared by identity, with attributes."""
 
@@ -572,12 +531,6 @@ CONTENT = (list, dict, set, frozenset, tuple, int, float, str, bytes, BaseExcept
 def wrap_enum(trace: Trace, value: Any, source: Source | None) -> Var:
     """A member of an enumeration."""
     return EnumVar(type(value), source, real=value, trace=trace)
-
-
-@wraps(types.UnionType, types.GenericAlias)
-def wrap_alias(trace: Trace, value: Any, source: Source | None) -> Var:
-    """`int | None`, `list[int]`."""
-    return AliasVar(type(value), source, real=value, trace=trace)
 
 
 def answers_for_itself(value: Any) -> bool:

@@ -1,0 +1,76 @@
+"""Types with parameters, and what they are made of: constants."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import Source
+from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.variables.wrapping import wraps
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.machine import SymbolicFrame
+    from dynamo.symbolic.trace import Trace
+
+# Classes of typing's own objects, as far as this Python has them.
+OF_TYPING = [
+    getattr(typing, name) for name in """_GenericAlias _UnionGenericAlias _SpecialGenericAlias
+    _TupleType _CallableType _CallableGenericAlias _SpecialForm _LiteralSpecialForm
+    _LiteralGenericAlias""".split() if hasattr(typing, name)
+]
+# What `list[int]` has itself; other attributes are those of `list`.
+OWN_OF_ALIASES = frozenset("""__class__ __bases__ __origin__ __args__ __parameters__ __unpacked__
+    __typing_unpacked_tuple_args__ __mro_entries__ __reduce_ex__ __reduce__ __copy__
+    __deepcopy__""".split())
+
+
+class AliasVar(ObjectVar):
+    """`int | None`, `list[int]`, `typing.List` or `typing.List[int]`: a constant."""
+
+    tells_place = False
+
+    def describe(self) -> str:
+        return str(self.real)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def as_constant(self) -> Any:
+        if self._trace is not None:
+            trace, self._trace = self._trace, None
+            trace.guard("ID", self.source, self.real)
+        return self.real
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        real = self.as_constant()
+        if isinstance(real, types.GenericAlias) and name not in OWN_OF_ALIASES:
+            return tx.trace.wrap(real.__origin__, None).get_attr(tx, name)
+        return super().get_attr(tx, name)
+
+    def python_type(self) -> type:
+        self.as_constant()
+        return self.cls
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return ("constant", self.as_constant())
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        self.python_type()
+        return True
+
+    def get_item(self, tx: SymbolicFrame, key: Var) -> Var:
+        try:
+            return tx.trace.generic_alias(tx, self, key)
+        except Break:  # a part is made in the trace
+            return super().get_item(tx, key)
+
+
+@wraps(types.UnionType, types.GenericAlias, *OF_TYPING)
+def wrap_alias(trace: Trace, value: Any, source: Source | None) -> Var:
+    """`int | None`, `list[int]`, `typing.List[int]`."""
+    return AliasVar(type(value), source, real=value, trace=trace)
