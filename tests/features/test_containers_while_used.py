@@ -382,6 +382,26 @@ for made in (M(), P()):
         with made: seen.append('inside')
     except Exception as error: seen.append((type(error).__name__, str(error)))
 return x + 1, seen, LOG[:]
+# a list among names takes single items first
+class I:
+    def __init__(s, items, again=None): s.items, s.again = iter(items), again
+    def __iter__(s): LOG.append('iter'); return s
+    def __next__(s): LOG.append('next'); return next(s.items)
+    def __length_hint__(s): LOG.append('hint'); return 3
+class N:
+    def __next__(s): return 1
+class B:
+    def __iter__(s): return N()
+def first(v): a, *b = v; return a, b
+def both(v): a, *b, c = v; return a, b, c
+def last(v): *a, b = v; return a, b
+---
+seen = []
+for made in (lambda: I([1, 2, 3]), lambda: I([1]), lambda: I([]), B, lambda: iter([1, 2]), lambda: {1: 2, 3: 4}, lambda: 5):
+    for take in (first, both, last):
+        try: seen.append(take(made()))
+        except Exception as error: seen.append((type(error).__name__, str(error)))
+return x + 1, seen, LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

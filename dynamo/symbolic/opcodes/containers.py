@@ -136,7 +136,7 @@ def UNPACK_SEQUENCE(frame: SymbolicFrame, arg: int, instruction: Instruction) ->
 @opcode
 def UNPACK_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     before, after = arg & 255, arg >> 8
-    items = take(frame, frame.pop(), before + after, None)
+    items = take(frame, frame.pop(), before + after, None, before)
     middle = ListVar(items[before : len(items) - after])
     parts: list[Var] = [*items[:before], middle, *items[len(items) - after :]]
     if not after:
@@ -144,13 +144,18 @@ def UNPACK_EX(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     frame.stack.extend(reversed(parts))
 
 
-def take(frame: SymbolicFrame, value: Var, least: int, most: int | None) -> list[Var]:
-    """Items of an iterable, between `least` and `most` of them."""
+def take(
+    frame: SymbolicFrame, value: Var, least: int, most: int | None, single: int = 0
+) -> list[Var]:
+    """Items of an iterable, between `least` and `most` of them. single: how many are taken one by
+    one, before the others are made a list."""
     if isinstance(value, SequenceVar | DictVar):
         items = value.unpack(frame)
     else:
         iterator = start_unpacking(frame, value)
-        items = iterator.unpack(frame) if most is None else _advance(frame, iterator, most + 1)
+        items = _advance(frame, iterator, single if most is None else most + 1)
+        if most is None and len(items) == single:
+            items += frame.trace.call(frame, list, iterator).unpack(frame)
     if len(items) < least:
         expected = f"{least}" if most is not None else f"at least {least}"
         message = f"not enough values to unpack (expected {expected}, got {len(items)})"
