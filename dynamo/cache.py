@@ -36,7 +36,7 @@ from dynamo.guards.records import Guard, name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.variables.lookup import builtins_of, find_in_mro
 from dynamo.worth import mentions_tensors
 
 COMPILE_NOTHING = ("force_eager", "eager_on_recompile")
@@ -158,7 +158,7 @@ class FramePolicy:
             "runs eager", RuntimeWarning, stacklevel=2)
 
     def answer(self, frame: hook.FrameState) -> Any:
-        if builtins_are_replaced():
+        if builtins_are_replaced() or frame.builtins is not builtins_of(frame.globals):
             return None
         stance = stance_now()
         if config.disable or stance.name in COMPILE_NOTHING or in_modes_of_the_user():

@@ -21,6 +21,7 @@ from dynamo.symbolic.variables.dicts import DictVar
 from dynamo.symbolic.variables.exceptions import stopped
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.lists import TupleVar
+from dynamo.symbolic.variables.lookup import builtins_of
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -96,8 +97,11 @@ def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
     if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
         if not tx.code.co_filename.startswith(TORCH):  # torch's own are for its own compiler
             raise Break("explicit_break", message(args))
-    if function.real is not None and function.real.__dict__.get(DISABLED):
+    real: Any = function.real
+    if real is not None and real.__dict__.get(DISABLED):
         raise Break("call_disabled", function.qualname)
+    if real is not None and real.__builtins__ is not builtins_of(function.globals):
+        raise Break("call_of_unknown_function", f"{function.qualname}, which has other built-ins")
     if decisions.has("skipped", code) or is_left_to_python(function.real):
         raise Break("call_disabled", function.qualname)
     if code.co_filename.endswith(CHECKPOINT_FILE) and not code.co_qualname.startswith(SEQUENTIAL):

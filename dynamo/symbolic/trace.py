@@ -51,7 +51,7 @@ from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
-from dynamo.symbolic.variables.lookup import full_name
+from dynamo.symbolic.variables.lookup import builtins_of, full_name
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS, asks_program, has_attribute
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -521,13 +521,3 @@ def is_in_constant_tuple(source: Source) -> bool:
     while isinstance(source, ItemSource):
         source = source.base
     return isinstance(source, ObjectSource) and source.name == "constant"
-
-
-def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
-    """The builtins dict that a frame with these globals sees."""
-    names = module_globals.get("__builtins__")
-    if isinstance(names, types.ModuleType):
-        return names.__dict__
-    if isinstance(names, dict):
-        return names
-    return modelled.find_module("builtins").__dict__

@@ -206,6 +206,22 @@ def test_builtins_of_its_own() -> None:
         assert torch.equal(compiled(x), x + 7)
 
 
+@pytest.mark.parametrize("entry", ["root", "inlined", "behind_break"])
+def test_builtins_that_came_after_the_function(entry: str) -> None:
+    """A function keeps the built-ins that its globals named when it was made."""
+    scope: dict[str, Any] = {"dynamo": dynamo}
+    exec("def root(x): return x + len([1])\ndef behind_break(x):\n    x = x * 1\n    dynamo.graph_break()\n"
+         "    return x + len([1])", scope)
+    scope["__builtins__"] = {"len": lambda items: 7}
+    root = scope["root"]
+    f = scope[entry] if entry != "inlined" else lambda x: root(x)
+    compiled, x = dynamo.compile(f, backend="eager"), torch.ones(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            assert torch.equal(compiled(x), x + 1)
+
+
 class Asked:
     def __getattribute__(self, name: str) -> Any:
         return object.__getattribute__(self, name)

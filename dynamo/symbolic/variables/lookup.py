@@ -147,6 +147,18 @@ def find_module(name: str | None) -> types.ModuleType | None:
     return sys.modules.get(name) if isinstance(name, str) else None
 
 
+def builtins_of(module_globals: dict[str, Any]) -> dict[str, Any]:
+    """The builtins dict that functions made with these globals now see.
+
+    >>> builtins_of({}) is builtins_of({"__builtins__": builtins}) is vars(builtins)
+    True
+    """
+    names = module_globals.get("__builtins__")
+    if isinstance(names, types.ModuleType):
+        return names.__dict__
+    return names if isinstance(names, dict) else vars(sys.modules["builtins"])
+
+
 def absolute_name(name: str, package: str | None, level: int) -> str:
     """The full name that a (relative) import means.
 
