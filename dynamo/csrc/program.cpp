@@ -130,8 +130,9 @@ namespace {
 
 // A weak reference died: so does its program.
 PyObject *note_death(PyObject *program_reference, PyObject *reference) {
-    Program *program = (Program *)PyWeakref_GET_OBJECT(program_reference);
-    Py_INCREF(reference);  // its owner may go with the program
+    // What the plan lets go of may take the program with it, and the program its references.
+    Program *program = (Program *)Py_NewRef(PyWeakref_GET_OBJECT(program_reference));
+    Py_INCREF(reference);
     if ((PyObject *)program != Py_None) {
         program->dead = true;
         plan_drop(program);
@@ -140,6 +141,7 @@ PyObject *note_death(PyObject *program_reference, PyObject *reference) {
         }
     }
     Py_DECREF(reference);
+    Py_DECREF(program);
     Py_RETURN_NONE;
 }
 

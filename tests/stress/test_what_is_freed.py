@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import dynamo
+from dynamo._C import Program
 
 
 class Parts(nn.Module):
@@ -75,3 +77,45 @@ def test_the_collector_waits_while_a_frame_is_traced(collects: bool) -> None:
         assert collecting() is collects
     finally:
         gc.enable()
+
+
+NAMES = types.ModuleType("names")
+
+
+class Resets:
+    """Its end takes all entries with it, and uses the memory that they had."""
+
+    kept: list[bytes] = []
+
+    def __del__(self) -> None:
+        dynamo.reset()
+        size = Program.__basicsize__ + 16 - b"".__sizeof__()  # with the head of the collector
+        self.kept += [b"*" * (size + extra) for extra in range(-15, 16) for _ in range(500)]
+
+
+def test_what_guards_let_go_of_may_take_them_with_it() -> None:
+    def program(factor: float) -> Any:
+        class Scale:
+            pass
+
+        def helper(x: torch.Tensor, unused: Any = None) -> torch.Tensor:
+            return x * 2
+
+        helper.__defaults__ = (Resets(),)
+        scale: Any = Scale()
+        scale.factor, NAMES.helper = factor, helper
+        compiled = dynamo.compile(lambda x: NAMES.helper(x) * scale.factor, backend="eager")
+        for _ in range(4):
+            assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2 * factor))
+        helper.__defaults__ = (1,)
+        (cell,) = compiled.function.__closure__
+        cell.cell_contents = None
+        return compiled
+
+    for factor in (2.5, 3.5, 4.5):
+        compiled = program(factor)
+        assert not Resets.kept  # the guards hold it
+        gc.collect()  # the class, which they are about, dies
+        assert Resets.kept
+        Resets.kept.clear()
+        del compiled
