@@ -181,6 +181,15 @@ static PyObject *run_by_call(PyThreadState *ts, Frame *frame, Entry *entry, PyOb
     return result;
 }
 
+/* The frame of a function that `run_by_call` calls gets its inputs. */
+static void take_pending(Frame *frame) {
+    thread_region.pending_code = NULL;
+    if (thread_region.pending_slot >= 0) {
+        frame->localsplus[thread_region.pending_slot] = thread_region.pending_inputs;
+        thread_region.pending_inputs = NULL;
+    }
+}
+
 /* Takes `inputs`; the entry stays alive through its code, which the frame holds. */
 HOT static PyObject *run_entry(PyThreadState *ts, Frame *frame, Entry *entry, PyObject *inputs) {
     int handed_on = thread_region.handed_on == frame;
@@ -413,6 +422,9 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     }
     Region *region = thread_region.region;
     PyCodeObject *code = FRAME_CODE(frame);
+    if (thread_region.pending_code == code) {
+        take_pending(frame);
+    }
     if (is_deep() && region != NULL) {
         return run_without_hook(ts, frame, throwflag);
     }
@@ -422,13 +434,6 @@ HOT PyObject *frame_hook(PyThreadState *ts, Frame *frame, int throwflag) {
     }
     CodeState *owner = code_state(code, 0);
     if (owner != NULL && owner->compiled) {
-        if (thread_region.pending_code == code) {
-            thread_region.pending_code = NULL;
-            if (thread_region.pending_slot >= 0) {
-                frame->localsplus[thread_region.pending_slot] = thread_region.pending_inputs;
-                thread_region.pending_inputs = NULL;
-            }
-        }
         return run_plain(ts, frame, 0);
     }
     RegionState *state = find_state(owner, region);

@@ -129,6 +129,41 @@ def test_fallback_call_when_the_frame_cannot_grow() -> None:
         hook.Compiled(region_for({}), collecting)()
 
 
+def counting(left: int) -> int:
+    return left
+
+
+def counting_new(left: int) -> int:
+    if not left:
+        __graph_inputs = None
+    (at,) = __graph_inputs
+    return 1 + COUNTED[0](at - 1)
+
+
+COUNTED: list[Callable[[int], int]] = []
+
+
+def test_fallback_calls_where_the_stack_ends() -> None:
+    big = counting_new.__code__.replace(co_stacksize=20_000)
+    entry = hook.Entry(big, program([], ("left",), (0,)))
+    COUNTED[:] = [hook.Compiled(region_for({counting.__code__: entry}), counting)]
+    found: list[int | Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(COUNTED[0](1000))
+        except Exception as error:
+            found.append(error)
+
+    for pages in range(64, 96):
+        before = threading.stack_size(pages * 4096)
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        threading.stack_size(before)
+    assert found == [1000] * 32
+
+
 def test_program_that_collects_needs_the_local() -> None:
     with pytest.raises(ValueError, match="__graph_inputs"):
         hook.Entry(replacement.__code__, program([], ("a",), (0,)))
