@@ -7,53 +7,16 @@ results, under other states of torch, in eager and compiled. Prints each differe
 from __future__ import annotations
 
 import sys
-import time
-import warnings
 
 import dynamo
-from dynamo.base.config import config
-from tests.common import fuzz_parser
+from tests.common import fuzz_for_seconds, told_of_check
 from tests.fuzz_arguments.history import History, difference, generate, smaller
 
 
 def check(history: History, backend: str) -> str:
-    with config.patch(suppress_errors=False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return difference(history, lambda f: dynamo.compile(f, backend=backend, dynamic=history.dynamic))
-        except Exception as error:
-            return f"the check raises {type(error).__name__}: {str(error)[:500]}"
-
-
-def shrunk(history: History, backend: str) -> History:
-    """The smallest history found that differs too."""
-    while found := next((h for h in smaller(history) if check(h, backend)), None):
-        history = found
-    return history
-
-
-def report(history: History, backend: str) -> None:
-    small = shrunk(history, backend)
-    print(f"=== seed {history.seed}\n{small}\n{check(small, backend)}\n", flush=True)
-
-
-def main() -> int:
-    parser = fuzz_parser(__doc__, "inductor", 60)
-    parser.add_argument("--one", action="store_true", help="only this seed")
-    options = parser.parse_args()
-    if options.one:
-        report(generate(options.seed), options.backend)
-        return 0
-    seed, wrong, end = options.seed, 0, time.monotonic() + options.seconds
-    while time.monotonic() < end:
-        history = generate(seed)
-        if check(history, options.backend):
-            wrong += 1
-            report(history, options.backend)
-        seed += 1
-    print(f"{seed - options.seed} histories, {wrong} differ")
-    return 1 if wrong else 0
+    return told_of_check(lambda: difference(
+        history, lambda f: dynamo.compile(f, backend=backend, dynamic=history.dynamic)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzz_for_seconds(__doc__, "inductor", lambda seed, backend: generate(seed), check, smaller))
