@@ -82,8 +82,12 @@ class Construction:
         cls = var.cls
         if issubclass(cls, enum.Enum):
             return enum_member(tx, cls, [arg.as_constant() for arg in args])
-        if issubclass(cls, torch.Tensor | torch.jit.ScriptModule | LazyModuleMixin):
-            raise Break("module_structure_change", cls.__qualname__)
+        if cls is torch.Tensor:
+            raise Break("call_of_unknown_function", "torch.Tensor")
+        if issubclass(cls, torch.Tensor):
+            raise Break("tensor_subclass", f"{cls.__qualname__}()")
+        if issubclass(cls, torch.jit.ScriptModule | LazyModuleMixin):
+            raise Break("module_structure_change", f"{cls.__qualname__}()")
         new = self.attributes.find_special(cls, "__new__")
         made_by_python = isinstance(getattr(new, "__func__", new), types.FunctionType)
         owner = find_owner(cls, "__new__")

@@ -45,6 +45,10 @@ def suspended(x: torch.Tensor) -> Any:
     return x + next(numbers), numbers
 
 
+class Marked(torch.Tensor):
+    pass
+
+
 FOUND = iter({1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0})
 # name -> (function, what the text says happened)
 TEXTS: dict[str, tuple[Any, str]] = {
@@ -56,6 +60,9 @@ TEXTS: dict[str, tuple[Any, str]] = {
     "unknown": (opened, "a function is called that the compiler does not know: open('/dev/null')."),
     "module's": (lambda x: (x + 1, os.getpid()),
                  "a function is called that the compiler does not know: posix.getpid()."),
+    "subclass": (lambda x: Marked(x + 1), "a tensor subclass is used: Marked()."),
+    "lazy": (lambda x: (x + 1, torch.nn.LazyLinear(3)), "a parameter or module is made of a kind "
+             "that the compiler can't make: LazyLinear()."),
     "excluded": (lambda x: excluded(x + 1),
                  "a function is called that is excluded from compiling: excluded: dynamo.disable."),
     "explicit": (lambda x: (x + 1, dynamo.graph_break()), "graph_break() was called."),
