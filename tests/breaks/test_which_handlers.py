@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -96,10 +97,70 @@ def hidden_name(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> An
     return None
 
 
+@contextlib.contextmanager
+def logged(log: list[Any]) -> Iterator[None]:
+    log.append("enter")
+    yield
+    log.append("leave")
+
+
+@contextlib.contextmanager
+def tidied(log: list[Any]) -> Iterator[None]:
+    try:
+        with logged(log):
+            yield
+    finally:
+        log.append("tidied")
+
+
+@contextlib.contextmanager
+def swallowed(log: list[Any]) -> Iterator[None]:
+    try:
+        yield
+    except IndexError as error:
+        log.append(str(error))
+
+
+@contextlib.contextmanager
+def swallowed_inside(log: list[Any]) -> Iterator[None]:
+    with swallowed(log):
+        yield
+
+
+def in_a_manager(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    with logged(log):
+        return step(buffer, index)
+
+
+def in_nested_managers(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    with tidied(log):
+        return step(buffer, index)
+
+
+def in_a_manager_that_ends_it(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    with swallowed(log):
+        return step(buffer, index)
+    return buffer * 3
+
+
+def in_one_inside_of_another(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    with swallowed_inside(log):
+        return step(buffer, index)
+    return buffer * 3
+
+
+def solved(buffer: torch.Tensor, index: torch.Tensor, log: list[Any]) -> Any:
+    with tidied(log):
+        return torch.linalg.solve(torch.eye(2)[index], buffer + 1)
+
+
 CATCHING: list[Callable[..., Any]] = [
     of_two_classes, of_classes_by_name, bare, finally_that_returns, raised_from,
+    in_a_manager_that_ends_it, in_one_inside_of_another,
 ]  # fmt: skip
-PASSING: list[Callable[..., Any]] = [with_finally, of_another_class]
+PASSING: list[Callable[..., Any]] = [
+    with_finally, of_another_class, in_a_manager, in_nested_managers, solved,
+]  # fmt: skip
 
 
 def outcome(f: Callable[..., Any], index: list[int]) -> tuple[Any, ...]:

@@ -25,7 +25,9 @@ from dynamo.shapes.trials import Trial
 from dynamo.symbolic.breaks import TORCH
 from dynamo.symbolic.unknowns import flat
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.lookup import module_of
+from dynamo.symbolic.variables.objects import ObjectVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -230,11 +232,15 @@ def is_other_error(frame: SymbolicFrame, load: Instruction) -> bool:
 
 
 def is_blind(leave: Var) -> bool:
-    """True for the `__exit__` of a manager that does the same with an error and without."""
+    """True for the `__exit__` of a manager that does the same with an error and without, or of one
+    made of a generator function that lets the error pass."""
     manager = getattr(leave, "receiver", None)
     if not isinstance(manager, Var):
         return False
     kind = manager.python_type()
+    if kind is contextlib._GeneratorContextManager and isinstance(manager, ObjectVar):
+        generator = manager.written.get("gen")
+        return isinstance(generator, GeneratorVar) and not catches(generator.frame)
     return kind in BLIND or module_of(kind).partition(".")[0] == "torch"
 
 
