@@ -159,6 +159,9 @@ def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     _drop(rebuilder)
 
 
+MOST_STEPS = 1000  # that are made one by one
+
+
 def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     kind = target.python_type()
     ordered = issubclass(kind, collections.OrderedDict)
@@ -167,9 +170,14 @@ def _dict(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     pairs = [part for pair in holder.entries.values() for part in pair]
     rebuilder.build("BUILD_TUPLE", pairs)
     kept = emitter.store_fresh("items")
-    if holder.removals:  # without it the keys stand where they stood, and iterators live on
+    if holder.removals and (ordered or len(holder.steps) > MOST_STEPS):
         rebuilder.call_const(collections.OrderedDict.clear if ordered else dict.clear, target)
         _drop(rebuilder)
+    elif holder.removals:  # without it the keys stand where they stood
+        for method, key in holder.steps:
+            stored = [None] if method is dict.__setitem__ else []  # its value comes below
+            rebuilder.call_const(method, target, *([] if key is None else [key]), *stored)
+            _drop(rebuilder)
     for index in range(0, len(pairs), 2):
         emitter.start_call_const(store_method(kind))
         rebuilder.load(target)

@@ -109,9 +109,9 @@ def iterate_set(container: Any, items: list[Any]) -> Any:
     return iter(items)
 
 
-def changed_dict(kind: type[dict[int, int]], part: str, backwards: bool) -> Any:
-    """An iterator over a dict that has changed its size."""
-    container = kind({0: 0})
+def changed_dict(part: str, backwards: bool) -> Any:
+    """An iterator over an OrderedDict that has changed."""
+    container = collections.OrderedDict({0: 0})
     result = iterate_again(container, part, 0, backwards)
     container[1] = 1
     return result
@@ -122,9 +122,9 @@ def dict_iterator(rebuilder: Rebuilder, var: dict_iterators.DictIteratorVar) -> 
     kind = collections.OrderedDict if var.is_ordered else dict
     if var.is_at_end():
         rebuilder.call_const(iterate_again, DictVar(kind), var.part, 0, var.backwards)
-    elif var.size() != var.expected or (var.is_ordered and var.is_mutated()):
-        rebuilder.call_const(changed_dict, kind, var.part, var.backwards)
-    elif var.has_same_keys():
+    elif var.is_ordered and var.is_mutated():
+        rebuilder.call_const(changed_dict, var.part, var.backwards)
+    elif var.size() == var.expected and var.has_same_keys():
         rebuilder.expect_filled(var.mapping)
         rebuilder.call_const(
             iterate_again, var.mapping, var.part, var.position, var.backwards)

@@ -64,3 +64,64 @@ def test_the_loop_is_outside(kind: str) -> None:
         return [(key, step(d, key, torch.ones(())).item(), dict(d)) for key in d]
 
     assert told(dynamo.compile(one_step, backend="eager")) == told(one_step)
+
+
+def popped(d: Any, key: str) -> None:
+    d[key] = d.pop(key)
+
+
+def over_a_break(d: Any, key: str) -> None:
+    del d[key]
+    dynamo.graph_break()
+    d[key] = 5
+
+
+def last_popped(d: Any, key: str) -> None:
+    last, value = d.popitem()
+    d[last + "n"] = value
+
+
+def filled_again(d: Any, key: str) -> None:
+    items = list(d.items())
+    d.clear()
+    for name, value in items:
+        d[name] = value
+
+
+def another_gone(d: Any, key: str) -> None:
+    d[key + "n"] = 1
+    del d["c" if "c" in d else "cn"]
+
+
+def often(d: Any, key: str) -> None:
+    for _ in range(4):
+        d["c"] = d.pop("c")
+    d["b"] = d.pop("b")
+
+
+@pytest.mark.parametrize("place", ["outside", "inside", "behind"])
+@pytest.mark.parametrize("change", [popped, over_a_break, last_popped, filled_again, another_gone, often])
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_come_and_go(kind: str, change: Any, place: str) -> None:
+    """Where the number of keys is what it was, the iteration goes on where it stood in the table."""
+
+    def f(d: Any, x: torch.Tensor) -> Any:
+        told = []
+        if place == "inside":
+            d = {k: v for k, v in d.items()}
+        try:
+            for key in d:
+                told.append(key)
+                if place != "behind":
+                    dynamo.graph_break()
+                if len(told) < 9:
+                    change(d, key)
+                if place == "behind":
+                    dynamo.graph_break()
+        except (RuntimeError, KeyError) as error:
+            told.append(str(error))
+        return x + 1, told, list(d.items())
+
+    dynamo.reset()
+    x = torch.ones(())
+    assert dynamo.compile(f, backend="eager")(made(kind), x) == f(made(kind), x)

@@ -271,7 +271,7 @@ def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:
         message = "dictionary is empty" if ordered else "popitem(): dictionary is empty"
         tx.trace.raise_exception(KeyError, message)
     entries = var.change(tx)
-    var.removals += 1
+    var.note_step(dict.popitem)
     hash_key = next(reversed(entries)) if last.truth(tx) else next(iter(entries))
     return TupleVar(list(entries.pop(hash_key)))
 
@@ -292,7 +292,7 @@ def update(
 @rule([dict.clear, ORDERED.clear], DictVar)
 def dict_clear(tx: SymbolicFrame, var: DictVar) -> Var:
     var.change(tx).clear()
-    var.removals += 1
+    var.note_step(dict.clear)
     return NONE
 
 

@@ -77,6 +77,7 @@ class DictVar(Var):
         self._stored: dict[Hashable, tuple[Var, Var]] = {}  # beside the entries of an unread dict
         self.attributes: dict[str, Var] = {}
         self.removals = 0  # how often a key has gone, or another place in an OrderedDict
+        self.steps: list[tuple[Any, Var | None]] = []  # see `note_step`
         self.is_numbered = False  # its keys are numbers that nothing reads: their count is guarded
 
     @classmethod
@@ -188,7 +189,16 @@ class DictVar(Var):
     def insert(self, hash_key: Hashable, key: Var, value: Var) -> None:
         """Sets an entry without announcing it (new dicts, and after `change`)."""
         old = self._entries.get(hash_key)
+        if old is None:
+            self.note_step(dict.__setitem__, key)
         self._entries[hash_key] = (key if old is None else old[0], value)
+
+    def note_step(self, method: Any, key: Var | None = None) -> None:
+        """Notes that a key comes or goes by this method of dict. The real dict goes through the
+        same steps: a real iterator over it stands at a place of its table, gone keys included."""
+        if self._real is not None:
+            self.steps.append((method, key))
+        self.removals += method is not dict.__setitem__
 
     def change(self, tx: SymbolicFrame) -> dict[Hashable, tuple[Var, Var]]:
         """The entries, to be mutated now."""
@@ -218,8 +228,7 @@ class DictVar(Var):
         hash_key = key.hash_key(tx)
         if hash_key not in self.entries:
             tx.trace.raise_exception(KeyError, key)
-        del self.change(tx)[hash_key]
-        self.removals += 1
+        self.note_step(dict.__delitem__, self.change(tx).pop(hash_key)[0])
 
     # -- protocol ---------------------------------------------------------------------------
 
@@ -237,6 +246,7 @@ class DictVar(Var):
             yield key
             yield value
         yield from (value for value in self._seen.values() if value is not None)
+        yield from (key for _, key in self.steps if key is not None)
         yield from self.attributes.values()
         if self.factory is not None:
             yield self.factory
