@@ -119,10 +119,13 @@ class Emitter:
         """An upper bound of the stack's depth, for code in which each path only grows less."""
         depth = most = 0
         for item in self.raw.instructions:
-            number = VERSION.opmap[item.name]
-            arg = item.arg if number >= dis.HAVE_ARGUMENT or item.arg else None
-            if number < dis.HAVE_ARGUMENT:
-                arg = None
-            depth = max(0, depth + dis.stack_effect(number, arg, jump=False))
+            depth = max(0, depth + stack_effect(item, jump=False))
             most = max(most, depth)
         return most + 8
+
+
+def stack_effect(item: Raw, jump: bool | None = None) -> int:
+    """Change of the stack's depth by an instruction; jump: see `dis.stack_effect`."""
+    number = VERSION.opmap[item.name]
+    arg = item.arg if number >= dis.HAVE_ARGUMENT else None
+    return dis.stack_effect(number, arg, jump=jump)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dynamo.bytecode.decode import Decoded, Instruction
-from dynamo.bytecode.emit import Emitter
+from dynamo.bytecode.emit import Emitter, stack_effect
 from dynamo.bytecode.raw import Raw, RawCode
 from dynamo.bytecode.versions import VERSION
-from dynamo.codegen.operands import real_effect
 
 # Kind of argument -> its translation into another code object's tables.
 TRANSLATE: dict[str, Callable[[RawCode, RawCode, int], int]] = {
@@ -55,6 +54,6 @@ def null_place(instruction: Instruction) -> str:
 def net_effect(decoded: Decoded, instruction: Instruction) -> int:
     """By how many items the stack grows."""
     return sum(
-        real_effect(item)
+        stack_effect(item)
         for item in decoded.raw.instructions[instruction.start : instruction.end]
     )

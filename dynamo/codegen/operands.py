@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable
 from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
-from dynamo.bytecode.raw import Raw
 from dynamo.bytecode.versions import VERSION
 
 # Opcode -> (items needed on the stack, items popped of these), by the argument.
@@ -63,10 +61,3 @@ def operands(instruction: Instruction) -> tuple[int, int]:
     if row is None:
         raise Break("opcode_unknown", f"{instruction} can't be run outside of its frame")
     return row(instruction.arg)
-
-
-def real_effect(item: Raw) -> int:
-    """Change of the stack's depth by a real instruction."""
-    number = VERSION.opmap[item.name]
-    arg = item.arg if number >= dis.HAVE_ARGUMENT else None
-    return dis.stack_effect(number, arg)
