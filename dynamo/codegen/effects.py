@@ -24,7 +24,7 @@ from dynamo.symbolic.variables.binders import is_data_descriptor
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.handles import HandleVar
-from dynamo.symbolic.variables.lists import DequeVar, ListVar
+from dynamo.symbolic.variables.lists import ListVar
 from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, is_own_method
 from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -148,17 +148,6 @@ def _list(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
     _drop(rebuilder)
 
 
-def _deque(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
-    rebuilder.call_const(collections.deque.clear, target)
-    _drop(rebuilder)
-    emitter = rebuilder.emitter
-    emitter.start_call_const(collections.deque.extend)
-    rebuilder.load(target)
-    rebuilder.build("BUILD_LIST", holder.items)
-    emitter.call(2)
-    _drop(rebuilder)
-
-
 MOST_STEPS = 1000  # that are made one by one
 
 
@@ -203,7 +192,6 @@ def _set(rebuilder: Rebuilder, target: Any, holder: Any) -> None:
 
 
 CONTENTS: tuple[tuple[Any, Callable[[Rebuilder, Any, Any], None]], ...] = (
-    (DequeVar, _deque),
     (ListVar, _list),
     (DictVar, _dict),
     (SetVar, _set),

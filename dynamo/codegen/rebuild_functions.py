@@ -60,10 +60,7 @@ def _annotations(rebuilder: Rebuilder, var: functions.FunctionVar) -> None:
     assert var.annotations is not None
     pairs = getattr(var.annotations, "items", None)
     if isinstance(pairs, list):
-        rebuilder.build("BUILD_MAP" if not pairs else "BUILD_TUPLE", pairs)
-        if pairs:
-            rebuilder.emitter.raw.instructions[-1].name = "BUILD_MAP"
-            rebuilder.emitter.raw.instructions[-1].arg = len(pairs) // 2
+        rebuilder.emitter.emit("BUILD_MAP", rebuilder.load_all(pairs) // 2)
     else:
         rebuilder.load(var.annotations)
     rebuilder.load(var)
