@@ -13,12 +13,13 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynamo.guards.sources import Source
+from dynamo.hook import Compiled
 from dynamo.symbolic.stack_values import UnreadVar
 from dynamo.symbolic.trace_result import BreakExit
 from dynamo.symbolic.variables.base import Var
@@ -91,9 +92,17 @@ def _holds(value: Any, asked: Callable[[type], Callable[[Any], bool]]) -> bool:
         if known[2] or id(part) in seen:
             continue
         seen[id(part)] = part
-        inner = part.__closure__ if type(part) is types.FunctionType else gc.get_referents(part)
-        work.extend(inner or ())
+        work.extend(_inside(part))
     return False
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """What lies in an object that the program can reach."""
+    if type(value) is types.FunctionType:
+        return value.__closure__ or ()
+    if type(value) is Compiled:  # its entries, which are referred to weakly, tell nobody
+        return [part for name, part in value.__dict__.items() if name != "_policy"]
+    return gc.get_referents(value)
 
 
 def _never(value: Any) -> bool:

@@ -55,7 +55,7 @@ from dynamo.symbolic.variables.lookup import builtins_of, full_name
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS, asks_program, has_attribute
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.wrapping import sees_lookups, stands_for_another, wrap_value
+from dynamo.symbolic.variables.wrapping import sees_lookups, wrap_value
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -218,7 +218,7 @@ class Trace(ObjectProtocol):
         if source is None:
             source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))
         var = wrap_value(self, value, source)
-        if not isinstance(var, ConstVar) and not stands_for_another(value):
+        if not isinstance(var, ConstVar):
             self._known[key] = (value, var)
         return var
 

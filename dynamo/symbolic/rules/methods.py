@@ -14,6 +14,7 @@ from dynamo.guards.sources import ItemSource, Source, StateSource
 from dynamo.guards.states import state_of
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.variables.compiled import CompiledVar
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import FunctionVar, MethodVar
 from dynamo.symbolic.variables.objects import ObjectVar
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @rule(types.MethodType)
 def bind_method(tx: SymbolicFrame, function: Var, receiver: Var) -> Var | None:
     """`types.MethodType(function, receiver)`."""
-    if not isinstance(function, FunctionVar):  # which need not be callable, or is bound otherwise
+    if not isinstance(function, FunctionVar | CompiledVar):  # need not be callable, or is bound
         raise Break("call_of_unknown_function", f"types.MethodType({function!r}, {receiver!r})")
     function.python_type()
     return MethodVar(function, receiver)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynamo import hook
 from dynamo.base.errors import Break
-from dynamo.guards.sources import AttrSource, Source
+from dynamo.guards.sources import AttrSource, DictSource, Source
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.wrapping import stands_for_another, wraps
+from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -27,14 +29,55 @@ class DisabledVar(OpaqueVar):
         raise Break("call_disabled", f"{name}: {self.value._disabled_because}")
 
 
+class CompiledVar(Var):
+    """What `compile` made of a function: a call is traced as the function's, all else is its own.
+
+    function: the Var of the function.
+    """
+
+    def __init__(self, real: hook.Compiled, source: Source, function: Var) -> None:
+        super().__init__(source)
+        self.real = real
+        self.function = function
+
+    def describe(self) -> str:
+        return f"{self.function!r}, compiled"
+
+    def python_type(self) -> type:
+        return hook.Compiled
+
+    def truth(self, tx: SymbolicFrame) -> bool:
+        return True
+
+    def call(self, tx: SymbolicFrame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        return self.function.call(tx, args, kwargs)
+
+    def get_attr(self, tx: SymbolicFrame, name: str) -> Var:
+        if name == "__wrapped__":
+            return self.function
+        if name == "__class__":
+            return tx.trace.wrap(hook.Compiled, None)
+        assert self.source is not None
+        if name in self.real.__dict__:
+            return tx.trace.wrap_named(self.real.__dict__[name], AttrSource(self.source, name))
+        tx.trace.guard("DICT_LACKS", DictSource(self.source), name)
+        if find_in_mro(hook.Compiled, name) is not None:
+            raise Break("attribute_unknown", f"{name} of {self!r}")
+        return self.function.get_attr(tx, name)
+
+    def hash_key(self, tx: SymbolicFrame) -> Hashable:
+        return tx.trace.identity_key(self)
+
+
 @wraps(hook.Compiled)
 def wrap_compiled(trace: Trace, value: Any, source: Source | None) -> Var:
-    """A compiled function is traced as the function that it compiles."""
+    """A callable that `compile` or `disable` has made of a function."""
     assert source is not None
-    if not stands_for_another(value):
+    if "_disabled_because" in value.__dict__:
         return DisabledVar(trace, value, source, Break("call_disabled"))
     trace.guard("ID", source, value)
-    return trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
+    function = trace.wrap(value.__wrapped__, AttrSource(source, "__wrapped__"))
+    return CompiledVar(value, source, function)
 
 
 class ScriptedVar(OpaqueVar):

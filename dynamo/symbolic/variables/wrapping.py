@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import Source
-from dynamo.hook import Compiled
 from dynamo.symbolic.stack_values import HiddenVar, OpaqueVar
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.lookup import class_dict, find_in_mro, is_in_making
@@ -50,11 +49,6 @@ def wraps_if(rank: int, predicate: Callable[[Any], bool]) -> Callable[[Wrapper],
         return wrapper
 
     return register
-
-
-def stands_for_another(value: Any) -> bool:
-    """True for what `compile` made of a function: its Var is the function's."""
-    return type(value) is Compiled and "_disabled_because" not in value.__dict__
 
 
 def sees_lookups(value: Any) -> bool:
