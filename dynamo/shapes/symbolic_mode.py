@@ -22,6 +22,7 @@ from torch import _meta_registrations as kernels
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.shapes.constants import READS, Constants, role_of
+from dynamo.shapes.direct import direct
 from dynamo.shapes.fake_tensor import NoFakeKernel
 from dynamo.shapes.iteration import probe
 from dynamo.shapes.noticed import noticed
@@ -90,6 +91,13 @@ class SymbolicMode(FakeTensorMode):
             drawn: Any = super().dispatch(func, types, args, kwargs)
             with self, torch.no_grad():
                 return torch.empty(drawn.shape, dtype=drawn.dtype, device=drawn.device)
+        sizes = direct(func, args, kwargs or {})
+        if sizes is not None:
+            with self, torch.no_grad():
+                made = tuple([
+                    torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
+                ])
+            return made if len(made) > 1 else made[0]
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)
