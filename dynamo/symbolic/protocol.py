@@ -218,14 +218,17 @@ class ObjectProtocol(Construction):
         return SequenceIteratorVar(var)
 
     def unpack_sized(self, tx: SymbolicFrame, var: Var) -> list[Var]:
-        """All items, as `list(var)` reads them, which asks an object how many there are first."""
-        if not isinstance(var, ObjectVar) and not (
-            isinstance(var, ClassVar) and var.tells_length()
-        ):
+        """All items, as `list(var)` reads them."""
+        if not isinstance(var, ObjectVar | ClassVar):
             return var.unpack(tx)
+        return self.iterate_sized(tx, var).remaining_items(tx)
+
+    def iterate_sized(self, tx: SymbolicFrame, var: Var) -> Var:
+        """`iter(var)` for a list of the items, for which an object is asked how many there are."""
         iterator = var.iterate(tx)
-        self.length_hint(tx, var, ConstVar(8))
-        return iterator.remaining_items(tx)
+        if isinstance(var, ObjectVar) or (isinstance(var, ClassVar) and var.tells_length()):
+            self.length_hint(tx, var, ConstVar(8))
+        return iterator
 
     def is_iterable(self, var: Var) -> bool:
         cls = var.python_type()

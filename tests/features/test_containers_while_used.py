@@ -402,6 +402,62 @@ for made in (lambda: I([1, 2, 3]), lambda: I([1]), lambda: I([]), B, lambda: ite
         try: seen.append(take(made()))
         except Exception as error: seen.append((type(error).__name__, str(error)))
 return x + 1, seen, LOG[:]
+# what is taken in looks at what has been taken
+def grown(kind, method, *first):
+    made = kind(first)
+    getattr(made, method)(len(made) * 10 for _ in range(3))
+    return made
+---
+l, s, q = [5], {1, 2, 3}, collections.deque([0], maxlen=2)
+l += (v for v in [1, 1, 5, 2] if v not in l)
+l.extend(map(lambda v: v + len(l), [1, 2]))
+s.difference_update(v for v in [3, 2, 1] if len(s) > 1)
+q.extend(sum(q) + 1 for _ in range(4))
+seen = [grown(*row) for row in ((list, 'extend'), (set, 'update', 0), (collections.deque, 'extend', 1), (collections.deque, 'extendleft'))]
+for kind in (dict, collections.OrderedDict, collections.Counter, lambda: collections.defaultdict(int)):
+    d = kind(); d.update({'a': 1} if kind is collections.Counter else ((i, len(d)) for i in range(3))); seen.append(d)
+def empties(): l2.clear(); yield 1; l2.append('x'); yield l2.pop(0)
+l2 = [7]; l2.extend(empties())
+return x + 1, l, s, q, seen, l2
+# a part was taken in before an error
+def fails(*items):
+    yield from items
+    raise ZeroDivisionError('end')
+---
+seen = []
+def tried(made, take):
+    try: take(made)
+    except Exception as error: seen.append((type(error).__name__, str(error)))
+    seen.append(made)
+for kind in (list, collections.deque): tried(kind([0]), lambda made: made.extend(fails(1, 2)))
+tried(collections.deque([0]), lambda made: made.extendleft(fails(1, 2)))
+for kind in (dict, collections.OrderedDict, collections.Counter, lambda: collections.defaultdict(int)):
+    for pairs in ([(1, 2), ([], 3)], [(1, 2), 3], [(1, 2), (3,)], 5):
+        tried(kind(), lambda made: made.update(pairs))
+    tried(kind(), lambda made: made.update(fails((1, 2))))
+for items in ([1, []], fails(1, 2)): tried({0}, lambda made: made.update(items))
+tried({0, 1, 2}, lambda made: made.difference_update(fails(1, 2)))
+return x + 1, seen
+# pairs are taken apart one by one
+class P:
+    def __init__(s, n): s.n = n
+    def __iter__(s): LOG.append(('iter', s.n)); return iter((s.n, 1))
+    def __length_hint__(s): LOG.append('hint'); return 2
+class T:
+    def __iter__(s): raise TypeError('own')
+class M:
+    def keys(s): return pairs(1, 2)
+    def __getitem__(s, k): LOG.append('get'); return 1
+def pairs(*items):
+    for item in items: LOG.append('next'); yield item
+---
+seen = []
+for kind in (dict, collections.OrderedDict, lambda v: collections.defaultdict(int, v)):
+    for made in (lambda: pairs(P(1), P(2)), M, lambda: pairs(5, 6), lambda: pairs(([], 1), 6), lambda: [T()]):
+        try: seen.append(dict(kind(made())))
+        except Exception as error: seen.append((type(error).__name__, str(error)))
+        LOG.append(None)
+return x + 1, seen, LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

@@ -6,16 +6,18 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import math
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynamo.base.errors import Break, SkipFrame
+from dynamo.symbolic.rules.iteration import each_item
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers, unknown
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -332,31 +334,43 @@ def slice_(
     return SliceVar(first, stop, step)
 
 
-def pairs_of(tx: SymbolicFrame, source: Var) -> list[tuple[Var, Var]]:
-    """Keys and values, as dict(...) and update(...) read them."""
+def pairs_of(tx: SymbolicFrame, source: Var, ordered: bool = False) -> Iterator[tuple[Var, Var]]:
+    """Keys and values, as dict(...) and update(...) read them, one pair after the other: what gives
+    them may look at what was done with those before. ordered: as an OrderedDict reads them, which
+    has words of its own for what is no pair."""
     if isinstance(source, ObjectVar) and source.content is not None:
         cls = source.python_type()  # a dict is copied whatever its methods are, but for `__iter__`
         find_special = tx.trace.attributes.find_special
         reads = [find_special(cls, name) for name in ("__iter__", "keys", "__getitem__")]
-        ordered = [collections.OrderedDict.__iter__, collections.OrderedDict.keys, dict.__getitem__]
-        if reads[0] is dict.__iter__ or reads == ordered:
+        methods = [collections.OrderedDict.__iter__, collections.OrderedDict.keys, dict.__getitem__]
+        if reads[0] is dict.__iter__ or reads == methods:
             source = source.content
     if isinstance(source, DictVar):
-        return list(source.entries.values())
+        yield from list(source.entries.values())
+        return
     if tx.trace.has_keys(tx, source):
-        keys = source.call_method(tx, "keys", [], {}).unpack(tx)
-        return [(key, source.get_item(tx, key)) for key in keys]
-    pairs = []
-    for index, item in enumerate(source.unpack(tx)):
+        keys = source.call_method(tx, "keys", [], {})
+        for key in each_item(tx, keys) if ordered else keys.unpack(tx):
+            yield key, source.get_item(tx, key)
+        return
+    for index, item in enumerate(each_item(tx, source)):
         element = f"dictionary update sequence element #{index}"
+        unfit = f"cannot convert {element} to a sequence"
         if not tx.trace.is_iterable(item):
-            tx.trace.raise_exception(TypeError, f"cannot convert {element} to a sequence")
-        parts = item.unpack(tx)
+            tx.trace.raise_exception(TypeError, unfit)
+        try:
+            if isinstance(item, ObjectVar) and not ordered:
+                parts = tx.trace.call(tx, list, item.iterate(tx)).unpack(tx)
+            else:
+                parts = item.unpack(tx)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), TypeError):
+                raise
+            tx.trace.raise_exception(TypeError, unfit)
         if len(parts) != 2:
             message = f"{element} has length {len(parts)}; 2 is required"
             tx.trace.raise_exception(ValueError, message)
-        pairs.append((parts[0], parts[1]))
-    return pairs
+        yield parts[0], parts[1]
 
 
 @rule([dict])
@@ -364,8 +378,9 @@ def dict_(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     if len(args) > 1:
         tx.trace.raise_exception(
             TypeError, f"dict expected at most 1 argument, got {len(args)}")
-    pairs = pairs_of(tx, args[0]) if args else []
-    return DictVar.from_pairs(tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())])
+    pairs = pairs_of(tx, args[0]) if args else ()
+    named = [(ConstVar(name), value) for name, value in kwargs.items()]
+    return DictVar.from_pairs(tx, itertools.chain(pairs, named))
 
 
 @rule([types.MappingProxyType])

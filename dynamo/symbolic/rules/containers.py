@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules.builtins import pairs_of
-from dynamo.symbolic.rules.iteration import is_backwards, none_if_none, sort
+from dynamo.symbolic.rules.iteration import (
+    KNOWN,
+    each_item,
+    is_backwards,
+    next_or_none,
+    none_if_none,
+    sort,
+)
 from dynamo.symbolic.rules.table import NONE, rule
 from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -48,8 +56,12 @@ def append(tx: SymbolicFrame, var: ListVar, item: Var) -> Var:
 
 @rule(list.extend, ListVar)
 def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
-    values = before_change(lambda: tx.trace.unpack_sized(tx, items))
-    var.grow(tx, values)
+    if isinstance(items, KNOWN):
+        var.grow(tx, items.unpack(tx))
+        return NONE
+    iterator = tx.trace.iterate_sized(tx, items)
+    while (item := next_or_none(tx, iterator)) is not None:  # which may look at the list
+        var.grow(tx, [item])
     return NONE
 
 
@@ -280,12 +292,18 @@ def popitem(tx: SymbolicFrame, var: DictVar, last: Var = ConstVar(True)) -> Var:
 def update(
     tx: SymbolicFrame, var: DictVar, other: Var | None = None, /, **kwargs: Var
 ) -> Var:
-    pairs = [] if other is None else before_change(lambda: pairs_of(tx, other))
-    pairs += [(ConstVar(name), value) for name, value in kwargs.items()]
-    for key, _ in pairs:
-        key.hash_key(tx)
-    for key, value in pairs:
-        var.set_item(tx, key, value)
+    ordered = issubclass(var.kind, ORDERED)
+
+    def store() -> None:
+        for key, value in () if other is None else pairs_of(tx, other, ordered):
+            var.set_item(tx, key, value)
+
+    if ordered:
+        before_change(store)  # whose errors have words of their own
+    else:
+        store()
+    for name, value in kwargs.items():
+        var.set_item(tx, ConstVar(name), value)
     return NONE
 
 
@@ -357,12 +375,9 @@ def move_to_end(tx: SymbolicFrame, var: DictVar, key: Var, last: Var = ConstVar(
 def ordered_dict(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var:
     if len(args) > 1:
         raise Break("argument_mismatch", f"OrderedDict of {len(args)} arguments")
-    try:
-        pairs = pairs_of(tx, args[0]) if args else []
-    except ObservedException as error:  # which it says in other words than dict
-        raise Break("argument_mismatch", f"OrderedDict({args[0]!r})") from error
-    return DictVar.from_pairs(
-        tx, [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())], ORDERED)
+    result = DictVar(ORDERED)
+    update(tx, result, *args, **kwargs)
+    return result
 
 
 @rule([collections.defaultdict])
@@ -373,9 +388,7 @@ def default_dict(tx: SymbolicFrame, factory: Var = NONE, /, *args: Var, **kwargs
     if len(args) > 1:
         raise Break("argument_mismatch", f"defaultdict of {len(args) + 1} arguments")
     result = DictVar(collections.defaultdict, factory=none_if_none(factory))
-    pairs = pairs_of(tx, args[0]) if args else []
-    for key, value in [*pairs, *((ConstVar(k), v) for k, v in kwargs.items())]:
-        result.insert(key.hash_key(tx), key, value)
+    update(tx, result, *args, **kwargs)
     return result
 
 
@@ -432,6 +445,10 @@ def set_algebra(name: str) -> None:
 def set_update(method: str, name: str) -> None:
     def inplace(tx: SymbolicFrame, var: SetVar, *others: Var) -> Var:
         check_count(name, others)
+        if name in ONE_BY_ONE and not all(isinstance(other, KNOWN) for other in others):
+            for item in itertools.chain.from_iterable(each_item(tx, other) for other in others):
+                ONE_BY_ONE[name](tx, var, item)
+            return NONE
         entries = before_change(lambda: combine(tx, var, name, others))
         mine = var.change(tx)
         mine.clear()
@@ -440,6 +457,16 @@ def set_update(method: str, name: str) -> None:
 
     rule(getattr(set, method), SetVar)(inplace)
 
+
+def drop(tx: SymbolicFrame, var: SetVar, item: Var) -> None:
+    key = item.hash_key(tx)
+    if key in var.entries:
+        del var.change(tx)[key]
+
+
+# What a method does with each item that it is given, in its turn.
+ONE_BY_ONE: dict[str, Callable[[SymbolicFrame, SetVar, Var], Any]] = {
+    "union": lambda tx, var, item: add(tx, var, item), "difference": drop}
 
 for _name in ("union", "intersection", "difference", "symmetric_difference"):
     set_algebra(_name)
@@ -554,7 +581,7 @@ def deque_pop_left(tx: SymbolicFrame, var: DequeVar) -> Var:
 
 @rule(collections.deque.extend, DequeVar)
 def deque_extend(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
-    for item in before_change(lambda: items.unpack(tx)):
+    for item in each_item(tx, items):
         deque_append(tx, var, item)
     return NONE
 
@@ -588,6 +615,6 @@ def deque_remove(tx: SymbolicFrame, var: DequeVar, item: Var) -> Var:
 
 @rule(collections.deque.extendleft, DequeVar)
 def deque_extendleft(tx: SymbolicFrame, var: DequeVar, items: Var) -> Var:
-    for item in before_change(lambda: items.unpack(tx)):
+    for item in each_item(tx, items):
         appendleft(tx, var, item)
     return NONE

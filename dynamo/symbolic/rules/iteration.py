@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
@@ -31,6 +32,7 @@ from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, Tupl
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.ranges import RangeVar
+from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
@@ -164,6 +166,21 @@ def next_or_none(tx: SymbolicFrame, iterator: Var) -> Var | None:
         if issubclass(error.value.python_type(), StopIteration):
             return None
         raise
+
+
+# What is known before anything is taken of it.
+KNOWN = (SequenceVar, TensorVar, DictVar, DictViewVar, SetVar, RangeVar, RangeIteratorVar, ConstVar)
+
+
+def each_item(tx: SymbolicFrame, items: Var) -> Iterator[Var]:
+    """The items that a method takes in one by one: a function of the program that gives them may
+    look at what the method has done with those before."""
+    if isinstance(items, KNOWN):
+        yield from items.unpack(tx)
+        return
+    iterator = items.iterate(tx)
+    while (item := next_or_none(tx, iterator)) is not None:
+        yield item
 
 
 def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:
