@@ -66,6 +66,9 @@ def MAP_ADD(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
 @opcode
 def LIST_EXTEND(frame: SymbolicFrame, arg: int, instruction: Instruction) -> None:
     value = frame.pop()
+    if not frame.trace.is_iterable(value):
+        kind = told_name(value.python_type())
+        frame.trace.raise_exception(TypeError, f"Value after * must be an iterable, not {kind}")
     frame.stack[-arg].call_method(frame, "extend", [value], {})
 
 
