@@ -375,3 +375,53 @@ def test_second_derivatives_pass_hooks_on_results_that_autograd_keeps(name: str,
 
     given = [torch.rand(4, 4).double() + 0.5 for _ in range(2)]
     torch.testing.assert_close(run(dynamo.compile(program), *given), run(program, *given))
+
+
+def one_of_two_results(x: torch.Tensor, seen: list[float]) -> tuple[torch.Tensor, ...]:
+    first = x * 2
+    second = first.sin()
+    second.register_hook(lambda g: seen.append(float(g.sum())))
+    return first, second, second * 2
+
+
+def hook_on_what_nothing_uses(x: torch.Tensor, seen: list[float]) -> tuple[torch.Tensor, ...]:
+    x.sin().register_hook(lambda g: seen.append(float(g.sum())))
+    return x * 2, x.cos(), x * 3
+
+
+def hook_that_scales(x: torch.Tensor, seen: list[float]) -> tuple[torch.Tensor, ...]:
+    second = x.sin()
+    second.register_hook(lambda g: g * g.sum())
+    return x * 2, second, x.cos() * second.detach()
+
+
+def written_argument(x: torch.Tensor, seen: list[float]) -> tuple[torch.Tensor, ...]:
+    y = x * 1
+    y.mul_(3)
+    y.register_hook(lambda g: seen.append(float(g.sum())))
+    return x * 2, y, x.cos()
+
+
+def part_of_several(x: torch.Tensor, seen: list[Any]) -> tuple[torch.Tensor, ...]:
+    first, second = x.chunk(2)
+    first.register_hook(lambda g: seen.append(None if g is None else float(g.sum())))
+    return second, first, x * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("program", [
+    one_of_two_results, hook_on_what_nothing_uses, hook_that_scales, written_argument,
+    part_of_several])
+def test_a_result_without_a_gradient_tells_its_hook_nothing(
+    program: Callable[..., Any], which: int, backend: str
+) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    outcomes = []
+    for f in (program, compiled):
+        x = torch.arange(1.0, 5.0, requires_grad=True)
+        seen: list[Any] = []
+        f(x, seen)[which].sum().backward()
+        outcomes.append((x.grad, seen))
+    torch.testing.assert_close(outcomes[1], outcomes[0])

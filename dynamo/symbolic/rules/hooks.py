@@ -60,7 +60,24 @@ def register(
 def register_hook(tx: SymbolicFrame, var: TensorVar, hook: Var) -> Var:
     if not var.fake.requires_grad:
         tx.trace.raise_exception(RuntimeError, NO_GRADIENT)
-    return register(tx, REGISTER, var, hook)
+    node = var.fake.grad_fn
+    alone = node is not None and len(node._input_metadata) == 1
+    return register(tx, REGISTER_ALONE if alone else REGISTER, var, hook)
+
+
+def register_alone(tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
+    """Registers a hook on what an operation with one result gives. Where a backend has made one
+    node of many operations, that also tells of results to which no gradient comes."""
+    node = tensor.grad_fn
+    shares = node is not None and len(node._input_metadata) > 1
+
+    def told(gradient: torch.Tensor | None) -> Any:
+        return None if gradient is None else hook(gradient)
+
+    return tensor.register_hook(told if shares else hook)
+
+
+REGISTER_ALONE = Disabled(register_alone)
 
 
 @rule(torch.Tensor.register_post_accumulate_grad_hook, TensorVar)
