@@ -12,6 +12,7 @@ inputs and outputs of the program. It is one generated Python function, readable
 from __future__ import annotations
 
 import linecache
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
@@ -51,11 +52,12 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
         return compiled
     writer = _Writer(graph, compiled, original)
     source = "\n".join(writer.lines())
-    filename = f"<aot runtime {id(writer):x}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope = writer.names
+    filename = f"<aot runtime {id(scope):x}>"
     exec(compile(source, filename, "exec"), scope)
     call: Callee = scope["call"]
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    weakref.finalize(call, linecache.cache.pop, filename, None)
     call.source = source  # type: ignore[attr-defined]
     return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import types
 import weakref
 from typing import Any
@@ -77,6 +78,29 @@ def test_the_collector_waits_while_a_frame_is_traced(collects: bool) -> None:
         assert collecting() is collects
     finally:
         gc.enable()
+
+
+def test_sources_go_with_the_functions_that_were_made_of_them() -> None:
+    def sources() -> set[str]:
+        for _ in range(4):
+            gc.collect()
+        return {name for name in linecache.cache if name.startswith("<aot runtime ")}
+
+    def writes() -> None:
+        def f(x: torch.Tensor) -> Any:
+            x.add_(1)
+            return x * 2, x.view(-1)
+
+        compiled = dynamo.compile(f, backend="aot_eager")
+        compiled(torch.ones(3))
+        assert sources() > before
+
+    dynamo.reset()
+    before = sources()
+    for _ in range(3):
+        writes()
+    dynamo.reset()
+    assert sources() == before
 
 
 NAMES = types.ModuleType("names")
