@@ -458,6 +458,22 @@ for kind in (dict, collections.OrderedDict, lambda v: collections.defaultdict(in
         except Exception as error: seen.append((type(error).__name__, str(error)))
         LOG.append(None)
 return x + 1, seen, LOG[:]
+# no more is taken than is asked for
+class V:
+    def __init__(s, v): s.v = v
+    def __rmul__(s, o): LOG.append(('rmul', s.v)); return o
+def gives(*items):
+    for item in items: LOG.append(item); yield item
+---
+seen = []
+for ask in ({1}.isdisjoint, {1, 2}.issuperset, {1: 2}.keys().isdisjoint, frozenset([1]).isdisjoint, {1}.union, set, frozenset, dict.fromkeys, {1}.difference,
+            {1}.symmetric_difference, {1}.intersection, collections.OrderedDict.fromkeys):
+    for items in ((2, 1, 3), (1, 3, 2), ([], 1), ()):
+        rest = gives(*items)
+        try: seen.append(sorted(ask(rest)) if 'joint' not in ask.__name__ and 'super' not in ask.__name__ else ask(rest))
+        except TypeError as error: seen.append(str(error))
+        seen.append(list(rest))
+return x + 1, seen, math.prod(map(V, gives(1, 2)), start=3), LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

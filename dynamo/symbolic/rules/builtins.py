@@ -140,7 +140,7 @@ def product(tx: SymbolicFrame, items: Var, *, start: Var = ConstVar(1)) -> Var: 
 
 
 def multiplied(tx: SymbolicFrame, items: Var, start: Var) -> Var:
-    for item in items.unpack(tx):
+    for item in each_item(tx, items):
         start = tx.trace.call(tx, operator.mul, start, item)
     return start
 
@@ -310,14 +310,14 @@ def size_item(tx: SymbolicFrame, item: Var) -> Var:
 
 @rule([set])
 def set_(tx: SymbolicFrame, *items: Var) -> Var:
-    return SetVar.from_items(tx, items[0].unpack(tx) if items else [], adds_singly(items))
+    return SetVar.from_items(tx, each_item(tx, items[0]) if items else (), adds_singly(items))
 
 
 @rule([frozenset])
 def frozenset_(tx: SymbolicFrame, *items: Var) -> Var:
     if items and items[0].python_type() is frozenset:
         return items[0]
-    return FrozensetVar.from_items(tx, items[0].unpack(tx) if items else [], adds_singly(items))
+    return FrozensetVar.from_items(tx, each_item(tx, items[0]) if items else (), adds_singly(items))
 
 
 def adds_singly(items: tuple[Var, ...]) -> bool:

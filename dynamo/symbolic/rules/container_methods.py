@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dynamo.base.errors import Break
+from dynamo.symbolic.rules.iteration import each_item
 from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
@@ -113,7 +114,7 @@ def defaultdict_copy(tx: SymbolicFrame, var: DictVar) -> Var:
 @rule(type({}.keys()).isdisjoint, DictViewVar)
 def keys_isdisjoint(tx: SymbolicFrame, keys: DictViewVar, other: Var) -> Var:
     mine = {key.hash_key(tx) for key in keys.unpack(tx)}
-    return ConstVar(mine.isdisjoint([item.hash_key(tx) for item in other.unpack(tx)]))
+    return ConstVar(not any(item.hash_key(tx) in mine for item in each_item(tx, other)))
 
 
 @rule(set.pop, SetVar)

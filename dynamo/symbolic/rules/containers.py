@@ -350,7 +350,7 @@ def fromkeys(tx: SymbolicFrame, cls: Var, source: Var, value: Var = NONE) -> Var
     kind = cls.cls if isinstance(cls, ClassVar) else None
     if kind not in (dict, ORDERED, collections.defaultdict):
         raise Break("call_of_unknown_function", f"fromkeys of {cls!r}")
-    return DictVar.from_pairs(tx, [(key, value) for key in source.unpack(tx)], kind)
+    return DictVar.from_pairs(tx, ((key, value) for key in each_item(tx, source)), kind)
 
 
 @rule([ORDERED.move_to_end], DictVar)
@@ -395,17 +395,23 @@ def default_dict(tx: SymbolicFrame, factory: Var = NONE, /, *args: Var, **kwargs
 # -- sets ------------------------------------------------------------------------------------------
 
 
-def as_entries(tx: SymbolicFrame, others: tuple[Var, ...]) -> list[dict[object, Var]]:
-    """Of equal items the first, as sets keep it."""
-    result: list[dict[object, Var]] = []
-    for other in others:
-        entries: dict[object, Var] = {}
-        items = other.entries.items() if isinstance(other, SetVar) else (
-            (item.hash_key(tx), item) for item in other.unpack(tx))
-        for key, item in items:
-            entries.setdefault(key, item)
-        result.append(entries)
-    return result
+def as_entries(
+    tx: SymbolicFrame, other: Var, wanted: dict[object, Var] | None = None
+) -> dict[object, Var]:
+    """Of equal items the first, as sets keep it. wanted: behind the last of these nothing is taken
+    of what is no set."""
+    if isinstance(other, SetVar):
+        return dict(other.entries)
+    entries: dict[object, Var] = {}
+    missing = set() if wanted is None else set(wanted)
+    for item in each_item(tx, other):
+        key = item.hash_key(tx)
+        entries.setdefault(key, item)
+        if key in missing:
+            missing.remove(key)
+            if not missing:
+                break
+    return entries
 
 
 def combine(
@@ -413,7 +419,8 @@ def combine(
 ) -> dict[object, Var]:
     """The entries of a union, intersection, difference or symmetric difference."""
     result: dict[object, Var] = dict(var.entries)
-    for given, other in zip(others, as_entries(tx, others), strict=True):
+    for given in others:
+        other = as_entries(tx, given, result if name == "intersection" else None)
         if name == "union":
             result = {**other, **result}
         elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
@@ -518,17 +525,17 @@ def set_copy(tx: SymbolicFrame, var: SetVar) -> Var:
 
 @rule([set.issubset, frozenset.issubset], SetVar)
 def issubset(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
-    return ConstVar(var.entries.keys() <= as_entries(tx, (other,))[0].keys())
+    return ConstVar(var.entries.keys() <= as_entries(tx, other).keys())
 
 
 @rule([set.issuperset, frozenset.issuperset], SetVar)
 def issuperset(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
-    return ConstVar(var.entries.keys() >= as_entries(tx, (other,))[0].keys())
+    return ConstVar(all(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
 
 
 @rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
 def isdisjoint(tx: SymbolicFrame, var: SetVar, other: Var) -> Var:
-    return ConstVar(not var.entries.keys() & as_entries(tx, (other,))[0].keys())
+    return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
 
 
 # -- deques ----------------------------------------------------------------------------------------
