@@ -469,10 +469,10 @@ seen = []
 for ask in ({1}.isdisjoint, {1, 2}.issuperset, {1: 2}.keys().isdisjoint, frozenset([1]).isdisjoint, {1}.union, set, frozenset, dict.fromkeys, {1}.difference,
             {1}.symmetric_difference, {1}.intersection, collections.OrderedDict.fromkeys):
     for items in ((2, 1, 3), (1, 3, 2), ([], 1), ()):
-        rest = gives(*items)
-        try: seen.append(sorted(ask(rest)) if 'joint' not in ask.__name__ and 'super' not in ask.__name__ else ask(rest))
-        except TypeError as error: seen.append(str(error))
-        seen.append(list(rest))
+        for rest in (gives(*items), iter(items), iter(range(4))):
+            try: seen.append(sorted(ask(rest)) if 'joint' not in ask.__name__ and 'super' not in ask.__name__ else ask(rest))
+            except TypeError as error: seen.append(str(error))
+            seen.append(list(rest))
 return x + 1, seen, math.prod(map(V, gives(1, 2)), start=3), LOG[:]
 # kinds of iterators over ranges
 ---

@@ -13,8 +13,8 @@ from dynamo.symbolic.rules.builtins import pairs_of
 from dynamo.symbolic.rules.iteration import (
     KNOWN,
     each_item,
+    each_of,
     is_backwards,
-    next_or_none,
     none_if_none,
     sort,
 )
@@ -59,8 +59,7 @@ def extend(tx: SymbolicFrame, var: ListVar, items: Var) -> Var:
     if isinstance(items, KNOWN):
         var.grow(tx, items.unpack(tx))
         return NONE
-    iterator = tx.trace.iterate_sized(tx, items)
-    while (item := next_or_none(tx, iterator)) is not None:  # which may look at the list
+    for item in each_of(tx, tx.trace.iterate_sized(tx, items)):  # which may look at the list
         var.grow(tx, [item])
     return NONE
 

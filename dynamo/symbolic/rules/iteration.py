@@ -31,7 +31,7 @@ from dynamo.symbolic.variables.iterators import (
 from dynamo.symbolic.variables.lists import DequeVar, ListVar, SequenceVar, TupleVar
 from dynamo.symbolic.variables.lookup import find_in_mro, told_name
 from dynamo.symbolic.variables.objects import ObjectVar
-from dynamo.symbolic.variables.ranges import RangeVar
+from dynamo.symbolic.variables.ranges import RangeVar, break_where_long
 from dynamo.symbolic.variables.tensor import TensorVar
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def next_or_none(tx: SymbolicFrame, iterator: Var) -> Var | None:
 
 
 # What is known before anything is taken of it.
-KNOWN = (SequenceVar, TensorVar, DictVar, DictViewVar, SetVar, RangeVar, RangeIteratorVar, ConstVar)
+KNOWN = (SequenceVar, TensorVar, DictVar, DictViewVar, SetVar, RangeVar, ConstVar)
 
 
 def each_item(tx: SymbolicFrame, items: Var) -> Iterator[Var]:
@@ -177,8 +177,14 @@ def each_item(tx: SymbolicFrame, items: Var) -> Iterator[Var]:
     look at what the method has done with those before."""
     if isinstance(items, KNOWN):
         yield from items.unpack(tx)
-        return
-    iterator = items.iterate(tx)
+    else:
+        yield from each_of(tx, items.iterate(tx))
+
+
+def each_of(tx: SymbolicFrame, iterator: Var) -> Iterator[Var]:
+    """What an iterator gives, taken when it is asked for."""
+    if isinstance(iterator, RangeIteratorVar):
+        break_where_long(iterator.rest)
     while (item := next_or_none(tx, iterator)) is not None:
         yield item
 
