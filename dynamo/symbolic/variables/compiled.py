@@ -12,6 +12,7 @@ from dynamo.base.errors import Break
 from dynamo.guards.sources import AttrSource, DictSource, Source
 from dynamo.symbolic.stack_values import OpaqueVar
 from dynamo.symbolic.variables.base import ObservedException, Var
+from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.lookup import find_in_mro
 from dynamo.symbolic.variables.tensor import TensorVar
 from dynamo.symbolic.variables.wrapping import wraps
@@ -19,6 +20,10 @@ from dynamo.symbolic.variables.wrapping import wraps
 if TYPE_CHECKING:
     from dynamo.symbolic.machine import SymbolicFrame
     from dynamo.symbolic.trace import Trace
+
+
+# TorchScript's integers have 64 bits.
+LARGE = 1 << 63
 
 
 class DisabledVar(OpaqueVar):
@@ -91,22 +96,32 @@ class ScriptedVar(OpaqueVar):
         assert self.source is not None
         tx.trace.guard("ID", self.source, self.value)
         declared = {argument.name: str(argument.type) for argument in self.value.schema.arguments}
-        given = [*zip(declared, args, strict=False), *kwargs.items()]
-        if len(args) > len(declared) or not all(
-            name in declared and _is_declared(var, declared[name]) for name, var in given
-        ):  # TorchScript converts, or raises
+        if len(args) > len(declared) or not declared.keys() >= kwargs.keys():
+            raise Break("call_of_unknown_value", f"{self!r}, which raises")
+        given = [as_declared(var, kind) for var, kind in zip(args, declared.values(), strict=False)]
+        named = {name: as_declared(var, declared[name]) for name, var in kwargs.items()}
+        if None in given or None in named.values():
             raise Break("call_of_unknown_value", f"{self!r} with arguments that it converts")
         try:
-            return self.function.call(tx, args, kwargs)
+            return self.function.call(tx, given, named)  # type: ignore[arg-type]
         except ObservedException as error:  # TorchScript raises another class
             raise Break("call_of_unknown_value", f"{self!r}, which raises") from error
 
 
-def _is_declared(var: Var, declared: str) -> bool:
-    """True for a tensor, or a constant of exactly the type that TorchScript declares."""
+def as_declared(var: Var, declared: str) -> Var | None:
+    """What TorchScript makes of an argument of this type: a tensor, or a constant, of exactly the
+    type, or a float of an integer. None for the rest, which it converts or refuses."""
     if declared == "Tensor":
-        return isinstance(var, TensorVar)
-    return var.is_constant() and type(var.as_constant()).__name__ == declared
+        return var if isinstance(var, TensorVar) else None
+    inner = declared.removeprefix("Optional[").removesuffix("]")
+    if inner != declared and not (var.is_constant() and var.as_constant() is None):
+        return as_declared(var, inner)
+    if not var.is_constant():
+        return None
+    value = var.as_constant()
+    if inner == "float" and type(value) is int and abs(value) < LARGE:
+        return ConstVar(float(value))
+    return var if inner != declared or type(value).__name__ == declared else None
 
 
 @wraps(torch.jit.ScriptFunction)
