@@ -111,6 +111,8 @@ class Construction:
                 tx.trace.raise_exception(TypeError, message)
         elif value_base(cls) is not None or issubclass(cls, type):
             pass  # `__new__` has taken the arguments
+        elif issubclass(cls, collections.OrderedDict):  # it may call methods of the class
+            self.call_real(tx, collections.OrderedDict.__init__, [made, *args], kwargs)  # type: ignore[attr-defined]
         elif isinstance(made, ObjectVar) and made.content is not None:
             made.content = self.construct(tx, ClassVar(base_of(cls), None, None), args, kwargs)
         elif kwargs and isinstance(made, ExceptionVar):

@@ -51,7 +51,7 @@ from dynamo.symbolic.variables.exceptions import ExceptionVar
 from dynamo.symbolic.variables.generators import GeneratorVar
 from dynamo.symbolic.variables.iterators import SequenceIteratorVar
 from dynamo.symbolic.variables.lists import ListVar, SizeVar, TupleVar
-from dynamo.symbolic.variables.lookup import builtins_of, full_name
+from dynamo.symbolic.variables.lookup import builtins_of, full_name, is_own_method
 from dynamo.symbolic.variables.objects import ObjectVar
 from dynamo.symbolic.variables.python_modules import FIXED_ROOTS, asks_program, has_attribute
 from dynamo.symbolic.variables.tensor import TensorVar
@@ -377,7 +377,7 @@ class Trace(ObjectProtocol):
         if owner is not None and args and owner is not object:
             content = getattr(args[0], "content", None)
             if content is not None and issubclass(content.python_type(), owner) and (
-                function not in MADE_BY_CLASS
+                function not in MADE_BY_CLASS and not self._asks_class(function, args[0])
             ):
                 args = [content, *args[1:]]
         if owner is dict and function.__name__ in vars(collections.OrderedDict):
@@ -395,6 +395,12 @@ class Trace(ObjectProtocol):
             return torch_functions.call_in_graph(tx, function, args, kwargs)
         shown = ", ".join([*map(repr, args), *(f"{key}={arg!r}" for key, arg in kwargs.items())])
         raise Break("call_of_unknown_function", f"{full_name(function)}({shown})")
+
+    def _asks_class(self, function: Any, var: Var) -> bool:
+        """True where a method of OrderedDict calls methods of the program's own subclass."""
+        return function in ASKING_CLASS and any(
+            is_own_method(self.attributes.find_special(var.python_type(), name))
+            for name in ASKED_OF_CLASS)
 
     def call_type_method(
         self, tx: SymbolicFrame, var: Var, name: str, args: list[Var], kwargs: dict[str, Var]
@@ -500,6 +506,11 @@ METHOD_DESCRIPTORS = (
 # Methods of containers that call the class of a subclass's instance.
 MADE_BY_CLASS = (collections.OrderedDict.copy, collections.defaultdict.copy,
                  collections.defaultdict.__copy__)  # type: ignore[attr-defined]
+# Those of OrderedDict that store, read and delete through the class of a subclass's instance.
+ASKING_CLASS = tuple(
+    getattr(collections.OrderedDict, name)
+    for name in ("__init__", "update", "setdefault", "pop", "popitem"))
+ASKED_OF_CLASS = ("__setitem__", "__getitem__", "__delitem__", "__contains__")
 IMPORT = builtins.__import__
 WITH_METHODS = ("__enter__", "__exit__")
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)

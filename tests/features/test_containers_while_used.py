@@ -474,6 +474,31 @@ for ask in ({1}.isdisjoint, {1, 2}.issuperset, {1: 2}.keys().isdisjoint, frozens
             except TypeError as error: seen.append(str(error))
             seen.append(list(rest))
 return x + 1, seen, math.prod(map(V, gives(1, 2)), start=3), LOG[:]
+# methods of an ordered dict's subclass are called by those of C
+class Sets(collections.OrderedDict):
+    def __setitem__(s, k, v): LOG.append(('set', k)); super().__setitem__(k, v)
+class Others(collections.OrderedDict):
+    def __getitem__(s, k): LOG.append(('get', k)); return super().__getitem__(k)
+    def __delitem__(s, k): LOG.append(('del', k)); super().__delitem__(k)
+    def __contains__(s, k): LOG.append(('in', k)); return super().__contains__(k)
+class Recent(collections.OrderedDict):
+    def __init__(s, most, *a, **k): s.most = most; super().__init__(*a, **k)
+    def __setitem__(s, k, v):
+        if len(s) >= s.most: s.popitem(last=False)
+        super().__setitem__(k, v)
+class Stored(dict):
+    def __setitem__(s, k, v): LOG.append('never')
+---
+seen = []
+for kind in (Sets, Others, Stored):
+    o = kind({'z': 0}, a=1); o.update(b=2); o.update([('c', 3), ('a', 4)], d=x)
+    seen += [o.setdefault('e', 5), o.setdefault('a', 6), o.pop('a'), o.pop('none', 7), o.popitem()]
+    c = o.copy(); seen += [type(c).__name__, list(c), c == o, list(kind.fromkeys('ab'))]
+    try: o.update([('f', 1), 5])
+    except Exception as error: seen.append((type(error).__name__, str(error)))
+    seen.append(list(o))
+r = Recent(2, a=1, b=2); r.update(c=3); r['d'] = 4
+return x + 1, seen, list(r), LOG[:]
 # kinds of iterators over ranges
 ---
 i = iter(range(-2**65, 20, 2)); i.__setstate__(2**64 + 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -303,6 +304,21 @@ def update(
         store()
     for name, value in kwargs.items():
         var.set_item(tx, ConstVar(name), value)
+    return NONE
+
+
+@rule([ORDERED.update, ORDERED.__init__], ObjectVar)
+def update_by_class(
+    tx: SymbolicFrame, var: ObjectVar, other: Var | None = None, /, **kwargs: Var
+) -> Var:
+    """Of a subclass with an own `__setitem__`."""
+    def store() -> None:
+        for key, value in () if other is None else pairs_of(tx, other, ordered=True):
+            tx.trace.call(tx, operator.setitem, var, key, value)
+
+    before_change(store)
+    for name, value in kwargs.items():
+        tx.trace.call(tx, operator.setitem, var, ConstVar(name), value)
     return NONE
 
 
