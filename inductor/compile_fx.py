@@ -316,7 +316,7 @@ def _needs_gradients(example_inputs: list[Any]) -> bool:
 def _kernels_write(example_inputs: list[Any]) -> bool:
     """True where kernels may write into the inputs."""
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    return not any(is_odd(tensor.dtype) for tensor in tensors)
+    return config.kernels and not any(is_odd(tensor.dtype) for tensor in tensors)
 
 
 def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of
+from dynamo.aot.fakes import is_fake, is_symbolic_number, storage_key, symbols_of
 from dynamo.aot.records import Unsupported
 from dynamo.base.cuts import RANGES, is_cut
 from dynamo.base.gradients import GRADIENTS
@@ -126,11 +126,32 @@ class _Cutter:
         }
 
     def cut(self) -> Callable[..., Any]:
+        self._check_views()
         for node, makes_unknown in _makers(self.gm):
             if node.op not in ("placeholder", "output", "get_attr"):
                 self._sort(node, makes_unknown)
         self._close()
         return fx.GraphModule(self.gm, self.spliced()).forward
+
+    def _check_views(self) -> None:
+        """Errors: Unsupported where a tensor is written, with a view of it made before, and then
+        told to require grad: eager's view has a history, that of a piece is made behind its writes.
+        """
+        written: set[int] = set()
+        views: dict[fx.Node, None] = {}
+        done: set[fx.Node] = set()
+        for node in self.gm.graph.nodes:
+            done.add(node)
+            written.update(map(storage_key, node.meta.get("changed", ())))
+            if (node.op, node.target) == ("call_method", "requires_grad_"):
+                base = _value(node.args[0])
+                for view in views if storage_key(base) in written else ():
+                    if _value(view) is base or storage_key(_value(view)) != storage_key(base):
+                        continue
+                    if not done.issuperset(view.users):
+                        raise Unsupported("a view of a tensor that gets a history after a write")
+            if node.op != "placeholder" and is_fake(_value(node)) and _value(node)._is_view():
+                views[node] = None
 
     def _sort(self, node: fx.Node, makes_unknown: bool) -> None:
         value, given = _value(node), node.all_input_nodes
