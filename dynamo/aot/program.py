@@ -154,6 +154,11 @@ def resize(input: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     return result
 
 
+def shuffle_natively(*args: Any, **options: Any) -> torch.Tensor:
+    """`torch.native_channel_shuffle`: a copy or a view, as the kernel that the device has."""
+    raise Unsupported("native_channel_shuffle is a kernel of the device")
+
+
 WITH_BACKWARD: Mapping[tuple[str, int], Any] = {
     key: weighted_sum if "linear" in key[0] else operator for key, operator in OPERATORS.items()
 }
@@ -163,6 +168,9 @@ OWN_STEPS: Mapping[Any, Callable[..., Any]] = {
     functional.dropout: dropout, functional.interpolate: resize, functional.upsample: resize,
     functional.rms_norm: rms_norm, torch.rms_norm: rms_norm, math.sqrt: torch.sym_sqrt, **CREATIONS,
     torch._amp_foreach_non_finite_check_and_unscale_: unscale,
+    torch.native_channel_shuffle: shuffle_natively,
+    torch.ops.aten.native_channel_shuffle: shuffle_natively,
+    torch.ops.aten.native_channel_shuffle.default: shuffle_natively,
 }  # fmt: skip
 OWN_METHODS: Mapping[str, Callable[..., Any]] = {"new_tensor": new_tensor}
 

@@ -3,7 +3,8 @@
 Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so
 would assume that it stays below 16, or above. All of these kernels give results of one layout: the
 batch size is a constant while torch's rule for that layout runs, and put into the results then.
-Draws of given parameters are dense, whatever the strides of these.
+Draws of given parameters are dense, whatever the strides of these. Channels are shuffled into a copy
+on the CPU, also where torch's rule gives a view.
 The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
 Its rules for pooling divide by a function that asks for a remainder before it floors, which floors
 already: they are given the division itself.
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import _meta_registrations as kernels
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.shapes.constants import READS, Constants, role_of
@@ -98,6 +100,10 @@ class SymbolicMode(FakeTensorMode):
                     torch.empty(size, dtype=args[0].dtype, device=args[0].device) for size in sizes
                 ])
             return made if len(made) > 1 else made[0]
+        if func is aten.channel_shuffle.default and args[0].device.type == "cpu":
+            super().dispatch(func, types, args, kwargs)  # for its errors
+            with self, torch.no_grad():
+                return torch.empty_like(args[0], memory_format=suggest_memory_format(args[0]))
         places, flag = CONVOLUTIONS.get(func, ((), 0))
         if not places or kwargs or args[flag] or not self._is_open(args[places[-1]]):
             return super().dispatch(func, types, args, kwargs)

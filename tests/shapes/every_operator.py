@@ -1,8 +1,9 @@
 """`python -m tests.shapes.every_operator [--device cuda] [--part 3 --parts 15]`: facts without kernels.
 
 torch's own samples of arguments for all its operators run in eager; of each ATen operation that they
-come to, the sizes and dtypes that `FakeWorld` says are compared with what the kernel gave. Other strides
-are counted apart: a call of a library is moved to the strides that were promised.
+come to, the sizes and dtypes that `FakeWorld` says are compared with what the kernel gave, and whether it
+lies in the memory of an argument. Other strides are counted apart: a call of a library is moved to the
+strides that were promised.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.base.errors import DynamoError, Signal
-from dynamo.shapes.fake import FakeWorld
+from dynamo.shapes.fake import Fake, FakeWorld
 
 aten = torch.ops.aten
 VIEWED = frozenset(("_reshape_alias", "_unsafe_view"))
@@ -37,6 +38,17 @@ def strides(value: Any) -> Any:
     return [strides(item) for item in value] if isinstance(value, (list, tuple)) else None
 
 
+def sharing(given: Any, results: Any) -> list[bool]:
+    """For each tensor of the results, whether it lies in the memory of a given one."""
+    leaves = torch.utils._pytree.tree_leaves
+    lent = {storage_key(x) for x in leaves(given) if isinstance(x, torch.Tensor)}
+    return [storage_key(x) in lent for x in leaves(results) if isinstance(x, torch.Tensor) and x.numel()]
+
+
+def storage_key(tensor: torch.Tensor) -> Any:
+    return tensor.storage_key if isinstance(tensor, Fake) else tensor.untyped_storage()._cdata
+
+
 class Watch(TorchDispatchMode):
     """Compares at each operation. wrong: a text by what differs."""
 
@@ -50,9 +62,11 @@ class Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.is_mutable or "out" in kwargs:
             return func(*args, **kwargs)
-        promised = self.promise(func, args, kwargs)
+        promised, lies = self.promise(func, args, kwargs)
         found = func(*args, **kwargs)
         if promised is not None:
+            if lies != sharing((args, kwargs), found):
+                self.wrong.setdefault(f"{func} shares", f"{shown((args, kwargs))}: promised {lies}, is {sharing((args, kwargs), found)}")
             self.compared[str(func)] += 1
             key = f"{func} {kinds((args, kwargs))}"
             if described(promised) != described(found):
@@ -61,8 +75,8 @@ class Watch(TorchDispatchMode):
                 self.moved[str(func)] += 1
         return found
 
-    def promise(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the world says; None where it says nothing."""
+    def promise(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, list[bool]]:
+        """What the world says, and which of it lies in arguments; None where it says nothing."""
         world = FakeWorld()
 
         def fake(value: Any) -> Any:
@@ -72,16 +86,18 @@ class Watch(TorchDispatchMode):
 
         try:
             with torch.no_grad():
-                return world.run(func, *fake(args), **{name: fake(value) for name, value in kwargs.items()})
+                given, named = fake(args), {name: fake(value) for name, value in kwargs.items()}
+                promised = world.run(func, *given, **named)
+                return promised, sharing((given, named), promised)
         except (DynamoError, Signal, NotImplementedError):
-            return None
+            return None, []
         except Exception as error:
             try:
                 func(*args, **kwargs)
             except Exception:
-                return None
+                return None, []
             self.wrong.setdefault(f"{func} raises", f"{shown((args, kwargs))}: {error!r:.300}")
-            return None
+            return None, []
 
 
 def kinds(value: Any) -> str:

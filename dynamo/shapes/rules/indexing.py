@@ -1,4 +1,4 @@
-"""Shape rules: gathering, joining, copies with parts replaced."""
+"""Shape rules: gathering, joining, copies in another order or with parts replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import torch
 
 from dynamo.shapes.facts import Fresh, OpCache, Outcome, contiguous_stride, facts_of
 from dynamo.shapes.iteration import channels_last_stride, is_channels_last
-from dynamo.shapes.rules.table import argument, contiguous, shape_rule, wrap_axis
+from dynamo.shapes.rules.table import (
+    argument,
+    contiguous,
+    shape_rule,
+    suggested_stride,
+    wrap_axis,
+)
 
 aten = torch.ops.aten
 
@@ -86,3 +92,17 @@ def _changed_copy(
         if tuple(piece.shape) != other.size or other.dtype is not source.dtype:
             return None
     return contiguous(cache, source.size, source.dtype, source.device)
+
+
+@shape_rule(aten.channel_shuffle.default)
+def _channel_shuffle(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    """The CPU's kernel copies where torch's decomposition may give a view (one group)."""
+    source, groups = args[0].facts, args[1]
+    if source.bits or source.device.type != "cpu" or len(source.size) < 3 or groups <= 0:
+        return None
+    if source.size[1] % groups:
+        return None
+    stride = suggested_stride(source)
+    return Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
