@@ -3,8 +3,8 @@
 Torch chooses a kernel of a convolution on the CPU by the batch size, among other things, and so
 would assume that it stays below 16, or above. All of these kernels give results of one layout: the
 batch size is a constant while torch's rule for that layout runs, and put into the results then.
-Draws of given parameters are dense, whatever the strides of these. Channels are shuffled into a copy
-on the CPU, also where torch's rule gives a view.
+Draws of given parameters are dense, whatever the strides of these. Channels are shuffled into a
+copy on the CPU, also where torch's rule gives a view.
 The rule of torch 2.11 for attention on the CPU takes its sums for float32 where they are float64.
 Its rules for pooling divide by a function that asks for a remainder before it floors, which floors
 already: they are given the division itself.
