@@ -88,6 +88,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("caught_error", "an operation fails, or may fail by the values in a tensor, and the program "
      "catches the error",
      "Test before what makes it fail, or use a variant that tells (torch.linalg.cholesky_ex)."),
+    ("print_in_try", "print is called where the program sees its errors, inside of a try or a with",
+     "Print behind the block; what is printed elsewhere stays in the graph's part."),
     ("backward", "gradients are computed in the middle of the compiled function",
      "Nothing is wrong. Compile the loss alone and call backward() outside to get one graph."),
     ("random_state", "the state of a random number generator is set or read",

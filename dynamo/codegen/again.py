@@ -58,15 +58,46 @@ def emit_handler(
     emitter.emit("POP_EXCEPT")
     if again or tests:
         restore()
+    _emit_run(emitter, error, Exception if again else Unforeseen if tests else (), raising, code)
+    emitter.protect(*call, handler, 0)
+
+
+def emit_thrower(
+    emitter: Emitter, ranges: Sequence[tuple[Raw, Raw]], code: CodeType, raising: Raising | None,
+    restore: Callable[[], None] | None,
+) -> None:
+    """The handler of what is done around the graph: an error there is a signal's, or that of a
+    `print`. It comes where the frame begins, with the modes of that place.
+
+    ranges: first and last instructions; restore: sets the modes, None where they are kept.
+    """
+    handler = emitter.emit("PUSH_EXC_INFO")
+    error = emitter.store_fresh("exception")
+    emitter.emit("POP_EXCEPT")
+    if restore is not None:
+        restore()
+    if raising is None:
+        emitter.load_fast(error)
+        emitter.delete_fast(error)
+        emitter.emit("RERAISE", 0)
+    else:
+        _emit_run(emitter, error, (), raising, code)
+    for first, last in ranges:
+        emitter.protect(first, last, handler, 0)
+
+
+def _emit_run(
+    emitter: Emitter, error: str, seen: type[Exception] | tuple[()], raising: Raising | None,
+    code: CodeType,
+) -> None:
     emitter.start_call_const(run_again)
     emitter.load_fast(error)
     emitter.delete_fast(error)
-    emitter.load_const(Exception if again else Unforeseen if tests else ())
+    emitter.load_const(seen)
     emitter.load_const(raising)
     _load_frame(emitter, code)
     emitter.call(7)
     emitter.emit("RETURN_VALUE")
-    emitter.protect(*call, handler, 0)
 
 
 def _load_frame(emitter: Emitter, code: CodeType) -> None:

@@ -35,6 +35,7 @@ from dynamo.codegen.copied import copy_instruction, net_effect, null_place
 from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
+from dynamo.codegen.modes import Modes
 from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release
@@ -139,7 +140,9 @@ class Generator:
         self.rebuilder = Rebuilder(self.emitter, fetcher, counts, self.place_of)
         self.depth = 0
         self.draws = Draws(self.rebuilder, plan.effects)
+        self.modes = Modes(self.rebuilder, plan.effects)
         self.call: tuple[Raw, Raw] | None = None  # first and last instruction of the graph's call
+        self.done = 0  # how many instructions come before a break's, or the return
         self.leaves: list[Raw] = []  # where the program's code runs again, see `release`
         self.passing: list[Passing] = []
 
@@ -149,6 +152,7 @@ class Generator:
             emitter.emit("COPY_FREE_VARS", len(self.raw.freevars))
         behind = self.continuations.is_continuation(self.plan.code)
         emitter.emit("RESUME", QUIET_RESUME if behind else 0)
+        begin = len(self.raw.instructions)
         self.draws.make(self.plan.runs_again or self.plan.tests)
         if self.plan.effects:
             for var in self.rebuilder.counts:
@@ -161,23 +165,38 @@ class Generator:
                 self.rebuilder.places[var] = emitter.store_fresh("number")
         if self.plan.function is not None:
             self._call_graph(self.plan.function)
+        self.modes.note()
         for effect in self.plan.effects if len(self.plan.effects) > 1 else ():
             effect_rows.hold(self.rebuilder, effect)
         for effect in self.plan.effects:
             effect_rows.replay(self.rebuilder, effect)
         if isinstance(self.plan.exit, ReturnExit):
             self.rebuilder.load(self.plan.exit.value)
+            self.done = len(self.raw.instructions)
             emitter.emit("RETURN_VALUE")
         else:
             self._break(self.plan.exit)
         self._emit_passing(self.passing)
-        if self.call is not None:
-            raising = self.continuations.raising(self.plan.code)
-            again.emit_handler(emitter, self.call, self.plan.code, raising,
-                               self.plan.runs_again, self.plan.tests, self.draws.undo)
+        self._emit_handlers(begin)
         release(self.raw, self._kept_locals(), self.leaves)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw), direct_call(self.raw)
+
+    def _emit_handlers(self, begin: int) -> None:
+        """What errors of the graph do, and errors before it and behind."""
+        emitter, plan = self.emitter, self.plan
+        raising = self.continuations.raising(plan.code)
+        own = self.raw.instructions[begin : self.done]
+        parts = [own]
+        if self.call is not None:
+            again.emit_handler(emitter, self.call, plan.code, raising, plan.runs_again, plan.tests,
+                               self.draws.undo)
+            first, last = map(own.index, self.call)
+            parts = [own[:first], own[last + 1 :]]
+        restore = self.modes.restore if self.modes else None
+        if raising is not None or restore is not None:
+            ranges = [(part[0], part[-1]) for part in parts if part]
+            again.emit_thrower(emitter, ranges, plan.code, raising, restore)
 
     def _kept_locals(self) -> tuple[str, ...]:
         """Parameters of the program's own functions, which eager holds till the function's end, and
@@ -245,6 +264,7 @@ class Generator:
         self.emitter.position = (line, None, None, None)
         for level in levels:
             level.keep_values()
+        self.done = len(self.raw.instructions)
         first = levels[0]
         resumed = exit.reason.code in RESUMED or works_on_frame(first.state, first.instruction)
         if len(levels) == 1 and not resumed:

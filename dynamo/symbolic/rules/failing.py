@@ -202,6 +202,14 @@ def catches(frame: SymbolicFrame) -> bool:
     )
 
 
+def sees_errors(frame: SymbolicFrame) -> bool:
+    """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors."""
+    return any(
+        second != WITH_BLOCK or not is_blind(frame.stack[depth - 1])
+        for second, _, depth in handlers(frame)
+    )
+
+
 def may_end_errors(frame: SymbolicFrame, target: int) -> bool:
     """True for the handler of a `try` statement that is no mere `finally`, nor `except` of classes
     that no such error has. target: where it begins."""

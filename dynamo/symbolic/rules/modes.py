@@ -84,10 +84,21 @@ foldable(
 )
 
 
-def _nesting() -> int:
+def nesting() -> int:
+    """How deep autocast is nested in this thread."""
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return depth
+
+
+def set_nesting(depth: int) -> None:
+    """Makes autocast nested so deep; at no depth it forgets what it has cast."""
+    for _ in range(nesting() - depth):
+        torch.autocast_decrement_nesting()
+    for _ in range(depth - nesting()):
+        torch.autocast_increment_nesting()
+    if not depth:
+        torch.clear_autocast_cache()
 
 
 def leave_levels(depth: int) -> None:
@@ -99,7 +110,7 @@ def leave_levels(depth: int) -> None:
 def keep_modes() -> Callable[[], None]:
     """Remembers this thread's modes; the result sets them again (after an attempt to trace)."""
     grad = torch.is_grad_enabled()
-    depth = _nesting()
+    depth = nesting()
     cache = torch.is_autocast_cache_enabled()
     levels = _functorch.get_dynamic_layer_stack_depth()
     in_place = _functorch.get_inplace_requires_grad_allowed()
@@ -122,10 +133,7 @@ def keep_modes() -> Callable[[], None]:
         torch._C._set_grad_enabled(grad)
         if torch.get_default_dtype() != default:  # a setter that imports, as the program does
             torch._C._set_default_dtype(default)
-        for _ in range(_nesting() - depth):
-            torch.autocast_decrement_nesting()
-        for _ in range(depth - _nesting()):
-            torch.autocast_increment_nesting()
+        set_nesting(depth)
         torch.set_autocast_cache_enabled(cache)
         for device, enabled, dtype in casts:
             torch.set_autocast_enabled(device, enabled)

@@ -29,6 +29,7 @@ import torch
 from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.rules import warning_filters as filters
+from dynamo.symbolic.rules.failing import sees_errors
 from dynamo.symbolic.rules.table import foldable, plain_value, rule
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.classes import ClassVar
@@ -301,7 +302,9 @@ def printed(tx: SymbolicFrame, var: Var) -> Any:
 
 @rule(print)
 def print_(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
-    """Printed after the graph."""
+    """Printed after the graph; at once where code of the program sees that this fails."""
+    if any(map(sees_errors, tx.trace.frames)):
+        raise Break("print_in_try")
     file = kwargs.pop("file", ConstVar(None))
     target = None if is_none(file) else real_file(tx, file)
     if target is None and not is_none(file):
