@@ -136,6 +136,7 @@ class SequenceVar(Var):
         position = tx.trace.as_index(tx, key)
         kind = tuple if issubclass(self.kind, tuple) else self.kind
         what = what if kind is list else ""
+        size = len(self.items)  # what is told below is of this type: reading the items guards it
         if position is None:
             tx.trace.raise_exception(
                 TypeError,
@@ -146,7 +147,6 @@ class SequenceVar(Var):
             name = told_name(key.python_type())
             tx.trace.raise_exception(
                 IndexError, f"cannot fit '{name}' into an index-sized integer")
-        size = len(self.items)
         if not -size <= position < size:
             tx.trace.raise_exception(IndexError, f"{kind.__name__} {what}index out of range")
         return position
