@@ -1,7 +1,8 @@
 """Torch's modes where the replay of effects ends by an error: they are what they were before it.
 
-In eager the `with` blocks that have set them do so (none sets the default dtype). A mode holds in a part as it did when the part
-was traced, which guards ensure; how deep autocast is nested is looked up in front of the effects.
+In eager the `with` blocks that have set them do so (none sets the default dtype). A mode holds in a
+part as it did when the part was traced, which guards ensure; how deep autocast is nested is looked
+up in front of the effects.
 """
 
 from __future__ import annotations

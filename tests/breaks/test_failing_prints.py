@@ -3,6 +3,8 @@ what they were."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import threading
@@ -202,6 +204,18 @@ def test_a_default_dtype_is_set_as_eager_leaves_it() -> None:
             outcome(call, out)
             assert torch.get_default_dtype() == torch.float64, call
             torch.set_default_dtype(torch.float32)
+
+
+def test_what_is_printed_is_where_it_is_redirected_to() -> None:
+    def program(x: torch.Tensor) -> Any:
+        written = io.StringIO()
+        with contextlib.redirect_stdout(written):
+            print("a")
+            x = x * 2
+        return x.tolist(), written.getvalue()
+
+    x = torch.ones(2)
+    assert dynamo.compile(program, backend="eager")(x) == program(x) == ([2.0, 2.0], "a\n")
 
 
 def test_prints_in_no_try_stay_in_the_graph(capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,11 +337,6 @@ return g(x) + g(x)
 C = dataclasses.make_dataclass("C", ["a", ("b", int, 3)]); return x * C(2).b + 1
 # weak proxy: attribute_unknown call_of_unknown_function
 p = weakref.proxy(OBJ); return x * p.a + 1
-# redirect: call_of_unknown_function dropped_value print_in_try
-import io
-b = io.StringIO()
-with contextlib.redirect_stdout(b): print("a")
-return x * 2 + 1, b.getvalue()
 # lock: call_of_unknown_function
 l = threading.Lock()
 with l: y = x * 2
