@@ -402,6 +402,8 @@ import numpy as np
 s = np.sqrt(3); n = np.prod(x.shape); h = np.float32(0.1); return x * s + np.log(2.0) * np.pi, s * x, h * x + h, x.view(np.int64(n)), int(np.ceil(2.5)), float(s) + n, (s * 2 + n - h / 3), np.maximum(n, 4), s > n, bool(np.isnan(s)), SCALE_NP * x, round(float(s), 3), isinstance(s, float)
 # aliases of types
 u = int | None; g = list[int]; return x + isinstance(3, u) + (typing.get_origin(g) is list) + len(typing.get_args(dict[str, int])) + isinstance(None, int | str | None), u == (int | None)
+# attributes of aliases of types
+u = int | None; g = list[int]; return x + 1, u.__module__, getattr(u, "__module__", 3), hasattr(u, "__name__"), u.__args__, g.__module__, g.__name__, typing.List[int].__module__, typing.Optional[int].__module__
 # numbers that are enum members
 return x * Level.HIGH + Level.LOW * x - (Level.HIGH + 1) / Level.LOW, Level.HIGH - 1, x[: Level.LOW]
 # exceptions being handled

@@ -50,6 +50,8 @@ class AliasVar(ObjectVar):
         real = self.as_constant()
         if isinstance(real, types.GenericAlias) and name not in OWN_OF_ALIASES:
             return tx.trace.wrap(real.__origin__, None).get_attr(tx, name)
+        if isinstance(real, types.UnionType) and name == "__module__":  # as its class has it
+            return tx.trace.constant(real.__module__)
         return super().get_attr(tx, name)
 
     def python_type(self) -> type:
