@@ -16,7 +16,7 @@ from dynamo.symbolic.rules.standins import stands_in
 from dynamo.symbolic.rules.table import rule
 from dynamo.symbolic.variables.base import ObservedException, Var
 from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dict_views import DictViewVar
+from dynamo.symbolic.variables.dict_views import VIEW_TYPES, DictViewVar
 from dynamo.symbolic.variables.dicts import DictVar, SetVar
 from dynamo.symbolic.variables.functions import inline_stand_in
 from dynamo.symbolic.variables.lists import SequenceVar
@@ -195,3 +195,29 @@ def register() -> None:
 
 
 register()
+
+
+def _of_views(name: str) -> list[Any]:
+    """The methods of this name that views of dicts have."""
+    found = [getattr(kind, name, None) for kind in VIEW_TYPES.values()]
+    return [method for method in dict.fromkeys(found) if method is not None]
+
+
+@rule(_of_views("__contains__"), DictViewVar)
+def view_contains(tx: SymbolicFrame, view: DictViewVar, item: Var) -> Var:
+    return tx.trace.call(tx, operator.contains, view, item)
+
+
+@rule(_of_views("__len__"), DictViewVar)
+def view_length(tx: SymbolicFrame, view: DictViewVar) -> Var:
+    return view.length(tx)
+
+
+@rule(_of_views("__iter__"), DictViewVar)
+def view_iterator(tx: SymbolicFrame, view: DictViewVar) -> Var:
+    return view.iterate(tx)
+
+
+@rule(_of_views("__reversed__"), DictViewVar)
+def view_reversed(tx: SymbolicFrame, view: DictViewVar) -> Var:
+    return tx.trace.call(tx, reversed, view)
