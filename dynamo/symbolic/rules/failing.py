@@ -174,17 +174,29 @@ def repeats(tensor: torch.Tensor) -> bool:
 
 def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
-    for losses of two dtypes, of which torch 2.11 takes another for the result, and for a conjugate
-    or a negative under inference mode, where operators such as `x.to(x.dtype)` give a copy."""
+    for losses of two dtypes, of which torch 2.11 takes another for the result, for the statistics of
+    layer norm in half precision, and for a conjugate or a negative under inference mode, where
+    operators such as `x.to(x.dtype)` give a copy."""
     if tx.trace.inference_mode and any(map(is_lazy, inputs)):
         raise Break("operation_without_fake_kernel", "a lazy conjugate under inference mode")
     if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
         if inputs and 0 in inputs[0].shape:
             raise Break("operation_without_fake_kernel", "native_dropout of an empty tensor")
+    if function in NORMS_WITH_STATISTICS and any(
+        isinstance(value, torch.Tensor) and value.dtype in HALVES for value in inputs
+    ):
+        raise Break("operation_without_fake_kernel", "statistics in half precision")
     if getattr(function, "__name__", "") in LOSSES:
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         if len({tensor.dtype for tensor in tensors}) > 1:
             raise Break("operation_without_fake_kernel", f"{function.__name__} of two dtypes")
+
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+NORMS_WITH_STATISTICS = frozenset((
+    torch.native_layer_norm, aten.native_layer_norm, aten.native_layer_norm.default,
+    aten._native_batch_norm_legit, aten._native_batch_norm_legit.no_stats,
+))
 
 
 def is_lazy(value: Any) -> bool:
