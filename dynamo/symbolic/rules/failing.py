@@ -174,9 +174,9 @@ def repeats(tensor: torch.Tensor) -> bool:
 
 def break_where_fakes_are_wrong(tx: SymbolicFrame, function: Any, inputs: list[Any]) -> None:
     """Breaks the graph for the dropout of nothing, which gives its argument and a mask of floats,
-    for losses of two dtypes, of which torch 2.11 takes another for the result, for the statistics of
-    layer norm in half precision, and for a conjugate or a negative under inference mode, where
-    operators such as `x.to(x.dtype)` give a copy."""
+    losses of two dtypes, of which torch 2.11 takes another for the result, the statistics of layer
+    norm in half precision, and a conjugate or a negative under inference mode, where operators such
+    as `x.to(x.dtype)` give a copy."""
     if tx.trace.inference_mode and any(map(is_lazy, inputs)):
         raise Break("operation_without_fake_kernel", "a lazy conjugate under inference mode")
     if function in (torch.native_dropout, aten.native_dropout, aten.native_dropout.default):
