@@ -37,6 +37,7 @@ from dynamo.base.errors import (
 )
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
+from dynamo.base.signals import is_of_signal
 from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
@@ -422,6 +423,8 @@ class Converter:
         except DynamoError:
             raise
         except Exception as error:
+            if is_of_signal(error):
+                raise
             failure = BackendError(
                 f"{place}\n"
                 f"  The backend {options.backend_name!r} failed: {type(error).__name__}: {error}\n"

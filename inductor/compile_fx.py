@@ -30,6 +30,7 @@ from dynamo.base.counters import counters, timed
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
 from dynamo.base.loading import collection_paused
+from dynamo.base.signals import is_of_signal
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
@@ -175,6 +176,8 @@ def _compile(
     except NoCompiler:
         raise
     except Exception as defect:
+        if is_of_signal(defect):
+            raise
         if may_raise or is_of_program(defect):
             return _raising(gm, defect)
         _report_defect(defect)
@@ -252,8 +255,8 @@ def _defects_refused() -> Iterator[None]:
 
 
 def _report_defect(defect: Exception) -> None:
-    """One warning, or the error itself where `suppress_errors` is off."""
-    if not base_config.suppress_errors:
+    """One warning, or the error itself where `suppress_errors` is off or it is of a signal."""
+    if not base_config.suppress_errors or is_of_signal(defect):
         raise defect
     if isinstance(defect, OSError):
         warnings.warn(

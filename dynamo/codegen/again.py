@@ -3,8 +3,8 @@
 Nothing of the program has happened by then: effects are made behind the graph. So the frame starts
 again without the compiler, and all of it (handlers, `with` blocks, effects before the error, the
 error's text) is what Python makes of it. A graph that draws random numbers, or writes into its
-inputs, can't be run twice, and Ctrl-C is not to start it again: then the error comes where the
-frame begins, as `throw` does it.
+inputs, can't be run twice, and Ctrl-C, or what the handler of another signal raises, is not to
+start it again: then the error comes where the frame begins, as `throw` does it.
 
 In: what the errors of the graph mean. Out: the instructions for its error (`emit_handler`).
 """
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import _StopRecomputationError
 from dynamo.base import logs
 from dynamo.base.cuts import Unforeseen
 from dynamo.base.errors import DynamoError
+from dynamo.base.signals import is_of_signal
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw
 from dynamo.hook import Disabled
@@ -140,7 +141,8 @@ def run_again(
     recomputation by an exception where it has all tensors: no others may follow."""
     module_globals = sys._getframe(1).f_globals  # a constant with them would keep them alive
     try:
-        if not isinstance(error, seen) or isinstance(error, NOT_THE_PROGRAMS):
+        if (not isinstance(error, seen) or isinstance(error, NOT_THE_PROGRAMS)
+                or is_of_signal(error)):
             return throw(error, raising, module_globals, closure, args)
         text = f"the graph of {code.co_name} raised {type(error).__name__}; it runs again in eager"
         logs.log("dynamo").emit(text)

@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import itertools
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import dynamo
+import inductor
+from dynamo import hook
 from dynamo.base.errors import BackendError
+from dynamo.base.signals import is_of_signal
 
 x = torch.arange(3.0)
 
@@ -146,10 +151,10 @@ def raises() -> None:
     raise KeyboardInterrupt("stop")
 
 
-def stops_once(gone: list[int]) -> None:
+def stops_once(gone: list[int], error: BaseException | None = None) -> None:
     if not gone:
         gone.append(1)
-        raises()
+        raise error or KeyboardInterrupt("stop")
 
 
 @pytest.mark.parametrize("when", ("compile", "run"))
@@ -177,6 +182,106 @@ def test_handlers_see_what_comes_behind_a_break(function: Any, when: str) -> Non
     kept = outcome(function, lambda: None)
     for _ in range(2):
         assert outcome(compiled, dynamo.graph_break) == kept
+
+
+@pytest.fixture
+def rings_once() -> Iterator[Callable[[], None]]:
+    """Raises, the first time, what the handler of a signal raises, as to limit the program's time."""
+    rung: list[int] = []
+
+    def times_out(number: int, frame: Any) -> None:
+        raise TimeoutError("time is up")
+
+    def rings() -> None:
+        if not rung:
+            rung.append(1)
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, times_out)
+    yield rings
+    signal.signal(signal.SIGUSR1, before)
+    assert rung
+
+
+@pytest.mark.parametrize("when", ("compile", "run"))
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_the_handler_of_a_signal_raises(
+    function: Any, when: str, rings_once: Callable[[], None]
+) -> None:
+    gone: list[int] = []
+    wanted = outcome(function, lambda: stops_once(gone, TimeoutError("time is up")))
+
+    def backend(module: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            rings_once()
+            return module(*args)
+
+        if "sin" not in module.code:
+            return module
+        if when == "compile":
+            rings_once()
+        return run
+
+    compiled = dynamo.compile(function, backend=backend)
+    assert outcome(compiled, dynamo.graph_break) == wanted
+    kept = outcome(function, lambda: None)
+    for _ in range(2):
+        assert outcome(compiled, dynamo.graph_break) == kept
+
+
+class Limit:
+    def __call__(self, number: int, frame: Any) -> None:
+        raise TimeoutError("time is up")
+
+    def ends(self, how: str, number: int, frame: Any) -> None:
+        self(number, frame)
+
+
+class Stricter(Limit):
+    pass
+
+
+@pytest.mark.parametrize("handler", [
+    Limit(), Stricter(), Limit().__call__, functools.partial(Limit().ends, "at once"),
+    lambda number, frame: Limit()(number, frame),
+], ids=["object", "inherited", "method", "partial", "function"])  # fmt: skip
+def test_kinds_of_handlers(handler: Any) -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(TimeoutError) as found:
+            interrupted()
+        assert is_of_signal(found.value)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not is_of_signal(found.value) and not is_of_signal(TimeoutError())
+
+
+@pytest.mark.parametrize(("place", "name"), [
+    ("dynamo.convert", "generate"), ("dynamo.convert", "build_program"),
+    ("inductor.compile_fx", "compile_aten"),
+])  # fmt: skip
+def test_a_signal_in_the_compiler(
+    place: str, name: str, rings_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[place]
+    step = getattr(module, name)
+
+    def interrupted(*args: Any, **keywords: Any) -> Any:
+        rings_once()
+        return step(*args, **keywords)
+
+    monkeypatch.setattr(module, name, interrupted)
+    compiled = dynamo.compile(lambda x: x.sin() + 1, backend=inductor.compile_fx)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TimeoutError):
+            compiled(x)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), x.sin() + 1)
+    assert len(hook.entries(compiled.function.__code__, compiled.region)) == 1
 
 
 def test_an_error_meets_the_error_that_is_being_raised() -> None:
@@ -218,10 +323,22 @@ def test_a_signal_as_a_part_begins() -> None:
     def interrupts(turn: int) -> Any:
         return itertools.chain(range(turn), map(_thread.interrupt_main, [signal.SIGINT]))
 
-    compiled = dynamo.compile(f, backend="eager")
+    def counts(x: Any, log: Any, interrupts: Any) -> Any:
+        y, count = x + 1, 100
+        try:
+            for _ in interrupts:
+                count -= 1
+                y = y.sin() * count
+                log.append("goes on")
+        except KeyboardInterrupt:
+            log.append("seen")
+        return y
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells may have it ignored
     try:
-        for turn in (0, 0, 2, 2):
-            assert outcome(compiled, interrupts(turn))[-1] == ["goes on"] * turn + ["seen"]
+        for function in (f, counts):
+            compiled = dynamo.compile(function, backend="eager")
+            for turn in (0, 0, 2, 2, 4, 4):
+                assert outcome(compiled, interrupts(turn))[-1] == ["goes on"] * turn + ["seen"]
     finally:
         signal.signal(signal.SIGINT, before)
