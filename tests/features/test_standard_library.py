@@ -290,6 +290,11 @@ from typing import Dict, List, Optional, Tuple, Union
 return x + 1, torch.jit.isinstance([x], List[torch.Tensor]), torch.jit.isinstance({"a": 1}, Dict[str, int]), torch.jit.isinstance([1], Union[List[str], List[int]]), torch.jit.isinstance(None, Optional[List[int]]), torch.jit.isinstance((x, 1), Tuple[torch.Tensor, int]), torch.jit.isinstance(x, (List[int], torch.Tensor))
 # string io
 s = io.StringIO(); s.write("ab"); s.write("c"); return x + 1, s.getvalue()
+# dict views: special methods
+d = {"a": 1, "b": x}; o = collections.OrderedDict(c=3); k, v, i = d.keys(), d.values(), d.items(); d["e"] = 5
+try: k.__contains__([])
+except TypeError as error: e = str(error)
+return x + 1, e, k.__contains__("e"), k.__contains__("z"), i.__contains__(("a", 1)), i.__contains__("a"), k.__len__(), v.__len__(), i.__len__(), list(k.__iter__()), list(v.__reversed__()), list(i.__iter__()), o.keys().__contains__("c"), list(o.items().__reversed__()), o.values().__len__(), list(map(k.__contains__, "aq"))
 # dict views
 d = {"a": 1, "b": 2}; k = d.keys(); v = d.values(); i = d.items(); d["c"] = 3; return x + 1, list(k), list(v), ("c", 3) in i, k & {"a"}, k - {"a"}, k | {"z"}, len(v), sorted(i), k == {"a", "b", "c"}, k.isdisjoint({"q"}), list(reversed(k)), k.mapping["a"]
 # dict mutation while iterating
