@@ -41,6 +41,8 @@ CALM = frozenset((
     torch.sym_not, torch.sym_float, torch.sym_int, torch.sym_ite,
 ))  # fmt: skip
 
+GETS_HISTORY = ("call_method", "requires_grad_")
+
 
 def has_unknowns(gm: fx.GraphModule) -> bool:
     """True where an operation of the graph makes a number or size that nobody knows before."""
@@ -143,7 +145,7 @@ class _Cutter:
         for node in self.gm.graph.nodes:
             done.add(node)
             written.update(map(storage_key, node.meta.get("changed", ())))
-            if (node.op, node.target) == ("call_method", "requires_grad_"):
+            if (node.op, node.target) == GETS_HISTORY:
                 base = _value(node.args[0])
                 for view in views if storage_key(base) in written else ():
                     if _value(view) is base or storage_key(_value(view)) != storage_key(base):
@@ -240,7 +242,9 @@ class _Cutter:
         for node in (*[other for other in read if other.op == "get_attr"], *nodes):
             env[node] = graph.node_copy(node, env.__getitem__)
         graph.output(tuple(env[node] for node in results))
-        guarded = [node in self.places for node in inputs]
+        # An input may be a view of another one that is told to require grad.
+        told = any((node.op, node.target) == GETS_HISTORY for node in self.gm.graph.nodes)
+        guarded = [node in self.places and not told for node in inputs]
         module = fx.GraphModule(self.gm, graph)
         return Piece(f"piece_{number}", module, guarded, self.compile_piece), inputs, results
 

@@ -93,6 +93,42 @@ def test_histories_values_and_versions_are_eagers(program: Any, backend: str) ->
                 assert one == other
 
 
+def other_is_told(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a.requires_grad_()
+    return b * 2
+
+
+def other_is_told_after_a_write(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b.add_(1)
+    a.requires_grad_()
+    return b * 2
+
+
+def copy_is_told(a: torch.Tensor, b: torch.Tensor) -> Any:
+    b.add_(1)
+    a.requires_grad_()
+    return b.detach().clone().requires_grad_() * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("program", [other_is_told, other_is_told_after_a_write, copy_is_told])
+def test_an_argument_that_is_a_view_of_another_only_later(program: Any, backend: str) -> None:
+    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    compiled(torch.randn(4), torch.randn(4))
+    found = []
+    for call in (compiled, program):
+        a = torch.arange(4.0)
+        b = a.view(4)
+        result = call(a, b)
+        facts = [(x.requires_grad, x.is_leaf, x.tolist(), x._version) for x in (result, a, b)]
+        try:
+            result.sum().backward()
+        except RuntimeError as error:  # a view that was not written has no history
+            facts.append(str(error))
+        found.append((facts, None if a.grad is None else a.grad.tolist()))
+    assert found[0] == found[1]
+
+
 def test_a_write_alone_is_compiled() -> None:
     compiled = dynamo.compile(write_alone)
     before = metrics.snapshot()["kernels"]
