@@ -63,7 +63,12 @@ from dynamo.symbolic.context import CodeCache, CompileContext
 from dynamo.symbolic.effects import outside_changes
 from dynamo.symbolic.inline import is_left_to_python, spreads_work
 from dynamo.symbolic.machine import SymbolicFrame
-from dynamo.symbolic.memory import keep_apart, keep_changed_apart, keep_keys_apart
+from dynamo.symbolic.memory import (
+    keep_apart,
+    keep_changed_apart,
+    keep_keys_apart,
+    keep_told_apart,
+)
 from dynamo.symbolic.noticed import Noticed, guard_let_go
 from dynamo.symbolic.repeating import (
     can_undo,
@@ -371,6 +376,7 @@ class Converter:
             cut_where_caught(trace.graph.graph)
         axes = open_axes(trace.symbols, roots) if isinstance(exit, BreakExit) else {}
         keep_apart(trace)
+        keep_told_apart(trace)
         keep_keys_apart(trace)
         keep_changed_apart(trace)
         keep_tables_apart(trace)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.base.errors import RestartTrace
+from dynamo.base.errors import Break, RestartTrace
 from dynamo.guards.explain import span_of
 from dynamo.guards.records import Guard
 from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source
@@ -102,6 +102,18 @@ def keep_apart(trace: Trace) -> None:
     if not guard_apart(trace, inputs):
         trace.context.plain_arrays = True
         raise RestartTrace(None)
+
+
+def keep_told_apart(trace: Trace) -> None:
+    """Guards that no input is a view of one that is told to require grad: it would then say that it
+    requires grad, too. Errors: RestartTrace where it may be one."""
+    for var, step in trace.told.items():
+        for other in dict.fromkeys((*trace.tensor_inputs, *trace.looked_at)):
+            if other is var or var.real is None or other.real is None:
+                continue
+            alike = other.real.requires_grad is var.real.requires_grad
+            if alike and other.real.is_floating_point() and not guard_apart(trace, [var, other]):
+                raise RestartTrace(step, Break("call_of_unknown_function", "requires_grad_"))
 
 
 def guard_apart(trace: Trace, inputs: list[TensorVar]) -> bool:

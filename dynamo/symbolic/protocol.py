@@ -101,6 +101,7 @@ class ObjectProtocol(Construction):
         self.keyed: dict[Var, None] = {}  # looked up by identity; `real_keys` stand in real dicts
         self.real_keys: dict[Var, None] = {}
         self.watched: dict[TensorVar, Any] = {}  # tensors with new hooks, and their `grad_fn`
+        self.told: dict[TensorVar, int] = {}  # inputs told to require grad or not to, and the steps
         self.asked: set[TensorVar] = set()  # results that `requires_grad_` was called of
         self.new_gradients_read = 0  # how often the program has asked for a `grad` it has stored
         self.picks: list[Pick] = []  # copies that stand for views

@@ -110,10 +110,48 @@ def copy_is_told(a: torch.Tensor, b: torch.Tensor) -> Any:
     return b.detach().clone().requires_grad_() * 2
 
 
+def told_by_itself(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a.requires_grad_()
+    return (b * 2).requires_grad, b.requires_grad, b.is_leaf, (b + 1).is_leaf
+
+
+def read_alone(a: torch.Tensor, b: torch.Tensor) -> Any:
+    a.requires_grad_()
+    return b.requires_grad
+
+
+@pytest.mark.parametrize("program", [told_by_itself, read_alone])
+def test_what_a_view_says_of_itself(program: Any) -> None:
+    for apart_first in (False, True):
+        dynamo.reset()
+        compiled = dynamo.compile(program, backend="eager")
+        if apart_first:
+            x, y = torch.randn(4), torch.randn(4)
+            assert compiled(x, y) == program(x.detach(), y.detach())
+        for _ in range(2):
+            a, other = torch.randn(4), torch.randn(4)
+            assert compiled(a, a.view(4)) == program(other, other.view(4))
+
+
+def test_arguments_apart_stay_one_graph() -> None:
+    def attack(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return ((x @ weight - target) ** 2).sum()
+
+    def told(x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        return ((x @ weight - target) ** 2).sum()
+
+    for program in (attack, told):
+        given = [torch.randn(3, 4), torch.randn(4, 2), torch.randn(3, 2)]
+        compiled = dynamo.compile(program, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*given), program(*given))
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize("program", [other_is_told, other_is_told_after_a_write, copy_is_told])
 def test_an_argument_that_is_a_view_of_another_only_later(program: Any, backend: str) -> None:
-    compiled = dynamo.compile(program, backend=backend, fullgraph=True)
+    compiled = dynamo.compile(program, backend=backend)
     compiled(torch.randn(4), torch.randn(4))
     found = []
     for call in (compiled, program):

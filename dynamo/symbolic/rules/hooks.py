@@ -159,6 +159,8 @@ def set_requires_grad(tx: SymbolicFrame, var: TensorVar, flag: Var) -> Var:
         raise Break("argument_mismatch", f"requires_grad_({flag!r})")
     if var in trace.watched:
         raise Break("hooked_tensor_changed", repr(var))
+    if var.source is not None:
+        trace.told.setdefault(var, trace.steps)
     result = torch_functions.call_in_graph(tx, torch._C.TensorBase.requires_grad_, [var, flag], {})
     trace.graph.mark().meta["written"] = (var.fake,)
     trace.note_mutation(var)
