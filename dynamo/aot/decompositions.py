@@ -154,8 +154,8 @@ def logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
         return NotImplemented
     top = torch.amax(x, dim, keepdim=True)
     top = torch.where(top.abs() == float("inf"), 0.0, top)
-    total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=True)) + top
-    return total if keepdim else torch.squeeze(total, dim)
+    total = torch.log(torch.sum(torch.exp(x - top), dim, keepdim=keepdim))
+    return total + (top if keepdim else torch.squeeze(top, dim))  # no view, as in eager
 
 
 def pixel_shuffle(x: Tensor, factor: int) -> Tensor:

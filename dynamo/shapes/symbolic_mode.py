@@ -77,6 +77,8 @@ class SymbolicMode(FakeTensorMode):
     def _dispatch(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is aten.is_set_to.default:
+            raise NoFakeKernel(func, "only the storage of the real tensor tells")
         self._refuse_resizing(func, types, args, kwargs or {})
         self.noticed |= noticed(func, args, kwargs or {})
         if is_checked(func) and not any(map(is_symbolic, (*args, *(kwargs or {}).values()))):
