@@ -70,6 +70,33 @@ def manager_suppresses(x: torch.Tensor, out: TextIO, log: list[Any]) -> torch.Te
     return y
 
 
+@contextlib.contextmanager
+def block(log: list[Any], tidies: bool) -> Iterator[None]:
+    log.append("begin")
+    if not tidies:
+        yield
+        log.append("end")
+        return
+    try:
+        yield
+    finally:
+        log.append("end")
+
+
+def generator_tidies_up(x: torch.Tensor, out: TextIO, log: list[Any]) -> torch.Tensor:
+    with block(log, tidies=True):
+        y = x + 1
+        print("half", file=out)
+    return y
+
+
+def generator_does_not(x: torch.Tensor, out: TextIO, log: list[Any]) -> torch.Tensor:
+    with block(log, tidies=False):
+        y = x + 1
+        print("half", file=out)
+    return y
+
+
 def without_gradients(x: torch.Tensor, out: TextIO, log: list[Any]) -> torch.Tensor:
     with torch.no_grad():
         y = x + 1
@@ -121,8 +148,8 @@ def nesting() -> int:
     return depth
 
 
-PROGRAMS = [cleans_up, catches, callee_prints, manager_suppresses, without_gradients,
-            under_autocast, behind_a_break]  # fmt: skip
+PROGRAMS = [cleans_up, catches, callee_prints, manager_suppresses, generator_tidies_up,
+            generator_does_not, without_gradients, under_autocast, behind_a_break]  # fmt: skip
 DEFERRED = [without_gradients, under_autocast, behind_a_break]
 
 

@@ -215,11 +215,18 @@ def catches(frame: SymbolicFrame) -> bool:
 
 
 def sees_errors(frame: SymbolicFrame) -> bool:
-    """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors."""
+    """True where the frame is inside of a `try`, or of a `with` whose manager looks at errors, or
+    does something when one passes."""
     return any(
-        second != WITH_BLOCK or not is_blind(frame.stack[depth - 1])
+        second != WITH_BLOCK or looks_at_errors(frame.stack[depth - 1])
         for second, _, depth in handlers(frame)
     )
+
+
+def looks_at_errors(leave: Var) -> bool:
+    """True for an `__exit__` that is not the same with an error and without."""
+    generator = generator_of(leave)
+    return not is_blind(leave) if generator is None else generator.frame.has_cleanup()
 
 
 def may_end_errors(frame: SymbolicFrame, target: int) -> bool:
@@ -257,11 +264,20 @@ def is_blind(leave: Var) -> bool:
     manager = getattr(leave, "receiver", None)
     if not isinstance(manager, Var):
         return False
+    generator = generator_of(leave)
+    if generator is not None:
+        return not catches(generator.frame)
     kind = manager.python_type()
-    if kind is contextlib._GeneratorContextManager and isinstance(manager, ObjectVar):
-        generator = manager.written.get("gen")
-        return isinstance(generator, GeneratorVar) and not catches(generator.frame)
     return kind in BLIND or module_of(kind).partition(".")[0] == "torch"
+
+
+def generator_of(leave: Var) -> GeneratorVar | None:
+    """The generator of a manager that `contextlib.contextmanager` has made, by its `__exit__`."""
+    manager = getattr(leave, "receiver", None)
+    if isinstance(manager, ObjectVar) and manager.cls is contextlib._GeneratorContextManager:
+        generator = manager.written.get("gen")
+        return generator if isinstance(generator, GeneratorVar) else None
+    return None
 
 
 def handles(frame: SymbolicFrame) -> bool:
