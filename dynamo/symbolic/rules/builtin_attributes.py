@@ -102,11 +102,32 @@ def is_instance(tx: SymbolicFrame, var: Var, cls: type, kinds: type) -> bool:
     if isinstance(var, TensorVar) and isinstance(kinds, TENSOR_TYPE):
         facts = ("dtype", "layout", "is_cuda")  # torch.FloatTensor and the like
         return all(getattr(var.fake, fact) == getattr(kinds, fact) for fact in facts)
+    if isinstance(kinds, abc.ABCMeta):
+        if own_check(tx, kinds, "__subclasscheck__") is not None:
+            raise Break("call_of_unknown_function", f"isinstance({var!r}, {kinds.__qualname__})")
+        if isinstance(var, ObjectVar):  # what the class says is asked first, and may raise
+            said = var.get_attr(tx, "__class__")
+            if not isinstance(said, ClassVar):
+                raise Break("attribute_unknown", f"__class__ of {var!r}")
+        check_abstract(tx, cls, kinds)
     if is_derived(cls, kinds):
         return True
     check_protocol(tx, var, kinds)
     told = told_class(tx, var, cls)
     return any([is_subclass(tx, kind, kinds) for kind in {cls, told}])
+
+
+def check_abstract(tx: SymbolicFrame, cls: type, kinds: type) -> None:
+    """Breaks where an abstract class may answer otherwise than those of Python do: it keeps classes
+    in sets, and asks itself for `__subclasscheck__`."""
+    attributes = tx.trace.attributes
+    for kind in {type(cls), type(kinds)}:
+        for name in ("__hash__", "__eq__", "__getattribute__"):
+            if attributes.find_special(kind, name) is not getattr(type, name):
+                raise Break("call_of_unknown_function", f"isinstance by {kind.__qualname__}")
+    if find_owner(kinds, "__subclasscheck__") is not None:
+        raise Break("call_of_unknown_function", f"isinstance by {kinds.__qualname__}")
+    attributes.guard_search(kinds, "__subclasscheck__", None)
 
 
 def check_protocol(tx: SymbolicFrame, var: Var, kinds: type) -> None:
@@ -200,6 +221,8 @@ def is_subclass_of(tx: SymbolicFrame, cls: Var, kinds: type) -> bool:
         return tx.call(check, [cls], {}).truth(tx)
     if not isinstance(cls, ClassVar):
         refuse_as_class(tx, cls)
+    if isinstance(kinds, abc.ABCMeta):
+        check_abstract(tx, cls.cls, kinds)
     return is_subclass(tx, cls.cls, kinds)
 
 

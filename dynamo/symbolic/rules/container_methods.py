@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import sys
 import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -60,10 +61,14 @@ def index_in_deque(items: Any, wanted: Any, start: int = 0, stop: int | None = N
     raise ValueError(f"{wanted!r} is not in deque")
 
 
+SIZE_COMES_FIRST = sys.version_info < (3, 13)  # an index may change the deque that it is for
+
+
 @stands_in(collections.deque.insert)
 def deque_insert(items: Any, index: Any, value: Any, /) -> None:
-    size = len(items)
+    before = len(items)
     index = operator.index(index)
+    size = before if SIZE_COMES_FIRST else len(items)
     if items.maxlen is not None and size >= items.maxlen:
         raise IndexError("deque already at its maximum size")
     if index >= size:

@@ -299,7 +299,7 @@ class Attributes:
         self.guard_search(cls, name, None)
         if meta_found is not None:
             return self._from_metaclass(tx, var, meta_found, name)
-        if self.find_special(type(cls), "__getattr__") is not None:
+        if self.has_special(type(cls), "__getattr__"):
             return self.bind(tx, var, type(cls), "__getattr__").call(tx, [ConstVar(name)], {})
         self.trace.raise_exception(
             AttributeError, f"type object '{told_name(cls)}' has no attribute '{name}'"
