@@ -18,7 +18,17 @@ from dynamo.aot.records import PART, Unsupported
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
 from inductor.ir.extent import Real
-from inductor.ir.graph import InputBuffer, Layout, LoopGraph, Origins, Output, ViewRef, verify
+from inductor.ir.graph import (
+    InputBuffer,
+    Layout,
+    LoopGraph,
+    MultiOutput,
+    Node,
+    Origins,
+    Output,
+    ViewRef,
+    verify,
+)
 from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
 from inductor.lowering import indexing as indexing
@@ -98,7 +108,7 @@ class _Run:
         graph = LoopGraph(
             tuple(self.inputs),
             tuple(self.builder.constants),
-            tuple(self.builder.nodes),
+            _used(self.builder.nodes, self.outputs),
             tuple(self.outputs),
             self.builder.device,
         )
@@ -305,6 +315,16 @@ class _Run:
                 elif other.op == "call_function" and PLACE not in other.meta and tensor is value:
                     view = self._copy_of(tensor, other)
                     self.values[other] = self.builder.stored(tensor.layout, view.buffer)
+
+
+def _used(nodes: Sequence[Node], outputs: Sequence[Output]) -> tuple[Node, ...]:
+    """The nodes without results of library calls that nobody reads: an operator may return None
+    for what nobody asked it for (a log-sum-exp of attention), where its fake has a tensor."""
+    read = {output.buffer for output in outputs if isinstance(output, ViewRef)}
+    for node in nodes:
+        written = getattr(node, "mutates", ())
+        read.update(node.reads(), (written,) if isinstance(written, str) else written)
+    return tuple(n for n in nodes if not isinstance(n, MultiOutput) or n.name in read)
 
 
 def _device_of(module: torch.fx.GraphModule) -> torch.device:
