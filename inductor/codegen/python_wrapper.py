@@ -49,9 +49,8 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.triton_launch import Allocation, BySize, current_stream, keep, view
+from inductor.runtime.triton_launch import Allocation, BySize, OperatorCall, current_stream, view
 
-ops = torch.ops
 inf, nan = float("inf"), float("nan")
 '''
 
@@ -76,7 +75,7 @@ class _Writer:
         self.inputs = [buffer.name for buffer in graph.inputs if buffer is not None]
         self.constants = [buffer.name for buffer in graph.constants]
         self.alive = {*self.inputs, *self.constants}
-        self.targets: dict[str, str] = {}
+        self.calls: dict[str, str] = {}
         self.launchers: dict[str, str] = {}
         self.launches: dict[str, str] = {}
         self.conditions: dict[str, str] = {}
@@ -102,8 +101,6 @@ class _Writer:
     def _module(self, symbols: Sequence[str]) -> Iterator[str]:
         yield HEAD.format(kernel_imports=MODULE_HEAD if self.kernels else "import torch\n")
         yield f"device = {_print_device(self.graph.device)}"
-        for text, name in self.targets.items():
-            yield f"{name} = {text}"
         for text in dict.fromkeys(source.text for source in self._sources()):
             yield f"\n\n{text}"
         yield "\n\ndef make(constants, prepare, slow):"
@@ -116,7 +113,7 @@ class _Writer:
         if symbols:  # in here, since kernels have functions of the same names
             yield f"    from inductor.codegen.bind import {', '.join(FUNCTIONS)}"
         yield f"\n    def bind({', '.join(symbols)}):"
-        bound = (self.conditions, self.launches, self.allocations)
+        bound = (self.conditions, self.launches, self.allocations, self.calls)
         for text, name in itertools.chain.from_iterable(found.items() for found in bound):
             yield f"        {name} = {text}"
         yield f"\n        def call({', '.join(self.inputs)}):"
@@ -169,8 +166,7 @@ class _Writer:
             self._run_extern(step)
         else:
             assert isinstance(step, MultiOutput)
-            text = f"{step.extern}[{step.index}]"
-            self.body.append(f"{step.name} = {self._kept(text, step.layout)}")
+            self.body.append(f"{step.name} = {step.extern}[{step.index}]")
             self.alive.add(step.name)
 
     def _run_kernel(self, step: Kernel) -> None:
@@ -223,38 +219,61 @@ class _Writer:
         self.alive.add(name)
 
     def _run_extern(self, step: ExternKernel) -> None:
-        parts = [self._argument(value) for value in step.args]
-        parts += [f"{key}={self._argument(value)}" for key, value in step.kwargs]
-        call = f"{self._target(step.target)}({', '.join(parts)})"
-        if step.layout is not None:
-            call = self._kept(call, step.layout)
-        self.body.append(f"{step.name} = {call}")
+        """A call of the library, made of everything about it that does not change."""
+        tensors: dict[str, int] = {}  # positions of buffers in the call
+        operands = "".join(
+            f"{self._operand(value, tensors)}, " for value in step.values_by_argument()
+        )
+        results = "".join(f"{self._result(layout)}, " for layout in self._results(step))
+        target, alone = step.target, step.layout is not None
+        overload = "" if target._overloadname == "default" else target._overloadname
+        text = (
+            f"OperatorCall({target._schema.name!r}, {overload!r}, ({operands}), ({results}), {alone})"
+        )
+        call = self.calls.setdefault(text, f"call{len(self.calls)}")
+        self.body.append(f"{step.name} = {call}({', '.join(tensors)})")
         self.alive.add(step.name)
 
-    def _target(self, target: torch._ops.OpOverload) -> str:
-        text = f"ops.{target.namespace}.{target._schema.name.split('::')[1]}.{target._overloadname}"
-        return self.targets.setdefault(text, f"op{len(self.targets)}")
+    def _results(self, step: ExternKernel) -> list[Layout | None]:
+        """What readers expect of each result; None where there are none."""
+        if step.layout is not None:
+            return [step.layout]
+        parts = {s.index: s.layout for s in self.steps
+                 if isinstance(s, MultiOutput) and s.extern == step.name}  # fmt: skip
+        return [parts.get(index) for index in range(max(parts, default=-1) + 1)]
 
-    def _kept(self, text: str, layout: Layout) -> str:
-        """A result of ATen, moved if its strides are not those that readers expect."""
-        return f"keep({text}, {layout.size}, {layout.stride})"
+    def _result(self, layout: Layout | None) -> str:
+        return "None" if layout is None else f"({layout.size}, {layout.stride}, {layout.dtype})"
 
-    def _view(self, ref: ViewRef) -> str:
+    def _operand(self, value: Argument, tensors: dict[str, int]) -> str:
+        if isinstance(value, ViewRef):
+            return self._shown(value, tensors)
+        if isinstance(value, tuple) and any(isinstance(item, ViewRef) for item in value):
+            items = "".join(f"{item and self._shown(item, tensors)}, " for item in value)
+            return f"('views', ({items}))"
+        return f"('constant', {self._constant(value)})"
+
+    def _shown(self, ref: Any, tensors: dict[str, int]) -> str:
+        position = tensors.setdefault(ref.buffer, len(tensors))
+        if self._is_whole(ref):
+            return f"('whole', {position})"
+        return f"('view', {position}, {ref.size}, {ref.stride}, {ref.offset}, {ref.dtype})"
+
+    def _constant(self, value: Argument) -> str:
+        if isinstance(value, tuple):
+            return f"[{', '.join(map(self._constant, value))}]"
+        return _print_device(value) if isinstance(value, torch.device) else repr(value)
+
+    def _is_whole(self, ref: ViewRef) -> bool:
         layout = self.layouts[ref.buffer]
         same = (ref.size, ref.stride, ref.offset) == (layout.size, layout.stride, layout.offset)
-        if same and ref.dtype is layout.dtype and layout.offset == 0:
-            return ref.buffer
-        kind = "" if ref.dtype is layout.dtype else f", {ref.dtype}"
-        return f"view({ref.buffer}, {ref.size}, {ref.stride}, {ref.offset}{kind})"
+        return same and ref.dtype is layout.dtype and layout.offset == 0
 
-    def _argument(self, value: Argument) -> str:
-        if isinstance(value, ViewRef):
-            return self._view(value)
-        if isinstance(value, tuple):
-            return f"[{', '.join(self._argument(item) for item in value)}]"
-        if isinstance(value, torch.device):
-            return _print_device(value)
-        return repr(value)
+    def _view(self, ref: ViewRef) -> str:
+        if self._is_whole(ref):
+            return ref.buffer
+        kind = "" if ref.dtype is self.layouts[ref.buffer].dtype else f", {ref.dtype}"
+        return f"view({ref.buffer}, {ref.size}, {ref.stride}, {ref.offset}{kind})"
 
     def _output(self, output: Any) -> str:
         return self._view(output) if isinstance(output, ViewRef) else repr(output)

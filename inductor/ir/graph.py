@@ -177,6 +177,15 @@ class ExternKernel:
     def reads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(view.buffer for view in self.views()))
 
+    def values_by_argument(self) -> list[Argument]:
+        """One value for each argument of the schema, defaults filled in."""
+        given = dict(self.kwargs)
+        arguments = enumerate(self.target._schema.arguments)
+        return [
+            self.args[at] if at < len(self.args) else given.get(argument.name, argument.default_value)
+            for at, argument in arguments
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class MultiOutput:

@@ -25,6 +25,7 @@ import torch
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
+from inductor.runtime._launch import OperatorCall as OperatorCall
 
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
@@ -44,21 +45,6 @@ def view(
     if dtype is not None:
         tensor = tensor.view(dtype)
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
-
-
-def keep(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-    """The tensor, moved if its strides are not the given ones."""
-    found = tensor.stride()
-    if found == stride:
-        return tensor
-    if tuple(tensor.shape) != size:
-        raise RuntimeError(f"expected a tensor of size {size}, got {tuple(tensor.shape)}")
-    if 0 in size or all(
-        n == 1 or a == b for n, a, b in zip(size, found, stride, strict=True)
-    ):
-        return tensor
-    moved = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
-    return moved.copy_(tensor)
 
 
 def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:

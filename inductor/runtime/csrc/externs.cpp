@@ -46,8 +46,10 @@ at::Tensor operand_tensor(CallState& state, int64_t view_index, bool may_be_kept
   return kept;
 }
 
-void push_lists(const ExternCall& call, torch::jit::Stack& stack) {
-  for (const ListArgument& list : call.lists) {
+}  // namespace
+
+void push_lists(const std::vector<ListArgument>& lists, torch::jit::Stack& stack) {
+  for (const ListArgument& list : lists) {
     if (list.kind == ListKind::kTensors) {
       c10::List<at::Tensor> values;
       values.resize(list.length);
@@ -77,6 +79,8 @@ bool same_strides(const TensorMeta& meta, c10::IntArrayRef strides) {
   }
   return true;
 }
+
+namespace {
 
 void store_result(CallState& state, const ExternCall& call, int64_t slot_index, at::Tensor result) {
   const Slot& slot = state.graph->slots[slot_index];
@@ -137,7 +141,7 @@ int call_extern(Runtime* runtime, int64_t index) {
   try {
     torch::jit::Stack& stack = state.stack;
     stack.assign(call.prototype.begin(), call.prototype.end());
-    push_lists(call, stack);
+    push_lists(call.lists, stack);
     for (const TensorOperand& operand : call.operands) {
       if (operand.view < 0) continue;
       set_operand(stack[operand.argument], operand.element,

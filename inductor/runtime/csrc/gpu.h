@@ -1,4 +1,4 @@
-// Callables for the wrappers of graphs on a GPU: see gpu.cpp.
+// Callables for the wrappers of graphs on a GPU: see gpu.cpp and operator_call.cpp.
 #pragma once
 
 #include <Python.h>
@@ -7,5 +7,8 @@ namespace inductor {
 
 // Adds the types `KernelCall` and `Allocation` to the module; false with a Python error set.
 bool add_gpu_types(PyObject* module);
+
+// Adds the type `OperatorCall` (operator_call.cpp); as above.
+bool add_operator_type(PyObject* module);
 
 }  // namespace inductor

@@ -14,6 +14,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
 
 #include "memory.h"
 
@@ -171,5 +173,25 @@ at::Tensor make_view(CallState& state, const View& view);
 
 // A tensor over `storage` with the given metadata.
 at::Tensor make_tensor(c10::Storage storage, const TensorMeta& meta, int64_t offset);
+
+// Parts of a call of an operator, which the wrappers for GPUs make as well (operator_call.cpp).
+ListKind list_kind(const c10::Argument& argument);
+c10::IValue parse_constant(const c10::Argument& argument, const pybind11::handle& value);
+void push_lists(const std::vector<ListArgument>& lists, torch::jit::Stack& stack);
+void set_operand(c10::IValue& argument, int64_t element, at::Tensor tensor);
+bool same_strides(const TensorMeta& meta, c10::IntArrayRef strides);
+
+// Runs `body`; what it throws becomes Python's exception.
+template <class Body>
+PyObject* guarded(Body body) {
+  HANDLE_TH_ERRORS
+  try {
+    return body();
+  } catch (const LaunchError& error) {
+    PyErr_SetString(error.kind, error.what());
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
+}
 
 }  // namespace inductor

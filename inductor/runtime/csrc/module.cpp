@@ -184,19 +184,6 @@ PyObject* wrap_output(CallState& state, const GraphOutput& output, PyObject* con
   }
 }
 
-// Runs `body`; what it throws becomes Python's exception.
-template <class Body>
-PyObject* guarded(Body body) {
-  HANDLE_TH_ERRORS
-  try {
-    return body();
-  } catch (const LaunchError& error) {
-    PyErr_SetString(error.kind, error.what());
-    return nullptr;
-  }
-  END_HANDLE_TH_ERRORS
-}
-
 PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyObject* names) {
   Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
   auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
@@ -322,7 +309,7 @@ PyMODINIT_FUNC PyInit__launch() {
     Py_DECREF(result);
     return nullptr;
   }
-  if (!inductor::add_gpu_types(result)) {
+  if (!inductor::add_gpu_types(result) || !inductor::add_operator_type(result)) {
     Py_DECREF(result);
     return nullptr;
   }

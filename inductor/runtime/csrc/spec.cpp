@@ -72,6 +72,8 @@ void add_view(Graph& graph, const py::tuple& row) {
   graph.views.push_back(std::move(view));
 }
 
+}  // namespace
+
 ListKind list_kind(const c10::Argument& argument) {
   auto list = argument.type()->cast<c10::ListType>();
   REQUIRE(PyExc_RuntimeError, list, "argument ", argument.name(), " does not take a list");
@@ -90,6 +92,8 @@ c10::IValue parse_constant(const c10::Argument& argument, const py::handle& valu
   }
   return torch::jit::toIValue(value, argument.type(), argument.N());
 }
+
+namespace {
 
 void add_operand(ExternCall& call, size_t index, const py::tuple& row) {
   auto kind = row[0].cast<std::string>();

@@ -12,7 +12,7 @@ import torch
 from inductor.runtime._launch import Allocation
 
 from inductor.runtime import triton_launch
-from inductor.runtime.triton_launch import Preparation, keep, view
+from inductor.runtime.triton_launch import OperatorCall, Preparation, view
 
 
 class Compiled:
@@ -151,15 +151,63 @@ def test_view_counts_from_the_tensor() -> None:
     assert view(tensor, (20,), (1,), 0, torch.int32).dtype is torch.int32
 
 
-def test_keep_moves_only_what_lies_differently() -> None:
+def whole(position: int) -> tuple:
+    return ("whole", position)
+
+
+def layout(*size: int, dtype: torch.dtype = torch.float32) -> tuple:
+    return size, torch.empty(size, device="meta").stride(), dtype
+
+
+def test_operator_calls_take_views_and_constants() -> None:
+    """As `torch.addmm` of a bias, a matrix that lies in a vector, and a turned weight."""
+    operands = (whole(0), ("view", 1, (2, 3), (3, 1), 4, torch.float32), ("view", 2, (3, 5), (1, 3), 0, torch.float32),
+                ("constant", 2), ("constant", 0.5))
+    call = OperatorCall("aten::addmm", "", operands, (layout(2, 5),), True)
+    bias, flat, weight = torch.randn(5), torch.randn(20), torch.randn(5, 3)
+    expected = torch.addmm(bias, flat[4:10].view(2, 3), weight.t(), beta=2, alpha=0.5)
+    torch.testing.assert_close(call(bias, flat, weight), expected, rtol=0, atol=0)
+    begun = torch.randn(30)[10:]  # a view counts from the tensor's first element
+    torch.testing.assert_close(
+        call(bias, begun, weight), torch.addmm(bias, begun[4:10].view(2, 3), weight.t(), beta=2, alpha=0.5))
+    with pytest.raises(TypeError, match="takes 3 tensors"):
+        call(bias, flat)
+    with pytest.raises(TypeError, match="no tensor"):
+        call(bias, flat, 3)
+
+
+def test_operator_calls_keep_what_lies_as_expected() -> None:
+    """A result of other strides is moved, one of another size or dtype is an error."""
+    transposed = OperatorCall("aten::t", "", (whole(0),), (((4, 3), (1, 4), torch.float32),), True)
     tensor = torch.randn(3, 4)
-    assert keep(tensor, (3, 4), (4, 1)) is tensor
-    moved = keep(tensor, (3, 4), (1, 3))
-    assert moved.stride() == (1, 3) and torch.equal(moved, tensor)
-    row = torch.randn(1, 4)
-    assert keep(row, (1, 4), (99, 1)) is row
-    with pytest.raises(RuntimeError, match="expected a tensor of size"):
-        keep(tensor, (4, 3), (3, 1))
+    assert transposed(tensor).data_ptr() == tensor.data_ptr()
+    moved = OperatorCall("aten::t", "", (whole(0),), (layout(4, 3),), True)(tensor)
+    assert moved.stride() == (3, 1) and torch.equal(moved, tensor.t())
+    with pytest.raises(RuntimeError, match="where compilation saw"):
+        OperatorCall("aten::t", "", (whole(0),), (layout(3, 4),), True)(tensor)
+    with pytest.raises(RuntimeError, match="another dtype"):
+        OperatorCall("aten::t", "", (whole(0),), (layout(4, 3, dtype=torch.int32),), True)(tensor)
+
+
+def test_operator_calls_with_lists_and_several_results() -> None:
+    index = OperatorCall("aten::index", "Tensor", (whole(0), ("views", (None, whole(1)))), (layout(3, 2),), True)
+    tensor, columns = torch.randn(3, 4), torch.tensor([2, 0])
+    assert torch.equal(index(tensor, columns), tensor[:, columns])
+    parts = OperatorCall("aten::split_with_sizes", "", (whole(0), ("constant", [1, 3]), ("constant", 1)),
+                         (None, ((3, 3), (4, 1), torch.float32)), False)
+    nothing, rest = parts(tensor)
+    assert nothing is None and torch.equal(rest, tensor[:, 1:])
+    found = OperatorCall("aten::max", "dim", (whole(0), ("constant", 1), ("constant", False)),
+                         (layout(3), layout(3, dtype=torch.int64)), False)(tensor)
+    assert [torch.equal(a, b) for a, b in zip(found, tensor.max(1), strict=True)] == [True, True]
+
+
+def test_operator_calls_are_below_autograd_and_autocast() -> None:
+    multiply = OperatorCall("aten::mm", "", (whole(0), whole(1)), (layout(3, 3),), True)
+    a, b = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = multiply(a, b)
+    assert not found.requires_grad and torch.equal(found, a.detach() @ b)
 
 
 def test_measuring_wants_repeatable_kernels() -> None:
