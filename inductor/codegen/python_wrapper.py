@@ -227,9 +227,8 @@ class _Writer:
         results = "".join(f"{self._result(layout)}, " for layout in self._results(step))
         target, alone = step.target, step.layout is not None
         overload = "" if target._overloadname == "default" else target._overloadname
-        text = (
-            f"OperatorCall({target._schema.name!r}, {overload!r}, ({operands}), ({results}), {alone})"
-        )
+        name = f"{target._schema.name!r}, {overload!r}"
+        text = f"OperatorCall({name}, ({operands}), ({results}), {alone})"
         call = self.calls.setdefault(text, f"call{len(self.calls)}")
         self.body.append(f"{step.name} = {call}({', '.join(tensors)})")
         self.alive.add(step.name)

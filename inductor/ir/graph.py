@@ -180,11 +180,8 @@ class ExternKernel:
     def values_by_argument(self) -> list[Argument]:
         """One value for each argument of the schema, defaults filled in."""
         given = dict(self.kwargs)
-        arguments = enumerate(self.target._schema.arguments)
-        return [
-            self.args[at] if at < len(self.args) else given.get(argument.name, argument.default_value)
-            for at, argument in arguments
-        ]
+        rest = self.target._schema.arguments[len(self.args) :]
+        return [*self.args, *(given.get(one.name, one.default_value) for one in rest)]
 
 
 @dataclass(frozen=True, slots=True)
