@@ -9,6 +9,9 @@ SOURCES := $(wildcard dynamo/csrc/* inductor/runtime/csrc/*) setup.py pyproject.
 # A cleaned checkout has a stamp and no extensions.
 MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_launch.*.so)),,missing)
 
+# Tests run on all cores; one that takes long is not left for the end.
+PARALLEL := -n auto --dist worksteal
+
 .PHONY: missing setup test demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
@@ -19,7 +22,7 @@ $(VENV)/.deps: pyproject.toml | $(VENV)/bin/python
 	@if $(PY) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; \
 	then $(PY) -m pip install -q torch==2.13.0 numpy; \
 	else $(PY) -m pip install -q torch==2.11.0 'numpy<2.4'; fi
-	$(PY) -m pip install -q setuptools wheel pytest hypothesis transformers einops ruff mypy
+	$(PY) -m pip install -q setuptools wheel pytest pytest-xdist hypothesis transformers einops ruff mypy
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.deps $(SOURCES) $(MISSING)
@@ -27,7 +30,7 @@ $(VENV)/.built: $(VENV)/.deps $(SOURCES) $(MISSING)
 	@touch $@
 
 test: setup
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q $(PARALLEL)
 
 .libraries/.installed: tests/libraries/requirements.txt | $(VENV)/.deps
 	$(PY) -m pip install -q --no-deps --upgrade --target .libraries -r $<
@@ -35,9 +38,6 @@ test: setup
 
 libraries: setup .libraries/.installed
 	PYTHONPATH=.libraries $(PY) -m pytest -q -m libraries tests/libraries
-
-# In parallel where pytest-xdist is installed.
-PARALLEL = $$($(PY) -c 'import xdist' 2>/dev/null && echo -n auto)
 
 cpython: setup
 	$(PY) -m pytest -q -m cpython tests/cpython $(PARALLEL)
