@@ -36,7 +36,7 @@ from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
-from inductor.fx_passes.bias import unfuse_biases
+from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
@@ -165,6 +165,7 @@ def _compile(
             if trains:
                 return compile_training(
                     gm, example_inputs, compile_forward, compile_backward, decompositions=table,
+                    rewrite=_joint_laid_out,
                     epilogue_in_graph=in_graph and not config.cudagraphs,
                 )  # fmt: skip
             return compile_inference(
@@ -340,7 +341,18 @@ def _inference_compiler(
 def _laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
     the old ones."""
-    return channels_last(module, LOWERINGS.__contains__) if config.kernels else module
+    if not config.kernels:
+        return module
+    return channels_last(unfuse_convolution_biases(module), LOWERINGS.__contains__)
+
+
+def _joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """As above; on a CPU, backward loses by it."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
+        return module
+    with timed("inductor.passes"):
+        return _laid_out(module)
 
 
 def _compile_inference(

@@ -26,6 +26,10 @@ from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
 
 
+def _as_it_is(module: fx.GraphModule) -> fx.GraphModule:
+    return module
+
+
 def compile_inference(
     gm: fx.GraphModule,
     example_inputs: list[Any],
@@ -92,6 +96,7 @@ def compile_training(
     *,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     partition: Cutter = min_cut,
+    rewrite: Callable[[fx.GraphModule], fx.GraphModule] = _as_it_is,
     epilogue_in_graph: bool = False,
     symbolic: bool = False,
 ) -> Callable[..., Any]:
@@ -101,7 +106,8 @@ def compile_training(
         the values of the program (`module.meta["values"]` is their number), then what only backward
         needs; the second is called at the first backward and gives gradients (None where there is
         none).
-    partition: which values are saved for backward. epilogue_in_graph: forward ends with
+    partition: which values are saved for backward. rewrite: a pass over the joint graph, which
+        keeps its inputs, outputs and their strides. epilogue_in_graph: forward ends with
         `aten.copy_` nodes for the mutated inputs whose new values nobody needs otherwise.
     symbolic: as for `compile_inference`; backward may have ints among its inputs.
     Errors: Unsupported.
@@ -116,7 +122,7 @@ def compile_training(
             gm, example_inputs, forward_compiler, decompositions=decompositions,
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
-    module = simplify(joint.module, decompositions, world)
+    module = rewrite(simplify(joint.module, decompositions, world))
     halves = partition_joint(joint, module, partition, world.table())
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

@@ -1,17 +1,23 @@
-"""Biases of products on a GPU: added by the kernel that reads the product anyway.
+"""Biases of products and convolutions on a GPU: added by the kernel that reads the result anyway.
 
 In: a functional ATen graph with fakes. Out: the same graph (changed in place) where a float32
 `addmm` is an `mm` and an `add`, if all its readers become generated kernels. The library's product
 with a bias is never faster than the one without and, for some shapes, a third slower; the addition
 costs nothing where the result is read once more. Half precision stays: there `addmm` rounds once.
+
+A convolution with a bias is one without and an `add`, whatever its dtype: ATen, too, adds the bias
+to the finished result, in a kernel of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
+
+from inductor.fx_passes.fakes import fake_runner
 
 aten = torch.ops.aten
 
@@ -34,6 +40,35 @@ def unfuse_biases(
     if changed:
         module.recompile()
     return module
+
+
+def unfuse_convolution_biases(module: fx.GraphModule) -> fx.GraphModule:
+    """See the top of the file."""
+    convolutions = module.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    found = [node for node in convolutions if _has_bias_on_gpu(node)]
+    for node in found:
+        bias = node.args[2]
+        run = fake_runner(bias.meta["val"])
+        shape = [bias.meta["val"].shape[0], *[1] * (node.meta["val"].dim() - 2)]
+        with module.graph.inserting_after(node):
+            total = module.graph.call_function(aten.add.Tensor, (node, bias))
+        with module.graph.inserting_before(total):
+            column = module.graph.call_function(aten.view.default, (bias, shape))
+        node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)  # noqa: B023
+        node.update_arg(2, None)
+        total.update_arg(1, column)
+        total.meta.update(node.meta)
+        column.meta = {**node.meta, "val": run(aten.view.default, bias.meta["val"], shape)}
+    if found:
+        module.recompile()
+    return module
+
+
+def _has_bias_on_gpu(node: fx.Node) -> bool:
+    bias: Any = node.args[2]
+    if bias is None or node.meta["val"].device.type != "cuda":
+        return False
+    return type(bias.meta["val"].shape[0]) is int
 
 
 def _has_plain_bias(node: fx.Node) -> bool:

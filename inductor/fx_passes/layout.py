@@ -3,7 +3,8 @@
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
 (on a GPU: that its matrix units compute) reads a channels-last input; what is computed from it
 keeps that layout until an operator needs another: one that is not known to compute the same from
-any strides gets those that it had, and so do the graph's outputs. A graph that speaks of strides
+any strides gets those that it had, and so do the graph's outputs. In a joint graph, the gradients
+of such a convolution are computed from a channels-last gradient. A graph that speaks of strides
 itself (`as_strided`) or has no convolution is returned as it is. Where sizes are symbolic, what
 torch's kernels assume of them here is added to the graph's `SymbolTable`.
 """
@@ -16,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 
 from dynamo.aot.fakes import expression_of, facts_of, is_fake
 from dynamo.shapes.fake import Fake
+from inductor.fx_passes.fakes import fake_runner
 
 OpOverload = torch._ops.OpOverload
 aten = torch.ops.aten
@@ -30,8 +31,8 @@ STRIDES_MATTER = {
 LAST = torch.channels_last
 # What ATen computes from any strides; the kernels of others (attention, LSTMs) take those for
 # granted that the functions above them make.
-INDIFFERENT = """addmm baddbmm bmm convolution mm native_batch_norm pixel_shuffle pixel_unshuffle
-grid_sampler_2d cumsum index_copy sort topk clone""".split()
+INDIFFERENT = """addmm baddbmm bmm convolution convolution_backward mm native_batch_norm
+pixel_shuffle pixel_unshuffle grid_sampler_2d cumsum index_copy sort topk clone""".split()
 INDIFFERENT_KINDS = (
     "upsample_", "_upsample_", "max_pool", "avg_pool", "adaptive_", "_adaptive_", "reflection_pad",
     "replication_pad",
@@ -47,27 +48,20 @@ def channels_last(
     if targets & STRIDES_MATTER or not any(_wants_last(node) for node in nodes):
         return module
     first = next(v for node in nodes if is_fake(v := node.meta.get("val")))
+    changed = _Rewriter(module, fake_runner(first), has_kernel).run()
     if isinstance(first, Fake):
-        return _Rewriter(module, first.world.run, has_kernel).run()
-    changed = _Rewriter(module, _symbolic_run(first.fake_mode), has_kernel).run()
+        return changed
     assumed = (guard.expr for guard in first.fake_mode.shape_env.guards)
     changed.meta["symbols"] = replace(
         module.meta["symbols"], assumptions=tuple(dict.fromkeys(assumed)))
     return changed
 
 
-def _symbolic_run(mode: Any) -> Callable[..., Any]:
-    def run(target: Any, *args: Any, **kwargs: Any) -> Any:
-        with mode, enable_python_dispatcher():
-            return target(*args, **kwargs)
-
-    return run
-
-
 def _wants_last(node: fx.Node) -> bool:
-    if node.target is not aten.convolution.default:
+    """Of convolutions, forward and backward."""
+    if node.target not in (aten.convolution.default, aten.convolution_backward.default):
         return False
-    source = node.args[0].meta["val"]  # type: ignore[union-attr]
+    source = _operands(node)[0].meta["val"]
     if source.dim() != 4 or source.dtype not in _fast_dtypes(source.device):
         return False
     return source.device.type == "cpu" or _suits_matrix_units(node)
@@ -76,10 +70,18 @@ def _wants_last(node: fx.Node) -> bool:
 def _suits_matrix_units(node: fx.Node) -> bool:
     """Not for depthwise convolutions; and not for patches side by side, which the library computes
     in full float32 as long as they are not channels last."""
-    source, weight = (arg.meta["val"] for arg in node.args[:2])  # type: ignore[union-attr]
-    depthwise = 1 < node.args[8] == source.shape[1]  # type: ignore[operator]
-    patches = tuple(weight.shape[2:]) == tuple(node.args[3]) != (1, 1)  # type: ignore[arg-type]
+    source, weight = (arg.meta["val"] for arg in _operands(node))
+    is_backward = node.target is aten.convolution_backward.default  # it has one argument more
+    stride, groups = node.args[4 if is_backward else 3], node.args[9 if is_backward else 8]
+    depthwise = 1 < groups == source.shape[1]  # type: ignore[operator]
+    patches = tuple(weight.shape[2:]) == tuple(stride) != (1, 1)  # type: ignore[arg-type]
     return not depthwise and not (patches and source.dtype is torch.float32)
+
+
+def _operands(node: fx.Node) -> tuple[Any, Any]:
+    """What is convolved, and the weight."""
+    first = node.target is aten.convolution_backward.default
+    return node.args[first], node.args[1 + first]
 
 
 def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
@@ -119,7 +121,8 @@ class _Rewriter:
         if node.op != "call_function":
             return new
         if _wants_last(node):
-            self._give(new, 0, LAST)
+            for position in range(2 if node.target is aten.convolution_backward.default else 1):
+                self._give(new, position, LAST)
         if self._sees_strides(new):
             self._restore_inputs(node, new)
         if self._changed(node, new):

@@ -1,0 +1,75 @@
+"""Channels-last convolutions and their biases in a joint graph: what training on a GPU gets, here on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from dynamo.aot.api import compile_training
+from inductor.compile_fx import compile_aten
+from inductor.fx_passes import bias
+from inductor.fx_passes.layout import channels_last
+from inductor.lowering.registry import LOWERINGS
+
+aten = torch.ops.aten
+
+
+def net(x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor, w2: torch.Tensor, b2: torch.Tensor) -> torch.Tensor:
+    hidden = F.max_pool2d(F.relu(F.conv2d(x, w1, b1, padding=1)), 2)
+    return F.conv2d(hidden, w2, b2, stride=2).relu()
+
+
+def captured() -> fx.GraphModule:
+    return fx.symbolic_trace(net)
+
+
+def values() -> list[torch.Tensor]:
+    shapes = ((2, 3, 12, 12), (8, 3, 3, 3), (8,), (4, 8, 3, 3), (4,))
+    return [torch.randn(shape).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("biases_apart", [False, True])
+def test_values_gradients_and_strides(biases_apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bias, "_has_bias_on_gpu", lambda node: node.args[2] is not None)
+    seen: list[fx.GraphModule] = []
+
+    def rewrite(module: fx.GraphModule) -> fx.GraphModule:
+        if biases_apart:
+            module = bias.unfuse_convolution_biases(module)
+        seen.append(channels_last(module, LOWERINGS.__contains__))
+        return seen[-1]
+
+    inputs = values()
+    compiled = compile_training(captured(), inputs, compile_aten, compile_aten, rewrite=rewrite)
+    again = [value.detach().clone().requires_grad_() for value in inputs]
+    found, expected = compiled(*inputs), net(*again)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    probe = torch.randn_like(expected)
+    found.backward(probe)
+    expected.backward(probe)
+    for one, other in zip(inputs, again, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+        assert one.grad.stride() == other.grad.stride()
+    nodes = seen[0].graph.nodes
+    backward = [node for node in nodes if node.target is aten.convolution_backward.default]
+    assert len(backward) == 2
+    for node in backward:
+        assert all(arg.meta["val"].is_contiguous(memory_format=torch.channels_last) for arg in node.args[:2])
+    forward = [node for node in nodes if node.target is aten.convolution.default]
+    assert [node.args[2] is None for node in forward] == [biases_apart] * 2
+
+
+def test_biases_stay_on_a_cpu() -> None:
+    graph = fx.Graph()
+    x, w, b = (graph.placeholder(name) for name in "xwb")
+    for node, shape in ((x, (1, 3, 5, 5)), (w, (2, 3, 3, 3)), (b, (2,))):
+        node.meta["val"] = torch.empty(shape)
+    rest = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    node = graph.call_function(aten.convolution.default, (x, w, b, *rest))
+    node.meta["val"] = torch.empty(1, 2, 3, 3)
+    graph.output((node,))
+    bias.unfuse_convolution_biases(fx.GraphModule(nn.Module(), graph))
+    assert node.args[2] is b
