@@ -1,8 +1,8 @@
 """Own decompositions of what training meets often, in ATen operations.
 
 torch's functions for these operations import a compiler (two seconds in a fresh process) by their
-wrappers. Each function here computes eager's formula for float32 and float64, and gives
-NotImplemented for the rest.
+wrappers. Each function here computes eager's formula for float32 and float64, some for half
+precision on a GPU, and gives NotImplemented for the rest.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.records import Unsupported
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 Maybe = Tensor | None
 
+FEW_ROWS = 4  # of an embedding
+
 FREQUENT: dict[str, Callable[..., Any]] = {}
 
 
-def frequent(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a decomposition for wide floats."""
+def frequent(
+    *names: str, half_on_gpu: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a decomposition for wide floats, and for half precision on a GPU where it says
+    so."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            if not all(_is_plain(arg) for arg in args if isinstance(arg, Tensor)):
-                return NotImplemented
+            for arg in args:
+                if not isinstance(arg, Tensor) or _is_plain(arg):
+                    continue
+                if not half_on_gpu or not is_half_on_gpu(arg) or arg.numel() == 0:
+                    return NotImplemented
             return function(*args, **kwargs)
 
         FREQUENT.update(dict.fromkeys(names, guarded))
@@ -40,6 +50,11 @@ def frequent(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _is_plain(tensor: Tensor) -> bool:
     wide = tensor.dtype in (torch.float32, torch.float64, torch.int64, torch.bool)
     return wide and tensor.numel() > 0
+
+
+def is_half_on_gpu(x: Tensor) -> bool:
+    """Where kernels of eager hold sums and statistics in float32."""
+    return x.device.type != "cpu" and x.dtype in (torch.float16, torch.bfloat16)
 
 
 def _reduced(loss: Tensor, reduction: int) -> Tensor:
@@ -168,16 +183,34 @@ def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) 
     return (grad - torch.exp(y) * torch.sum(grad, [dim], keepdim=True)).contiguous()
 
 
-@frequent("embedding_dense_backward.default")
+@frequent("embedding_dense_backward.default", half_on_gpu=True)
 def embedding_dense_backward(
     grad: Tensor, index: Tensor, rows: int, padding: int, scale_by_frequency: bool
 ) -> Any:
+    on_gpu = grad.device.type != "cpu"
+    if on_gpu and torch.are_deterministic_algorithms_enabled():
+        raise Unsupported("additions in a fixed order")
     if scale_by_frequency or index.dtype is not torch.int64:
         return NotImplemented
+    kept = grad.dtype
+    if is_half_on_gpu(grad):
+        grad = grad.float()
+    if on_gpu and isinstance(rows, int) and rows <= FEW_ROWS:
+        return _sums_by_row(grad, index, rows, padding).to(kept)
     if padding >= 0:
         grad = torch.where((index == padding).unsqueeze(-1), 0.0, grad)
-    table = torch.zeros((rows, grad.shape[-1]), dtype=grad.dtype, device=grad.device)
-    return aten.index_put.default(table, [index], grad, True)
+    table = index.new_zeros((rows, grad.shape[-1]), dtype=grad.dtype)
+    return aten.index_put.default(table, [index], grad, True).to(kept)
+
+
+def _sums_by_row(grad: Tensor, index: Tensor, rows: int, padding: int) -> Tensor:
+    """One sum for each row of a table that has so few that additions would wait for each other."""
+    each, at = grad.reshape(-1, grad.shape[-1]), index.reshape(-1, 1)
+    sums = []
+    for row in range(rows):
+        hits = each.new_zeros((1, 1)) if row == padding else torch.where(at == row, each, 0.0)
+        sums.append(hits.sum(0, keepdim=True).expand(1, each.shape[1]))
+    return torch.cat(sums)
 
 
 @frequent("native_dropout_backward.default")
@@ -197,7 +230,7 @@ def _other_axes(x: Tensor) -> list[int]:
     return [0, *range(2, x.dim())]
 
 
-@frequent("_native_batch_norm_legit_functional.default")
+@frequent("_native_batch_norm_legit_functional.default", half_on_gpu=True)
 def batch_norm_functional(
     x: Tensor, weight: Maybe, bias: Maybe, mean: Tensor, var: Tensor, training: bool,
     momentum: float, eps: float,
@@ -205,7 +238,9 @@ def batch_norm_functional(
     count = x.numel() // x.shape[1]
     if not training or x.dim() < 2 or count < 2:
         return NotImplemented
-    axes = _other_axes(x)
+    axes, kept = _other_axes(x), x.dtype
+    if is_half_on_gpu(x):
+        x, mean, var = x.float(), mean.float(), var.float()
     own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = torch.rsqrt(own_var + eps)
     y = (x - own_mean) * scale
@@ -217,10 +252,10 @@ def batch_norm_functional(
     unbiased = own_var.squeeze(axes) * (count / (count - 1))
     new_mean = momentum * flat_mean + (1 - momentum) * mean
     new_var = momentum * unbiased + (1 - momentum) * var
-    return y, flat_mean, flat_scale, new_mean, new_var
+    return y.to(kept), flat_mean, flat_scale, new_mean, new_var
 
 
-@frequent("native_batch_norm_backward.default")
+@frequent("native_batch_norm_backward.default", half_on_gpu=True)
 def batch_norm_backward(
     grad: Tensor, x: Tensor, weight: Maybe, mean: Maybe, var: Maybe, own_mean: Maybe,
     own_scale: Maybe, training: bool, eps: float, mask: Sequence[bool],
@@ -231,7 +266,11 @@ def batch_norm_backward(
         own_mean, own_scale = mean, torch.rsqrt(var + eps)
     if own_mean is None or own_scale is None:
         return NotImplemented
-    axes, part = _other_axes(x), x.shape[1] / x.numel()
+    axes, part, kept = _other_axes(x), x.shape[1] / x.numel(), x.dtype
+    vectors = kept if weight is None else weight.dtype
+    if is_half_on_gpu(x):
+        x, grad = x.float(), grad.float()
+        own_mean, own_scale = own_mean.float(), own_scale.float()
     centered = x - across(own_mean, x)
     total = torch.sum(grad, axes)
     dot = torch.sum(grad * centered, axes)
@@ -241,9 +280,9 @@ def batch_norm_backward(
         slope = across(dot * part * (own_scale * own_scale), x)
         inner = grad - centered * slope - across(total * part, x)
     return (
-        inner * across(by, x) if mask[0] else None,
-        dot * own_scale if mask[1] else None,
-        total if mask[2] else None,
+        (inner * across(by, x)).to(kept) if mask[0] else None,
+        (dot * own_scale).to(vectors) if mask[1] else None,
+        total.to(vectors) if mask[2] else None,
     )
 
 

@@ -79,14 +79,21 @@ def _batch_norm(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[st
         return NotImplemented
     functional = aten._native_batch_norm_legit_functional.default
     *results, mean, var = recorder.call(functional, args[:8], {})
-    recorder.replace(running_mean, mean)
-    recorder.replace(running_var, var)
+    recorder.replace(running_mean, _converted(recorder, mean, running_mean.dtype))
+    recorder.replace(running_var, _converted(recorder, var, running_var.dtype))
     if func is aten.native_batch_norm.default:
         return tuple(results)
     # cudnn's fourth output is its own scratch memory; `_cudnn_backward` does not read it
     options = {"dtype": torch.uint8, "device": mean.device}
     empty = recorder.call(aten.empty.memory_format, ([0],), options)
     return (*results, empty)
+
+
+def _converted(recorder: Any, value: Any, dtype: torch.dtype) -> Any:
+    """A kernel of a GPU adds up statistics of half precision in float32."""
+    if value.dtype is dtype:
+        return value
+    return recorder.call(aten._to_copy.default, (value,), {"dtype": dtype})
 
 
 def _batch_norm_of_batch(recorder: Any, func: Any, args: tuple[Any, ...]) -> Any:

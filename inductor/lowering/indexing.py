@@ -199,7 +199,7 @@ def index_tensor(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Any
 
 def _places(
     ops: Ops, x: Tensor, axes: list[int], first: int, extra: int, picked: Sequence[Tensor],
-    where: Indices,
+    where: Indices, checked: bool = True,
 ) -> Indices:
     """Index into `x` for an index into the result of advanced indexing."""
     chosen = where[first : first + extra]
@@ -209,7 +209,7 @@ def _places(
         if axis in axes:
             index = picked[axes.index(axis)]
             value = ops.to_dtype(index.load(ops, broadcast(index, chosen)), torch.int64)
-            places.append(ops.indirect(value, x.size[axis]))
+            places.append(ops.indirect(value, x.size[axis], check=checked))
         else:
             places.append(next(others))
     return tuple(places)

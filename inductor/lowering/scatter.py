@@ -2,20 +2,24 @@
 a copy of the tensor, or in place.
 
 Values that meet at one place are added or stored one after the other, in the order of the loops on
-the CPU and in any order on a GPU (see `inductor.cuda` for programs that want one order). Left to
-ATen are additions in half precision, where each would be rounded, and overwriting stores into a
-copy.
+the CPU and in any order on a GPU (see `inductor.cuda` for programs that want one order). On a GPU
+additions in half precision are made in float32 and rounded once. Left to ATen are those on the CPU,
+where each would be rounded, and overwriting stores into a copy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from inductor.ir.body import IndexFault, Ops, Value
+from inductor.ir.extent import hint_of
+from inductor.ir.graph import Layout
 from inductor.ir.index import Index, constant, flatten
+from inductor.lowering.builder import converting
 from inductor.lowering.indexing import NOTHING, _index_plan, _places, replaced
 from inductor.lowering.pointwise import broadcast, broadcast_sizes, unsupported
 from inductor.lowering.registry import Call, lowering
@@ -23,17 +27,27 @@ from inductor.lowering.tensor import Indices, Tensor
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
+HALF = (torch.float16, torch.bfloat16)
+MOST_UNTOUCHED = 64  # elements for each that is added, where all of them are converted
 Place = Callable[[Ops, Indices], Indices]
 
 
 def _refusal(call: Call, x: Tensor, values: Tensor, adds: bool) -> str:
     if not adds and not in_place(call):
         return "values that overwrite"
-    if adds and x.dtype not in DTYPES or values.dtype is not x.dtype:
+    fits = x.dtype in DTYPES or not adds or _adds_wide(x, values)
+    if not fits or values.dtype is not x.dtype:
         return f"{'additions' if adds else 'stores'} of {values.dtype} to {x.dtype}"
     if unsupported([x]):
         return unsupported([x])
     return "an empty tensor" if 0 in x.size or 0 in values.size else ""
+
+
+def _adds_wide(x: Tensor, values: Tensor) -> bool:
+    """Half precision where it is added up in float32."""
+    if x.dtype not in HALF or x.layout.device.type == "cpu":
+        return False
+    return hint_of(math.prod(x.size)) <= MOST_UNTOUCHED * hint_of(math.prod(values.size))
 
 
 def in_place(call: Call) -> bool:
@@ -47,7 +61,10 @@ def _written(
     """For each index of `ranges`, the value of that index at its place: in a copy of `x`, or in
     `x` itself."""
     builder, layout = call.builder, call.layout
-    if in_place(call):
+    wide = adds and x.dtype in HALF
+    if wide:
+        layout = Layout(layout.device, torch.float32, layout.size, layout.stride)
+    if in_place(call) and not wide:
         goal = x.realize()
     else:
         goal = builder.store(
@@ -61,14 +78,23 @@ def _written(
         ops.store(goal.buffer, at, ops.to_dtype(value, goal.dtype), mode)
 
     builder.scatter(goal, tuple(ranges), body)
-    return x if in_place(call) else builder.stored(layout, goal.buffer)
+    result = builder.stored(layout, goal.buffer)
+    if wide:
+        result = converting(result, x.dtype)
+    if not in_place(call):
+        return result
+    if wide:
+        builder.store_into(x.realize(), result)
+    return x
 
 
 def _element(ops: Ops, value: Value, size: int, fault: IndexFault = IndexFault.ELEMENT) -> Index:
     return ops.indirect(value, size, wrap=False, error=fault)
 
 
-@lowering(aten.index_put.default, aten.index_put_.default)
+@lowering(
+    aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default
+)
 def index_put(
     call: Call, x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
     accumulate: bool = False,
@@ -91,8 +117,10 @@ def index_put(
     if not _spreads(values.size, ranges):
         return call.refuse("sizes for which ATen raises")
 
+    checked = call.target is not aten._unsafe_index_put.default
+
     def place(ops: Ops, where: Indices) -> Indices:
-        return _places(ops, x, axes, first, len(chosen), picked, where)
+        return _places(ops, x, axes, first, len(chosen), picked, where, checked)
 
     return _written(call, x, values, ranges, place, accumulate)
 

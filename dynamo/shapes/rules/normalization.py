@@ -49,7 +49,11 @@ def _batch_norm(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Outcome | None:
     source = args[0].facts
-    if len(source.size) < 2 or 0 in source.size or source.device.type != "cpu":
+    if len(source.size) < 2 or 0 in source.size:
+        return None
+    if source.device.type == "cuda" and func is aten.native_batch_norm.default:
+        return _batch_norm_on_gpu(cache, args)
+    if source.device.type != "cpu":
         return None
     odd = 1 in source.size and source.stride != contiguous_stride(source.size)
     if odd or source.dtype not in _FLOATS or not _vectors_fit(args[1:5], source):
@@ -57,6 +61,20 @@ def _batch_norm(
     training = func is aten.native_batch_norm.default and args[5]
     moments = contiguous(cache, source.size[1:2] if training else (0,), source.dtype, source.device)
     stride = suggested_stride(source)
+    normal = Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
+    return Several(tuple, (normal, moments, moments))
+
+
+def _batch_norm_on_gpu(cache: OpCache, args: tuple[Any, ...]) -> Outcome | None:
+    """In training: statistics of half precision are float32."""
+    source, stride = args[0].facts, suggested_stride(args[0].facts)
+    given = [vector.facts for vector in args[1:5] if vector is not None]
+    if not args[5] or 1 in source.size or source.stride != stride or source.bits:
+        return None
+    if any(each.size != source.size[1:2] for each in given):
+        return None
+    kind = source.dtype if source.dtype in _FLOATS else torch.float32
+    moments = contiguous(cache, source.size[1:2], kind, source.device)
     normal = Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
     return Several(tuple, (normal, moments, moments))
 
@@ -76,12 +94,15 @@ def _batch_norm_functional(
 ) -> Outcome | None:
     if not args[5] or args[3] is None or args[4] is None:
         return None
-    if args[0].facts.dtype not in _FLOATS:
+    on_cpu, kept = args[0].facts.device.type == "cpu", args[3].facts.dtype
+    if on_cpu and args[0].facts.dtype not in _FLOATS:
         return measure(cache, func, args, kwargs)
     outcome = _batch_norm(cache, aten.native_batch_norm.default, args, kwargs)
-    if not isinstance(outcome, Several):
+    if not isinstance(outcome, Several) or args[4].facts.dtype is not kept:
         return None
-    vector = contiguous(cache, args[3].facts.size, args[3].facts.dtype, args[3].facts.device)
+    if not on_cpu:
+        kept = torch.promote_types(kept, outcome.items[1].facts.dtype)  # type: ignore[union-attr]
+    vector = contiguous(cache, args[3].facts.size, kept, args[3].facts.device)
     return Several(tuple, (*outcome.items, vector, vector))
 
 

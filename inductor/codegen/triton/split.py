@@ -76,7 +76,8 @@ def reads_along_rows(stage: Stage) -> bool:
     for op in stage.ops:
         if op.name not in ("load", "store") or op.index is None:
             continue
-        if any(var.name == "r" for var in op.index.variables()):  # others occur once for each row
+        names = {var.name for var in op.index.variables()}
+        if {"x", "r"} <= names:  # others occur once for each row or column
             score += (op.index.stride_of("x") == 1) - (op.index.stride_of("r") == 1)
     return score > 0
 
