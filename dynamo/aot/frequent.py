@@ -112,7 +112,7 @@ def nll_loss_backward(
     shape = [x.shape[axis] if dim == axis else 1 for dim in range(x.dim())]
     if weight is not None:
         grad = grad * weight.view(shape)
-    classes = torch.arange(x.shape[axis], device=x.device).view(shape)
+    classes = aten.arange.default(x.shape[axis], device=x.device, pin_memory=False).view(shape)
     return torch.where((classes == column) & (column != ignore_index), -grad, 0.0)
 
 

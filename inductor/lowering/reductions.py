@@ -18,6 +18,7 @@ from inductor.ir.index import constant, floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.activations import Arithmetic
 from inductor.lowering.builder import contiguous, layout_of
+from inductor.lowering.one_hot import sum_of_one_hot
 from inductor.lowering.pointwise import Kind, broadcast, load_as, promoted, unsupported
 from inductor.lowering.registry import Call, lowering
 from inductor.lowering.tensor import Indices, Tensor, compute_dtype
@@ -66,8 +67,12 @@ def _simple(call: Call, x: Tensor, dims: Any, kind: str, finish: Finish = None) 
     why = _refused(call, x)
     if why:
         return call.refuse(why)
-    source = as_dtype(call, x, call.result.dtype)
-    return call.builder.reduce(call.layout, source, axes_of(x, dims), kind, finish=finish)
+    source, axes = as_dtype(call, x, call.result.dtype), axes_of(x, dims)
+    if kind == "sum" and len(axes) == 1 and finish is None:
+        found = sum_of_one_hot(call.builder, call.layout, source, axes[0])
+        if found is not None:
+            return found
+    return call.builder.reduce(call.layout, source, axes, kind, finish=finish)
 
 
 @lowering(aten.sum.default)

@@ -81,16 +81,16 @@ def _shifted_values(ops: Sequence[Op], op: Op) -> int | None:
     values, shift = ops[power.args[0]].args
     if ops[shift].name != "reduction" or ops[shift].imm != "max":
         return None
-    return values if _same(ops, values, ops[shift].args[0]) else None
+    return values if is_same(ops, values, ops[shift].args[0]) else None
 
 
-def _same(ops: Sequence[Op], one: int, other: int) -> bool:
+def is_same(ops: Sequence[Op], one: int, other: int) -> bool:
     """Whether two ops compute the same."""
     a, b = ops[one], ops[other]
     if one == other:
         return True
     same = replace(a, args=()) == replace(b, args=()) and len(a.args) == len(b.args)
-    return same and all(_same(ops, x, y) for x, y in zip(a.args, b.args, strict=True))
+    return same and all(is_same(ops, x, y) for x, y in zip(a.args, b.args, strict=True))
 
 
 def _reduces_once(stage: Stage) -> bool:

@@ -103,7 +103,9 @@ def k_pow(a, b):
 @triton.jit
 def k_maximum(a, b):
     """The greater one; NaN wins; bool: or."""
-    if a.dtype.is_floating():
+    if a.dtype == tl.float32:
+        return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    elif a.dtype.is_floating():
         return tl.where((a > b) | (a != a), a, b)
     elif a.dtype == tl.int1:
         return a | b
@@ -168,7 +170,11 @@ def k_argmin(a, at_a, b, at_b):
 def k_sum_of_exp(best, total, a):
     """(maximum, sum of exp(value - maximum)) of the values so far, and of `a` as well."""
     best_now = k_maximum(best, a)
-    lesser = libdevice.exp(tl.where(a > best, best, a) - best_now)
+    away = tl.abs(best - a)
+    if a.dtype == tl.float32:  # the farther away, the less its rounding counts in the sum
+        lesser = tl.exp2(away * -1.4426950408889634)
+    else:
+        lesser = libdevice.exp(away * -1.0)
     lesser = tl.where(a == best, 1.0, lesser).to(a.dtype)  # of infinities, too
     return best_now, tl.where(a > best, total * lesser + 1.0, total + lesser)
 

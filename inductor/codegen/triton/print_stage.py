@@ -15,6 +15,7 @@ import torch
 
 from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
 from inductor.codegen.triton.numbers import Numbers
+from inductor.codegen.triton.online import is_same
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
     COMBINE,
@@ -141,6 +142,7 @@ class StagePrinter:
         }
         self.values: dict[int, Text] = {}
         self.partial: dict[int, tuple[str, ...]] = {}
+        self.maxima: set[int] = set()  # that a sum of exponentials keeps
         self.phases = Phases(stage)
         self.position = 0
 
@@ -410,8 +412,16 @@ class StagePrinter:
         return self._finish(op, self._operands(op))
 
     def _begin_reduction(self, position: int, op: Op) -> None:
+        if position in self.partial:
+            return
         kind, dtype = str(op.imm), self._reduced_dtype(op)
         shape = self.shape(frozenset("xr"))
+        online = self._sum_of_exp_beside(op)
+        if online is not None:
+            self._begin_reduction(online, self.stage.ops[online])
+            self.partial[position] = self.partial[online][:1]
+            self.maxima.add(position)
+            return
         if kind == SUM_OF_EXP:
             self._begin_sum_of_exp(position, shape, print_dtype(dtype))
             return
@@ -424,6 +434,16 @@ class StagePrinter:
             self.writer.line(f"{place} = tl.full({shape}, {LAST_POSITION}, tl.int64)")
             self.partial[position] = (first, place)
 
+    def _sum_of_exp_beside(self, op: Op) -> int | None:
+        """Of a maximum, the sum of exponentials that keeps the same one anyway."""
+        if op.imm != "max":
+            return None
+        ops = self.stage.ops
+        for position, other in enumerate(ops):
+            if other.imm == SUM_OF_EXP and is_same(ops, other.args[0], op.args[0]):
+                return position
+        return None
+
     def _begin_sum_of_exp(self, position: int, shape: str, dtype: str) -> None:
         best, total = self.writer.fresh("acc"), self.writer.fresh("acc")
         self.writer.line(f'{best} = tl.full({shape}, float("-inf"), {dtype})')
@@ -431,6 +451,8 @@ class StagePrinter:
         self.partial[position] = (best, total)
 
     def _step_reduction(self, position: int, op: Op) -> None:
+        if position in self.maxima:
+            return
         kind = str(op.imm)
         totals, operands = self.partial[position], self._operands(op)
         if kind == SUM_OF_EXP:
