@@ -49,7 +49,10 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import compile_pieces, has_unknowns
-from inductor.runtime import _launch, cuda_graphs
+from inductor.runtime import _launch
+from inductor.runtime.cuda_graphs import Graphing
+from inductor.runtime.recordable import draws_random, refusal, written_inputs
+from inductor.runtime.recorder import CudaRecorder
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
@@ -147,9 +150,7 @@ def _compile(
     """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
     what to do with a graph that has no functional form; else it runs as it was captured."""
     table = _decompositions()
-    pairing = cuda_graphs.Pairing()
-    compile_forward = functools.partial(compile_aten, pairing=pairing)
-    compile_backward = functools.partial(_compile_backward, settings, pairing)
+    compile_backward = functools.partial(_compile_backward, settings)
     try:
         with timed("inductor"):
             trains = _needs_gradients(example_inputs)
@@ -159,14 +160,13 @@ def _compile(
             if trains and has_gradients(gm):  # its own are done with
                 with contextlib.suppress(NeedsGradients):
                     return compile_inference(
-                        gm, example_inputs, compile_forward, decompositions=table,
+                        gm, example_inputs, compile_aten, decompositions=table,
                         epilogue_in_graph=in_graph,
                     )  # fmt: skip
             if trains:
                 return compile_training(
-                    gm, example_inputs, compile_forward, compile_backward, decompositions=table,
-                    rewrite=_joint_laid_out,
-                    epilogue_in_graph=in_graph and not config.cudagraphs,
+                    gm, example_inputs, compile_aten, compile_backward, decompositions=table,
+                    rewrite=_joint_laid_out, epilogue_in_graph=in_graph,
                 )  # fmt: skip
             return compile_inference(
                 gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
@@ -207,8 +207,6 @@ def _compile_symbolic(
     if config.freezing:
         logs.log("inductor").emit("nothing is frozen: sizes are known at a call only")
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    if on_gpu and config.cudagraphs:
-        raise Unsupported("a CUDA graph holds for one set of sizes")
     if on_gpu and not config.symbolic_on_gpu:
         raise Unsupported("kernels for all sizes on a GPU are off (symbolic_on_gpu)")
     checks = []
@@ -230,7 +228,7 @@ def _compile_symbolic(
             )  # fmt: skip
             return checks[0], call
     if trains:
-        compile_backward = functools.partial(_compile_backward, settings, None)
+        compile_backward = functools.partial(_compile_backward, settings)
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
             epilogue_in_graph=_kernels_write(example_inputs), **options,
@@ -278,7 +276,6 @@ def _report_defect(defect: Exception) -> None:
 @collection_paused()
 def _compile_backward(
     settings: Mapping[str, Any],
-    pairing: cuda_graphs.Pairing | None,
     module: torch.fx.GraphModule,
     fakes: list[Any],
 ) -> Compiled:
@@ -286,7 +283,7 @@ def _compile_backward(
     compiled runs as ATen."""
     try:
         with config.patch(**settings):
-            return compile_aten(module, fakes, pairing)
+            return compile_aten(module, fakes)
     except NoCompiler:
         raise
     except Unsupported as refusal:
@@ -304,11 +301,12 @@ def _decompositions() -> Mapping[Any, Any]:
 
 
 def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
-    """True where CUDA graphs are wanted, which write into no inputs: forward, backward and the
-    optimizer stay apart."""
+    """True where CUDA graphs are wanted, and some inputs on a CPU: forward, backward and the
+    optimizer (which counts steps there) stay apart, so that the others are recorded."""
     with config.patch(**settings):
         wanted = config.cudagraphs
-    return wanted and any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    on_gpu = {x.is_cuda for x in example_inputs if isinstance(x, torch.Tensor)}
+    return wanted and len(on_gpu) == 2
 
 
 def _needs_gradients(example_inputs: list[Any]) -> bool:
@@ -369,11 +367,8 @@ def _compile_inference(
     return compile_aten(module, fakes)
 
 
-def compile_aten(
-    module: torch.fx.GraphModule, fakes: list[Any], pairing: cuda_graphs.Pairing | None = None
-) -> Compiled:
-    """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`. pairing:
-    one for a forward graph and its backward."""
+def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
+    """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
         if config.kernels:  # ATen's results would have the strides of what they read
@@ -385,7 +380,7 @@ def compile_aten(
         return ForAllSizes(module, functools.partial(_compile_variant, module)).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
-        call = _for_gpu(lowered, schedule, pairing, module.meta.get("values"))
+        call = _for_gpu(lowered, schedule, module.meta.get("values"))
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
@@ -401,7 +396,8 @@ def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) 
         symbols = lowered.symbols
         assert symbols is not None
         if lowered.graph.device.type != "cpu":
-            holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes)
+            values = module.meta.get("values")
+            holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
         else:
             units, spec = _generate(lowered, schedule)
             path = cpu.build(units, cpu.cache_store())
@@ -413,14 +409,13 @@ def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) 
 
 
 def _open_for_gpu(
-    graph: LoopGraph, schedule: Schedule, sizes: Sizes
+    graph: LoopGraph, schedule: Schedule, sizes: Sizes, values: int | None
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
     made = cuda.generate(graph, schedule, sizes.symbols)
-    if config.cudagraphs:
-        logs.log("cudagraphs").emit("no CUDA graph: sizes that are known at a call only")
-    load = cuda.load(made.text, graph, config.max_autotune)
+    graphed = _graphing(graph, schedule, made.slow, values)
+    load = cuda.load(made.text, graph, config.max_autotune, graphed)
     return where_it_holds(sizes), lambda key: load(*key)
 
 
@@ -446,23 +441,28 @@ def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str
     return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
 
 
-def _for_gpu(
-    lowered: Lowered, schedule: Schedule, pairing: cuda_graphs.Pairing | None, values: int | None
-) -> Compiled:
+def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compiled:
     graph = lowered.graph
     _need_triton(graph)
     made = cuda.generate(graph, schedule)
-    graphed = None
-    if config.cudagraphs:
-        why = cuda_graphs.refusal(graph, schedule, made.slow, values)
-        if why:
-            logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
-        else:
-            graphed = functools.partial(
-                cuda_graphs.GraphedCall, recorder=cuda_graphs.CudaRecorder(graph.device),
-                pairing=pairing or cuda_graphs.Pairing(), values=values,
-            )  # fmt: skip
+    graphed = _graphing(graph, schedule, made.slow, values)
     return cuda.load(made.text, graph, config.max_autotune, graphed)()
+
+
+def _graphing(
+    graph: LoopGraph, schedule: Schedule, slow: Sequence[str], values: int | None
+) -> Graphing | None:
+    """What makes callables that are recorded as CUDA graphs; None where they must not be, or
+    nobody asks for it. values: see `GraphedCall`."""
+    if not config.cudagraphs:
+        return None
+    why = refusal(graph, schedule, slow)
+    if why:
+        logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
+        return None
+    written = written_inputs(graph, schedule)
+    again = not (written or draws_random(schedule))
+    return Graphing(CudaRecorder(graph.device), values, written, again)
 
 
 def _need_triton(graph: LoopGraph) -> None:

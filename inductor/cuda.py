@@ -30,7 +30,7 @@ from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.scheduler.verify import is_scattered
 
 WORKERS = 8
-Graphed = Callable[[Callable[..., Any]], Callable[..., Any]]
+Graphed = Callable[[Callable[..., Any], Sequence[torch.Tensor]], Callable[..., Any]]
 
 
 def available() -> str:
@@ -100,7 +100,7 @@ def load(
     """Import the module and compile its kernels. The result takes the values of the symbols (if
     there are any) and gives the callable for them: flat tensors in, a tuple out.
 
-    graphed: makes it a callable that is recorded as a CUDA graph.
+    graphed: makes it, and the graph's constants, a callable that is recorded as a CUDA graph.
     """
     store = open_store(config.cache_dir)
     key = make_key("triton", {"source": text})
@@ -120,7 +120,7 @@ def load(
     def bound(*sizes: int) -> Callable[..., Any]:
         call = bind(*sizes)
         if graphed is not None:
-            call = graphed(call)  # inside of `on_device`: it replays on its own device
+            call = graphed(call, constants)  # inside of `on_device`: it replays on its own device
         return on_device(call, graph.device.index or 0) if several else call  # type: ignore
 
     return bound

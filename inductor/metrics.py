@@ -24,6 +24,7 @@ NAMES = (
     "extern_calls",  # calls into ATen or another library
     "fallbacks",  # of these: operators without a lowering
     "cuda_graphs_recorded",
+    "cuda_graphs_given_up",  # graphs that run without for the rest
     "libraries_built",
     "libraries_reused",
     "symbolic_graphs",  # captured for many sizes

@@ -1,60 +1,33 @@
-"""What is recorded as a CUDA graph and when, with a recorder that needs no GPU."""
+"""When calls are recorded as CUDA graphs, and whose memory they write, without a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from recorded_memory import FakeRecorder
 
-from inductor.ir.body import trace_body
-from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
-from inductor.ir.index import constant
 from inductor.runtime import cuda_graphs
 from inductor.runtime.cuda_graphs import (
+    MOST_CROWDED,
     MOST_RECORDINGS,
+    MOST_SIZES,
+    MOST_STRAYS,
     WARM_UP_CALLS,
     GraphedCall,
-    Pairing,
-    refusal,
+    Graphing,
 )
-from inductor.scheduler.schedule import Schedule
+from inductor.runtime.recorder import Pools
 
 Tensor = torch.Tensor
-aten = torch.ops.aten
 
 
-class Recorder:
-    """Runs the call again on the recorded memory, as a CUDA graph would."""
-
-    def __init__(self) -> None:
-        self.stream: int | None = 7
-        self.recorded = self.replayed = 0
-        self.fails = False
-
-    def place(self) -> int | None:
-        return self.stream
-
-    def record(
-        self, call: Callable[..., Any], inputs: Sequence[Tensor]
-    ) -> tuple[Callable[[], None], Sequence[Any]]:
-        if self.fails:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        self.recorded += 1
-        addresses = [(x.data_ptr(), x.size(), x.stride()) for x in inputs]
-        kept = [getattr(x, "owner", x) for x in inputs]  # as addresses, which keep nothing alive
-        outputs = call(*inputs)
-
-        def run() -> None:
-            assert addresses == [(x.data_ptr(), x.size(), x.stride()) for x in kept]
-            self.replayed += 1
-            for old, new in zip(outputs, call(*kept), strict=True):
-                if isinstance(old, Tensor):
-                    cuda_graphs._span(old).copy_(cuda_graphs._span(new))
-
-        return run, outputs
+def graphed(call: Callable[..., Any], recorder: FakeRecorder, **fields: Any) -> GraphedCall:
+    fields.setdefault("pools", Pools())
+    return GraphedCall(call, recorder, **fields)
 
 
 def program(weight: Tensor, x: Tensor) -> tuple[Any, ...]:
@@ -72,8 +45,8 @@ def check(call: GraphedCall, *inputs: Tensor) -> tuple[Any, ...]:
     return got
 
 
-def warmed_up(recorder: Recorder, weight: Tensor) -> tuple[GraphedCall, list[Tensor]]:
-    call = GraphedCall(program, recorder)
+def warmed_up(recorder: FakeRecorder, weight: Tensor) -> tuple[GraphedCall, list[Tensor]]:
+    call = graphed(program, recorder)
     alive = [torch.randn(4, 4) for _ in range(WARM_UP_CALLS)]  # no address twice
     for x in alive:
         check(call, weight, x)
@@ -82,7 +55,7 @@ def warmed_up(recorder: Recorder, weight: Tensor) -> tuple[GraphedCall, list[Ten
 
 
 def test_moving_inputs_are_copied_others_read_in_place() -> None:
-    recorder, weight = Recorder(), torch.nn.Parameter(torch.randn(4, 4))
+    recorder, weight = FakeRecorder(), torch.nn.Parameter(torch.randn(4, 4))
     call, alive = warmed_up(recorder, weight)
     for _ in range(5):
         alive.append(torch.randn(4, 4))
@@ -93,7 +66,7 @@ def test_moving_inputs_are_copied_others_read_in_place() -> None:
 
 
 def test_results_outlive_later_calls() -> None:
-    recorder, weight = Recorder(), torch.randn(4, 4)
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
     call, alive = warmed_up(recorder, weight)
     results = []
     for _ in range(4):
@@ -104,7 +77,7 @@ def test_results_outlive_later_calls() -> None:
 
 
 def test_an_input_at_another_address_is_copied_from_then_on() -> None:
-    recorder, weight = Recorder(), torch.randn(4, 4)
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
     call, alive = warmed_up(recorder, weight)
     check(call, weight, alive[0])
     weights = [torch.randn(4, 4) for _ in range(4)]
@@ -114,7 +87,7 @@ def test_an_input_at_another_address_is_copied_from_then_on() -> None:
 
 
 def test_strides_with_gaps_and_repeats() -> None:
-    call = GraphedCall(lambda x: (x[:, 0] * 2, x.sum()), Recorder())
+    call = graphed(lambda x: (x[:, 0] * 2, x.sum()), FakeRecorder())
     for _ in range(4):
         for x in (torch.randn(3, 1).expand(3, 4), ):
             got = call(x)
@@ -123,9 +96,9 @@ def test_strides_with_gaps_and_repeats() -> None:
 
 def test_recordings_end(monkeypatch: Any) -> None:
     """Each of many inputs moves for the first time in another call."""
-    recorder = Recorder()
+    recorder = FakeRecorder()
     fixed = [torch.randn(2) for _ in range(MOST_RECORDINGS + 3)]
-    call = GraphedCall(lambda *xs: (torch.stack(xs),), recorder)
+    call = graphed(lambda *xs: (torch.stack(xs),), recorder)
     alive = []
     for n in range(WARM_UP_CALLS + len(fixed)):
         if n > WARM_UP_CALLS:
@@ -137,7 +110,7 @@ def test_recordings_end(monkeypatch: Any) -> None:
 
 
 def test_elsewhere_it_runs_as_it_is() -> None:
-    recorder, weight = Recorder(), torch.randn(4, 4)
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
     call, alive = warmed_up(recorder, weight)
     check(call, weight, alive[0])
     for stream in (None, 8):
@@ -150,8 +123,8 @@ def test_elsewhere_it_runs_as_it_is() -> None:
 
 
 def test_a_recording_that_fails_is_the_last() -> None:
-    recorder, weight = Recorder(), torch.randn(4, 4)
-    recorder.fails = True
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
+    recorder.error = RuntimeError("operation not permitted when stream is capturing")
     call, alive = warmed_up(recorder, weight)
     for _ in range(2):
         check(call, weight, alive[0])
@@ -160,160 +133,261 @@ def test_a_recording_that_fails_is_the_last() -> None:
 
 def test_large_moving_inputs_are_not_copied(monkeypatch: Any) -> None:
     monkeypatch.setattr(cuda_graphs, "MOST_COPIED", 32)
-    recorder, weight = Recorder(), torch.randn(4, 4)
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
     call, alive = warmed_up(recorder, weight)
     check(call, weight, alive[0])
     assert call.off and not recorder.recorded
 
 
 def test_inference_mode_and_gradients() -> None:
-    recorder, weight = Recorder(), torch.nn.Parameter(torch.randn(4, 4))
+    recorder, weight = FakeRecorder(), torch.nn.Parameter(torch.randn(4, 4))
     call, alive = warmed_up(recorder, weight)
     with torch.inference_mode():
         assert check(call, weight, torch.randn(4, 4))[0].is_inference()
     with torch.no_grad():
         got = check(call, weight, torch.randn(4, 4).requires_grad_())
     assert not got[0].requires_grad and not got[0].is_inference()
+    with torch.inference_mode():
+        assert check(call, weight, torch.randn(4, 4))[0].is_inference()
 
 
-GPU = torch.device("cuda", 0)
-LAYOUT = Layout(GPU, torch.float32, (4, 4), (4, 1))
-X = ViewRef("arg0", (4, 4), (4, 1), 0, torch.float32)
+def addresses(results: Any) -> list[int]:
+    return [x.data_ptr() for x in results if isinstance(x, Tensor)]
 
 
-def extern(target: Any = aten.mm.default, *args: Any, **changes: Any) -> ExternKernel:
-    return replace(ExternKernel("buf0", LAYOUT, target, args or (X, X)), **changes)
-
-
-def graph_of(*nodes: Any, layout: Layout = LAYOUT) -> tuple[LoopGraph, Schedule]:
-    calls = [extern() for _ in range(3)]
-    inputs = (InputBuffer("arg0", layout, 0), None)
-    steps = [node for node in (*calls, *nodes) if isinstance(node, ExternKernel)]
-    output = (ViewRef("buf0", (4, 4), (4, 1), 0, torch.float32), 3)
-    graph = LoopGraph(inputs, (), (*calls, *nodes), output, layout.device)
-    return graph, Schedule(tuple(steps))
-
-
-def store_into(buffer: str) -> ComputedBuffer:
-    body = trace_body((), (), lambda ops, i, r: ops.store(
-        buffer, constant(0), ops.constant(1.0, torch.float32)))
-    return ComputedBuffer("buf9", LAYOUT, body, "scatter", mutates=buffer)
-
-
-ATTENTION = aten._scaled_dot_product_flash_attention.default
-
-
-@pytest.mark.parametrize(("node", "reason"), [
-    (None, ""),
-    (extern(aten._softmax.default, X, -1, False), ""),
-    (extern(ATTENTION, X, X, X), ""),
-    (extern(ATTENTION, X, X, X, 0.1), "random"),
-    (extern(aten.bernoulli.default, X), "random"),
-    (extern(aten.nonzero.default, X), "waits"),
-    (extern(aten.index_put.default, X, (X,), X), "may wait"),
-    (extern(aten.linalg_solve_ex.default, X, X), "may wait"),
-    (extern(aten.add_.Tensor, X, X, mutates=("arg0",)), "writes arg0"),
-    (extern(torch.ops.mkldnn._linear_pointwise.default, X), "not known"),
-    (store_into("arg0"), "written"),
-    (store_into("buf0"), ""),
-])  # fmt: skip
-def test_what_is_recorded(node: Any, reason: str) -> None:
-    graph, schedule = graph_of(*([node] if node else []))
-    found = refusal(graph, schedule, ())
-    assert reason in found and bool(reason) == bool(found)
-
-
-def test_what_else_is_not_recorded(monkeypatch: Any) -> None:
-    graph, schedule = graph_of()
-    assert "runs as ATen" in refusal(graph, schedule, ("kernel3",))
-    assert "too few" in refusal(graph, Schedule(schedule.steps[:2]), ())
-    on_cpu, calls = graph_of(layout=replace(LAYOUT, device=torch.device("cpu")))
-    assert "cpu" in refusal(on_cpu, calls, ())
-    assert "another device" in refusal(replace(on_cpu, device=GPU), calls, ())
-    monkeypatch.setattr(cuda_graphs, "MOST_COPIED", 63)
-    assert "large" in refusal(graph, schedule, ())
-
-
-class Pair:
-    """A forward that keeps something for its backward, both recorded, under autograd."""
-
-    def __init__(self) -> None:
-        self.recorders = Recorder(), Recorder()
-        pairing = Pairing()
-        forward = GraphedCall(
-            lambda w, x: (w @ x, (w @ x).cos(), x + 1), self.recorders[0], pairing, values=1
-        )
-        backward = GraphedCall(lambda c, x1, g: ((g * c) @ x1,), self.recorders[1], pairing)
-        self.calls = forward, backward
-
-        class Function(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, w: Tensor, x: Tensor) -> Tensor:
-                value, *kept = forward(w, x)
-                ctx.save_for_backward(*kept)
-                return value
-
-            @staticmethod
-            def backward(ctx: Any, g: Tensor) -> Any:
-                with torch.no_grad():
-                    return backward(*ctx.saved_tensors, g)[0], None
-
-        self.apply = Function.apply
-
-    def start(self) -> tuple[Tensor, Tensor, Tensor]:
-        w = self.weight = getattr(self, "weight", torch.randn(4, 4, requires_grad=True))
-        x = torch.randn(4, 4)
-        y = self.apply(w, x)
-        assert torch.equal(y, w @ x)
-        return w, x, y
-
-    def finish(self, w: Tensor, x: Tensor, y: Tensor, retain: bool = False) -> None:
-        g = torch.randn(4, 4)
-        (grad,) = torch.autograd.grad(y, w, g, retain_graph=retain)
-        assert torch.equal(grad, (g * (w @ x).cos()) @ (x + 1))
-
-
-def test_backward_reads_what_forward_keeps() -> None:
-    """Nothing that goes from one to the other is copied, and both replay from the third step on."""
-    pair = Pair()
-    alive = []
-    for _ in range(6):
-        alive.append(pair.start())
-        pair.finish(*alive[-1])
-    assert [r.recorded for r in pair.recorders] == [1, 1]
-    assert [r.replayed for r in pair.recorders] == [4, 4]
-    recording = pair.calls[1].recording
-    assert set(recording.copied) == {2} and recording.kept == {0, 1}
-
-
-def test_a_forward_before_the_backward_of_the_last_one() -> None:
-    pair = Pair()
-    for _ in range(4):
-        pair.finish(*pair.start())
-    first, second, third = pair.start(), pair.start(), pair.start()
-    assert pair.recorders[0].replayed == 3
-    pair.finish(*second)
-    pair.finish(*first, retain=True)
-    fourth = pair.start()
-    pair.finish(*first)
-    pair.finish(*third)
-    pair.finish(*fourth)
-    assert [r.replayed for r in pair.recorders] == [3, 4]
-    pair.finish(*pair.start())
-    assert [r.recorded for r in pair.recorders] == [1, 1] and pair.recorders[0].replayed == 4
-
-
-def test_what_is_kept_outlives_its_recording() -> None:
-    pair = Pair()
+def test_nothing_is_copied_out_while_nobody_holds_it() -> None:
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
+    call, alive = warmed_up(recorder, weight)
+    first = addresses(check(call, weight, alive[0]))
+    assert call.recording is not None
+    memory = call.recording.pool.handle
+    assert all(0 <= at - memory.bytes.data_ptr() < memory.most for at in first)
     for _ in range(3):
-        pair.finish(*pair.start())
-    step = pair.start()
-    pair.calls[0].recording = None
-    pair.finish(*step)
+        assert addresses(check(call, weight, alive[1])) == first
+    held = check(call, weight, alive[0])
+    assert addresses(held) == first
+    assert addresses(check(call, weight, alive[1])) == first
+    assert set(addresses(held)).isdisjoint(first)  # moved
 
 
-def test_a_forward_without_backward_gives_back() -> None:
-    pair = Pair()
-    for _ in range(6):
-        pair.start()
-    assert pair.recorders[0].replayed == 4
+def test_views_of_what_is_held_follow() -> None:
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
+    call, alive = warmed_up(recorder, weight)
+    for _ in range(3):
+        row = call(weight, alive[0])[0][1:3, 2]
+        written = call(weight, alive[1])[3]
+        written[0] = 7.0
+        check(call, weight, alive[0])
+        assert torch.equal(row, (weight @ alive[0])[1:3, 2])
+        assert torch.equal(written[1:], (alive[1] + 1).t()[1:]) and bool((written[0] == 7).all())
+
+
+def test_results_outlive_their_recording() -> None:
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
+    call, alive = warmed_up(recorder, weight)
+    check(call, weight, alive[0])
+    got = check(call, weight, alive[0])
+    assert call.recording is not None
+    memory = call.recording.pool.handle.bytes
+    del call
+    memory.fill_(1)
+    assert torch.equal(got[0], weight @ alive[0]) and torch.equal(got[3], (alive[0] + 1).t())
+
+
+def test_a_result_that_is_resized_is_left_alone() -> None:
+    recorder = FakeRecorder()
+    call = graphed(lambda x: (x + 1,), recorder)
+    x = torch.arange(4.0)
+    for _ in range(WARM_UP_CALLS + 1):
+        call(x)
+    (got,) = call(x)
+    got.resize_(1000)
+    got.fill_(3)
+    call(x)
+    assert bool((got == 3).all()) and recorder.replayed == 3
+
+
+def test_results_that_share_memory_still_do() -> None:
+    recorder = FakeRecorder()
+
+    def shared(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return y, y[1:], y, x
+
+    call = graphed(shared, recorder)
+    x = torch.arange(4.0)
+    for _ in range(WARM_UP_CALLS + 3):
+        whole, part, again, given = call(x)
+        assert again is whole or recorder.recorded == 0
+        assert given.data_ptr() == x.data_ptr()
+        before = whole._version
+        part.zero_()
+        assert whole._version == before + 1 and whole[1:].sum() == 0
+
+
+def test_constants_are_no_memory_of_a_pool() -> None:
+    recorder, constant = FakeRecorder(), torch.arange(3.0)
+    call = graphed(lambda x: (constant, x * 2), recorder, constants=(constant,))
+    held = [call(torch.ones(3) * n)[0] for n in range(6)]
+    assert all(torch.equal(x, torch.arange(3.0)) for x in held)
+
+
+def test_a_result_is_the_next_input() -> None:
+    recorder = FakeRecorder()
+    call = graphed(lambda x: (x * 2 + 1,), recorder)
+    x = want = torch.arange(4.0)
+    for _ in range(8):
+        (x,), want = call(x), want * 2 + 1
+        assert torch.equal(x, want)
+    assert recorder.recorded == 1 and recorder.replayed == 6
+
+
+def test_pieces_read_each_other_in_place() -> None:
+    pools, recorders = Pools(), [FakeRecorder() for _ in range(3)]
+    first = graphed(lambda x: (x + 1, x * 2), recorders[0], pools=pools)
+    second = graphed(lambda a, b: (a * b, a - b), recorders[1], pools=pools)
+    third = graphed(lambda a, c, d: (a + c, d.sum()), recorders[2], pools=pools)
+    x = torch.arange(6.0)
+    for _ in range(7):
+        x = x.clone()
+        a, b = first(x)
+        c, d = second(a, b)
+        e, f = third(a, c, d)
+        assert torch.equal(e, x + 1 + (x + 1) * (x * 2)) and f == (1 - x).sum()
+        del a, b, c, d, e, f
+    assert [r.recorded for r in recorders] == [1, 1, 1]
+    assert [r.replayed for r in recorders] == [5, 5, 5]
+    assert [r.copied for r in recorders[1:]] == [[], []]
+    assert len(pools.at(("test", 7))) == 1
+
+
+def test_inputs_that_come_from_elsewhere_for_good() -> None:
+    pools, recorders = Pools(), [FakeRecorder() for _ in range(2)]
+    first = graphed(lambda x: (x + 1,), recorders[0], pools=pools)
+    second = graphed(lambda a: (a * 2,), recorders[1], pools=pools)
+    alive = [torch.full((3,), float(n)) for n in range(MOST_STRAYS + 6)]
+    for x in alive[:4]:
+        assert torch.equal(second(*first(x))[0], (x + 1) * 2)
+    assert recorders[1].copied == []
+    for x in alive[4:]:
+        assert torch.equal(second(x)[0], x * 2)
+        replayed = recorders[1].replayed
+    assert recorders[1].recorded == 2 and recorders[1].copied == [0] and replayed == 4
+    assert torch.equal(second(*first(x))[0], (x + 1) * 2)
+    assert recorders[1].replayed == 5
+
+
+def test_functions_share_memory() -> None:
+    pools, recorders = Pools(), [FakeRecorder() for _ in range(2)]
+    calls = [graphed(lambda x, k=k: ((x + k).repeat(500),), r, pools=pools)
+             for k, r in enumerate(recorders)]  # fmt: skip
+    x = torch.arange(4.0)
+    for call in calls:
+        for _ in range(4):
+            call(x)
+    (pool,) = pools.at(("test", 7))
+    assert pool.handle.most < 2 * 500 * x.nbytes
+    for _ in range(3):  # each moves what is held of the other
+        one, two = calls[0](x)[0], calls[1](x)[0]
+        assert torch.equal(one, x.repeat(500)) and torch.equal(two, (x + 1).repeat(500))
+
+
+def test_in_the_way_again_and_again(monkeypatch: Any) -> None:
+    """Two functions of which one is recorded while nobody holds a result of the other."""
+    pools, recorders = Pools(), [FakeRecorder() for _ in range(2)]
+    one, two = [graphed(lambda x, k=k: ((x + k).repeat(75_000),), r, pools=pools)
+                for k, r in enumerate(recorders)]  # fmt: skip
+    monkeypatch.setattr("recorded_memory.SIZE", 1 << 22)
+    x = torch.arange(4.0)
+    for call in (one, two):
+        for _ in range(4):
+            call(x)
+    for _ in range(MOST_CROWDED + 4):
+        held = one(x)[0]
+        assert torch.equal(two(x)[0], (x + 1).repeat(75_000))
+        assert torch.equal(held, x.repeat(75_000))
+    assert [r.recorded for r in recorders] == [1, 2]
+    place = held.data_ptr()
+    two(x)
+    assert held.data_ptr() == place and len(pools.at(("test", 7))) == 2
+
+
+def test_inputs_are_written_in_place() -> None:
+    recorder, state, others = FakeRecorder(), torch.zeros(4), []
+
+    def step(state: Tensor, x: Tensor) -> tuple[Any, ...]:
+        state += x
+        return (state * 2, None)
+
+    call = graphed(step, recorder, written=frozenset({0}), again=False)
+    want = torch.zeros(4)
+    for n in range(6):
+        others.append(torch.full((4,), float(n)))
+        want += n
+        got, nothing = call(state, others[-1])
+        assert nothing is None and torch.equal(got, want * 2) and torch.equal(state, want)
+    assert recorder.recorded == 1 and recorder.replayed == 4
+    other = torch.ones(4)
+    assert torch.equal(call(other, torch.ones(4))[0], torch.full((4,), 4.0))
+    assert call.off and torch.equal(other, torch.full((4,), 2.0)) and torch.equal(state, want)
+
+
+def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
+    recorder, weight = FakeRecorder(), torch.randn(4, 4)
+    call, alive = warmed_up(recorder, weight)
+    check(call, weight, alive[0])
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert call.recording is not None
+    recording = call.recording
+    monkeypatch.setattr(
+        call, "recording", cuda_graphs.Recording(full, *[
+            getattr(recording, name) for name in ("pool", "place", "resident")]))  # type: ignore
+    check(call, weight, alive[1])
+    assert recorder.replayed == 1 and not call.off
+
+
+def test_a_limit_of_sizes() -> None:
+    graphing = Graphing(FakeRecorder(), None, frozenset(), True)
+    made = [graphing(lambda x: (x,), ()) for _ in range(MOST_SIZES + 2)]
+    assert sum(isinstance(call, GraphedCall) for call in made) == MOST_SIZES
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order(seed: int) -> None:
+    """Functions that share memory, of whose results some are held, used as inputs, or written."""
+    chance, pools = random.Random(seed), Pools()
+    torch.manual_seed(seed)
+    programs = [
+        lambda w, x: (w @ x, (w + x).t()),
+        lambda w, x: ((x * 2)[1:], x.sum(0), w),
+        lambda w, x: (x.cos(), (x + w).expand(2, 4, 4), x - 1),
+    ]
+    calls = [graphed(program, FakeRecorder(), pools=pools) for program in programs]
+    weight = torch.randn(4, 4) / 4
+    held: list[tuple[Tensor, Tensor]] = []
+    for _ in range(120):
+        at = chance.randrange(len(calls))
+        squares = [pair for pair in held if pair[0].shape == (4, 4)]
+        if squares and chance.random() < 0.5:
+            x, kept = chance.choice(squares)
+            assert torch.equal(x, kept)
+        else:
+            x = torch.randn(4, 4)
+        want = [value.clone() for value in programs[at](weight, x.clone())]
+        got = calls[at](weight, x)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+            one, other = one, one.clone()
+            if chance.random() < 0.4 and one.data_ptr() != weight.data_ptr():
+                held.append((one, other))
+                if chance.random() < 0.3 and one.dim() < 3:
+                    one.add_(1)
+                    other.add_(1)
+        del got, one, x
+        while len(held) > 6:
+            held.pop(chance.randrange(len(held)))
+        assert all(torch.equal(one, other) for one, other in held)
+    assert sum(call.recorder.replayed for call in calls) > 60
