@@ -26,8 +26,8 @@ config = Config(
         Knob(
             "symbolic_on_gpu",
             True,
-            "One set of Triton kernels for all sizes; else, and where CUDA graphs are asked for, "
-            "they are built for each of the first eight.",
+            "One set of Triton kernels for all sizes; else they are built for each of the first "
+            "eight.",
             ("DYNAMO_SYMBOLIC_ON_GPU",),
         ),
         Knob(

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, ViewRef
-from inductor.scheduler.schedule import Kernel, Schedule
+from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
+from inductor.scheduler.schedule import Schedule
 
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
 KNOWN = ("aten", "prims")
@@ -47,7 +47,7 @@ def refusal(graph: LoopGraph, schedule: Schedule, slow: Sequence[str]) -> str:
             why = _extern_refusal(step)
             if why:
                 return why
-    if sum(isinstance(step, (Kernel, ExternKernel)) for step in schedule.steps) < FEWEST_STEPS:
+    if sum(not isinstance(step, MultiOutput) for step in schedule.steps) < FEWEST_STEPS:
         return "too few launches"
     return ""
 
