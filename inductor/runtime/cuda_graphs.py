@@ -54,12 +54,24 @@ class Recording:
 
 
 @dataclass(slots=True)
+class Allowance:
+    """How many calls may still be recorded: one for each set of sizes."""
+
+    left: int = MOST_SIZES
+
+    def take(self) -> bool:
+        """Whether one more may."""
+        self.left -= 1
+        return self.left >= 0
+
+
+@dataclass(slots=True)
 class GraphedCall:
     """See the top of the file; call it with the graph's tensors.
 
     values: of a forward graph, how many results its caller sees; the others go to backward.
     written: inputs that it writes. constants: tensors of its own. again: it may run once more than
-    it is called.
+    it is called. allowance: shared by the calls of one wrapper.
     """
 
     call: Callable[..., Any]
@@ -68,6 +80,7 @@ class GraphedCall:
     written: frozenset[int] = frozenset()
     constants: tuple[torch.Tensor, ...] = ()
     again: bool = True
+    allowance: Allowance = field(default_factory=Allowance)
     pools: Pools = POOLS
     warm_ups: int = 0
     recordings: int = 0
@@ -142,6 +155,8 @@ class GraphedCall:
     def _record(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         self.recording = None
         self.recordings += 1
+        if self.recordings == 1 and not self.allowance.take():
+            return self._give_up(f"{MOST_SIZES} sets of sizes have their recordings")
         if self.recordings > MOST_RECORDINGS:
             return self._give_up("inputs keep moving")
         resident, pool = self._find_pool(inputs, place)
@@ -206,24 +221,20 @@ class GraphedCall:
         logs.log("cudagraphs").emit(sentence)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Graphing:
-    """Makes graphed calls of the functions of one wrapper: one for each set of sizes, up to a
-    limit. The other fields: see `GraphedCall`."""
+    """Makes graphed calls of the functions of one wrapper. The fields: see `GraphedCall`."""
 
     recorder: Recorder
     values: int | None
     written: frozenset[int]
     again: bool
-    made: int = 0
+    allowance: Allowance = field(default_factory=Allowance)
 
     def __call__(
         self, call: Callable[..., Any], constants: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
-        if self.made == MOST_SIZES:
-            logs.log("cudagraphs").emit(f"no CUDA graph: {MOST_SIZES} sizes have theirs")
-            return call
-        self.made += 1
         return GraphedCall(
-            call, self.recorder, self.values, self.written, tuple(constants), self.again
+            call, self.recorder, self.values, self.written, tuple(constants), self.again,
+            self.allowance,
         )

@@ -107,7 +107,7 @@ Result read_result(Recorded& recorded, PyObject* outputs, size_t i, PyObject* gi
     result.index = *input;
     PyObject* item = PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(*input));
     result.offset = offset_in_bytes(tensor) - offset_in_bytes(THPVariable_Unpack(item));
-  } else if (owner_of(tensor, constants)) {
+  } else if (tensor.device() != recorded.device || owner_of(tensor, constants)) {
     result.kind = ResultKind::kConstant;
     result.constant = tensor;
   } else {
@@ -141,10 +141,20 @@ void read_keeps(Recorded& recorded, PyObject* keeps) {
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
 }
 
+void find_device(Recorded& recorded, PyObject* tensors) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(tensors, i);
+    if (!THPVariable_Check(item)) continue;
+    if (recorded.device.is_cpu()) recorded.device = THPVariable_Unpack(item).device();
+  }
+}
+
 }  // namespace
 
 void read_recorded(Recorded& recorded, PyObject* inputs, PyObject* copied, PyObject* given,
                    PyObject* outputs, PyObject* constants, size_t values, PyObject* keeps) {
+  find_device(recorded, inputs);
+  find_device(recorded, outputs);
   read_inputs(recorded, inputs, copied);
   auto count = static_cast<size_t>(PyTuple_GET_SIZE(outputs));
   for (size_t i = 0; i < count; ++i) {

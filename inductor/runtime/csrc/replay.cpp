@@ -290,13 +290,6 @@ PyObject* make_replay(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   recorded->id = next_recording++;
   read_recorded(*recorded, inputs, copied, given, outputs, constants, static_cast<size_t>(values),
                 keeps);
-  PyObject* all[] = {inputs, outputs};
-  for (PyObject* tensors : all) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) {
-      PyObject* item = PyTuple_GET_ITEM(tensors, i);
-      if (THPVariable_Check(item)) recorded->device = THPVariable_Unpack(item).device();
-    }
-  }
   c10::impl::VirtualGuardImpl guard(recorded->device.type());
   recorded->stream = guard.getStream(recorded->device);
   auto* self = reinterpret_cast<ReplayObject*>(type->tp_alloc(type, 0));

@@ -350,9 +350,14 @@ def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
 
 
 def test_a_limit_of_sizes() -> None:
-    graphing = Graphing(FakeRecorder(), None, frozenset(), True)
-    made = [graphing(lambda x: (x,), ()) for _ in range(MOST_SIZES + 2)]
-    assert sum(isinstance(call, GraphedCall) for call in made) == MOST_SIZES
+    recorder = FakeRecorder()
+    graphing = Graphing(recorder, None, frozenset(), True)
+    calls = [graphing(lambda x: (x + 1,), ()) for _ in range(MOST_SIZES + 2)]
+    for n, call in enumerate(calls):
+        x = torch.zeros(n + 1)
+        for _ in range(WARM_UP_CALLS + 1):
+            assert torch.equal(call(x)[0], x + 1)
+    assert recorder.recorded == MOST_SIZES and [call.off for call in calls[-3:]] == [False, True, True]
 
 
 @pytest.mark.parametrize("seed", range(12))
