@@ -10,11 +10,12 @@ In: the function of a generated wrapper (`Graphing`, `GraphedCall`) that may be 
 - All recordings of a stream share their memory. Results are tensors over it: nothing is copied
   out. What somebody still holds when a recording is about to write there gets memory of its own
   first (`csrc/replay.cpp`). Where that happens again and again because of another recording, the
-  graph is recorded once more, apart from it.
+  graph is recorded once more, apart from it. Where large results of the last call are still held
+  at the next one (`out = f(x)` in a loop), there are two recordings that take turns.
 - A recording spares what was held when it was made, so it reads results of others where they lie:
   backward what forward has kept, one piece of a program what the piece before has made. What is
-  kept for a backward is never moved; until it is no longer needed, what would overwrite it runs as
-  it is.
+  kept for a backward is never moved; until it is no longer needed, another recording of the graph
+  runs, or it runs as it is.
 - A call on another stream than the recorded one, or while somebody records, runs as it is.
 - A recording that fails is never tried again.
 """
@@ -36,10 +37,13 @@ from inductor.runtime.recorder import Place, Pool, Pools, Recorder, span
 
 WARM_UP_CALLS = 2
 MOST_RECORDINGS = 4
+MOST_AT_ONCE = 3  # recordings of one call
 MOST_SIZES = 16
 MOST_CROWDED = 3  # calls in which results of others were in the way
 MOST_STRAYS = 8  # calls in a row whose inputs are not where another recording makes them
 MOST_COPIED = 1 << 28  # bytes for each call
+LARGE = 1 << 24  # of these: wait whether they have to be copied
+MOST_DELAYS = 8
 POOLS = Pools()
 
 
@@ -83,31 +87,36 @@ class GraphedCall:
     allowance: Allowance = field(default_factory=Allowance)
     pools: Pools = POOLS
     warm_ups: int = 0
-    recordings: int = 0
-    recording: Recording | None = None
+    made: int = 0  # recordings, until now
+    recordings: tuple[Recording, ...] = ()  # of which each call runs the first that can
     seen: list[int] = field(default_factory=list)  # addresses in the first call
     moving: set[int] = field(default_factory=set)  # inputs that are copied
     wandering: set[int] = field(default_factory=set)  # of these: not even read from a pool
+    waits: int = 0  # calls for which recordings had to be apart from each other
+    delays: int = 0
     strays: int = 0
     runs_before: int = 0  # replays when the last stray came
     apart: bool = False  # from results of others
+    full: bool = False  # no memory for more
     off: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        recording = self.recording
-        if recording is not None and self.recorder.place() == recording.place:
-            try:
-                with recording.pool.lock:
-                    results = recording.replay(*inputs)
-            except torch.OutOfMemoryError as error:  # for what somebody holds
-                self._say(f"a call runs without: {error}")
-                return self.call(*inputs)
-            if results is not None and results is not False:
-                if recording.replay.crowded > MOST_CROWDED and not self.apart:
-                    self.apart, self.recording = True, None
-                return results
-            recording = None
+        recordings = self.recordings
+        if recordings and self.recorder.place() == recordings[0].place:
+            for recording in recordings:
+                try:
+                    with recording.pool.lock:
+                        results = recording.replay(*inputs)
+                except torch.OutOfMemoryError as error:  # for what somebody holds
+                    self._say(f"a call runs without: {error}")
+                    return self.call(*inputs)
+                if results is not None and results is not False:
+                    if recording.replay.crowded + recording.replay.repeated > MOST_CROWDED:
+                        self._learn(recording.replay)
+                    return results
+        del recordings
+        recording = None  # type: ignore[assignment]
         if not self.off:
             place = self.recorder.place()
             if place is not None:
@@ -117,6 +126,17 @@ class GraphedCall:
                     return results
         return self.call(*inputs)
 
+    def _learn(self, replay: Replay) -> None:
+        """Something was moved again and again for this recording."""
+        if replay.crowded > MOST_CROWDED and not self.apart:
+            self.apart, self.recordings = True, ()
+        elif replay.repeated > MOST_CROWDED and not replay.patient and self._may_add():
+            replay.patient, self.waits = True, MOST_CROWDED
+
+    def _may_add(self) -> bool:
+        there = len(self.recordings)
+        return not self.full and 0 < there < MOST_AT_ONCE and self.made < MOST_RECORDINGS
+
     def _prepare(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """The results where it is time to record; None: the call runs as it is."""
         if self.off:
@@ -124,20 +144,41 @@ class GraphedCall:
         if self.warm_ups < WARM_UP_CALLS:
             self._warm_up([tensor.data_ptr() for tensor in inputs])
             return None
-        recording = self.recording
-        if recording is not None:
-            if recording.place != place:
-                return None
-            moved = set(recording.replay.moved(inputs))
-            if not moved and (self.apart or recording.replay.crowded <= MOST_CROWDED):
-                return None  # something that must stay is in the way
-            strays = moved & recording.resident
-            if strays and not self._is_astray(recording.replay.runs):
+        if not self.recordings:
+            return self._record(inputs, place)
+        if self.recordings[0].place != place:
+            return None
+        moved = [set(recording.replay.moved(inputs)) for recording in self.recordings]
+        if not all(moved):
+            return self._wait(self.recordings[moved.index(set())].replay, inputs, place)
+        recording = self.recordings[0]
+        strays = moved[0] & recording.resident
+        if strays:
+            self.waits += 1
+            resident, _ = self._find_pool(inputs, place, False)
+            if moved[0] <= resident and self.waits > MOST_CROWDED and self._may_add():
+                return self._add(inputs, place)
+            if not self._is_astray(recording.replay.runs):
                 return None  # what makes them ran as it is
-            self.apart |= not moved
-            self.moving |= moved
-            self.wandering |= strays
+        self.moving |= moved[0]
+        self.wandering |= strays
+        del recording
         return self._record(inputs, place)
+
+    def _wait(self, replay: Replay, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
+        """What to do where results are in the way of a recording that would fit."""
+        if replay.crowded > MOST_CROWDED and not self.apart:
+            self.apart = True
+            del replay
+            return self._record(inputs, place)
+        self.waits += 1
+        if self.waits > MOST_CROWDED and self._may_add():
+            return self._add(inputs, place)
+        if not replay.patient:
+            return None
+        replay.patient = False
+        results = replay(*inputs)
+        return None if results is False else results
 
     def _is_astray(self, runs: int) -> bool:
         """Whether inputs keep coming from elsewhere; runs: of the recording until now."""
@@ -153,25 +194,51 @@ class GraphedCall:
         self.moving |= {n for n, (old, new) in pairs if old != new}
 
     def _record(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
-        self.recording = None
-        self.recordings += 1
-        if self.recordings == 1 and not self.allowance.take():
+        """Record anew, without those that there are."""
+        self.recordings = ()
+        if self.delays < MOST_DELAYS and self._copied_bytes(inputs, place) > LARGE:
+            self.delays += 1  # next time they may lie where another recording makes them
+            return None
+        if self.made == 0 and not self.allowance.take():
             return self._give_up(f"{MOST_SIZES} sets of sizes have their recordings")
-        if self.recordings > MOST_RECORDINGS:
+        if self.made == MOST_RECORDINGS:
             return self._give_up("inputs keep moving")
-        resident, pool = self._find_pool(inputs, place)
+        try:
+            return self._make(inputs, place, self.apart)
+        except RuntimeError as error:
+            return self._give_up(str(error))
+
+    def _copied_bytes(self, inputs: Sequence[torch.Tensor], place: Place) -> int:
+        """How much each call would copy."""
+        resident, _ = self._find_pool(inputs, place, False)
+        return _bytes_of([inputs[n] for n in (self.moving - resident) | self.wandering])
+
+    def _add(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
+        """One more recording, apart from those that there are."""
+        try:
+            results = self._make(inputs, place, True)
+        except RuntimeError as error:
+            self.full = True
+            self._say(f"no other recording: {error}")
+            return None
+        for recording in self.recordings:
+            recording.replay.patient = True
+        return results
+
+    def _make(self, inputs: tuple[torch.Tensor, ...], place: Place, apart: bool) -> Any:
+        """The results of a call that is recorded. Errors: RuntimeError where it can't be."""
+        self.made += 1
+        resident, pool = self._find_pool(inputs, place, apart)
         copied = sorted((self.moving - resident) | self.wandering)
         if not self.written.isdisjoint(copied):
-            return self._give_up("an input that is written moves")
-        if sum(span(inputs[n]) * inputs[n].element_size() for n in copied) > MOST_COPIED:
-            return self._give_up("moving inputs are large, and would be copied")
-        try:
-            with pool.lock:
-                replay = self._replay_of(inputs, copied, pool)
-                results = replay(*inputs)
-        except RuntimeError as error:
-            return self._give_up(f"recording failed: {error}")
-        self.recording = Recording(replay, pool, place, frozenset(resident - set(copied)))
+            raise RuntimeError("an input that is written moves")
+        if _bytes_of([inputs[n] for n in copied]) > MOST_COPIED:
+            raise RuntimeError("moving inputs are large, and would be copied")
+        with pool.lock:
+            replay = self._replay_of(inputs, copied, pool)
+            results = replay(*inputs)
+        found = Recording(replay, pool, place, frozenset(resident - set(copied)))
+        self.recordings = (*self.recordings, found)
         metrics.count("cuda_graphs_recorded")
         self._say(f"recorded; copied inputs: {copied}")
         return results
@@ -191,16 +258,18 @@ class GraphedCall:
         )
 
     def _find_pool(
-        self, inputs: Sequence[torch.Tensor], place: Place
+        self, inputs: Sequence[torch.Tensor], place: Place, apart: bool
     ) -> tuple[set[int], Pool]:
         """Inputs that lie in some pool, and a pool in which all that must not be overwritten is
-        known to the allocator, too."""
+        known to the allocator, too; apart: that is all that somebody holds, and what this call's
+        other recordings need."""
         resident: set[int] = set()
+        taken = [recording.pool for recording in self.recordings]
         chosen = None
         for pool in self.pools.at(place):
             slots = sorted(pool.slots.list())
             starts = [slot[0] for slot in slots]
-            in_the_way = self.apart and any(not owned for _, _, owned, _ in slots)
+            in_the_way = apart and (pool in taken or any(not owned for _, _, owned, _ in slots))
             in_the_way |= any(kept and not owned for _, _, owned, kept in slots)
             for n, tensor in enumerate(inputs):
                 address = tensor.data_ptr()
@@ -213,12 +282,16 @@ class GraphedCall:
         return resident - self.wandering, chosen or self.pools.new(place)
 
     def _give_up(self, reason: str) -> None:
-        self.off, self.recording = True, None
+        self.off, self.recordings = True, ()
         metrics.count("cuda_graphs_given_up")
         self._say(f"given up: {reason}")
 
     def _say(self, sentence: str) -> None:
         logs.log("cudagraphs").emit(sentence)
+
+
+def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(span(tensor) * tensor.element_size() for tensor in tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,9 @@ struct Recorded {
   std::vector<Group> groups;
   std::vector<Result> results;
   std::vector<Range> keeps;  // not written, sorted
+  bool patient = false;  // does not move its own large results
   uint64_t crowded = 0;
+  uint64_t repeated = 0;
   uint64_t runs = 0;
 
   ~Recorded() {

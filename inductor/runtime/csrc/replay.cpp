@@ -98,13 +98,14 @@ bool is_moved(const Recorded& recorded, PyObject* object, size_t i) {
          reinterpret_cast<uintptr_t>(tensor.data_ptr()) != recorded.addresses[i];
 }
 
-// Moves away what somebody holds and this recording writes; false where that must not be moved.
+// Moves away what somebody holds and this recording writes; false where that must not be moved, or
+// another recording may do.
 bool make_room(ReplayObject* self) {
   Recorded& recorded = *self->recorded;
   std::vector<HeldSlot>& live = *self->slots->live;
   prune(live);
   std::vector<StoragePtr> moved;
-  size_t bytes = 0;
+  size_t bytes = 0, own_bytes = 0;
   bool busy = false, by_others = false;
   for (const HeldSlot& slot : live) {
     if (recorded.spares(slot.range)) continue;
@@ -114,11 +115,14 @@ bool make_room(ReplayObject* self) {
     if (slot.recording != recorded.id) {
       by_others |= slot.kept;
       bytes += storage->nbytes();
+    } else {
+      own_bytes += storage->nbytes();
     }
     moved.push_back(std::move(storage));
   }
   if (by_others || bytes >= kLarge) ++recorded.crowded;
-  if (busy) return false;
+  if (busy || (recorded.patient && own_bytes >= kLarge)) return false;
+  recorded.repeated += own_bytes >= kLarge;
   for (const StoragePtr& storage : moved) move_away(storage);
   return true;
 }
@@ -343,12 +347,34 @@ PyObject* get_runs(PyObject* object, void*) {
   return PyLong_FromUnsignedLongLong(reinterpret_cast<ReplayObject*>(object)->recorded->runs);
 }
 
+PyObject* get_repeated(PyObject* object, void*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<ReplayObject*>(object)->recorded->repeated);
+}
+
+PyObject* get_patient(PyObject* object, void*) {
+  return PyBool_FromLong(reinterpret_cast<ReplayObject*>(object)->recorded->patient);
+}
+
+int set_patient(PyObject* object, PyObject* value, void*) {
+  if (value == nullptr) {
+    PyErr_SetString(PyExc_AttributeError, "patient can't be deleted");
+    return -1;
+  }
+  int wanted = PyObject_IsTrue(value);
+  if (wanted < 0) return -1;
+  reinterpret_cast<ReplayObject*>(object)->recorded->patient = wanted != 0;
+  return 0;
+}
+
 PyMethodDef replay_methods[] = {
     {"moved", list_moved, METH_O, "moved(inputs): those at other addresses than the recorded ones."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef replay_getters[] = {
     {"crowded", get_crowded, nullptr, "how often results of other recordings were in the way",
+     nullptr},
+    {"repeated", get_repeated, nullptr, "how often its own large results were moved", nullptr},
+    {"patient", get_patient, set_patient, "whether a call rather returns False than moves these",
      nullptr},
     {"runs", get_runs, nullptr, "how often it has run", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};

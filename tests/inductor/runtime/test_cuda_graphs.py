@@ -159,8 +159,7 @@ def test_nothing_is_copied_out_while_nobody_holds_it() -> None:
     recorder, weight = FakeRecorder(), torch.randn(4, 4)
     call, alive = warmed_up(recorder, weight)
     first = addresses(check(call, weight, alive[0]))
-    assert call.recording is not None
-    memory = call.recording.pool.handle
+    memory = call.recordings[0].pool.handle
     assert all(0 <= at - memory.bytes.data_ptr() < memory.most for at in first)
     for _ in range(3):
         assert addresses(check(call, weight, alive[1])) == first
@@ -187,8 +186,7 @@ def test_results_outlive_their_recording() -> None:
     call, alive = warmed_up(recorder, weight)
     check(call, weight, alive[0])
     got = check(call, weight, alive[0])
-    assert call.recording is not None
-    memory = call.recording.pool.handle.bytes
+    memory = call.recordings[0].pool.handle.bytes
     del call
     memory.fill_(1)
     assert torch.equal(got[0], weight @ alive[0]) and torch.equal(got[3], (alive[0] + 1).t())
@@ -312,6 +310,42 @@ def test_in_the_way_again_and_again(monkeypatch: Any) -> None:
     assert held.data_ptr() == place and len(pools.at(("test", 7))) == 2
 
 
+def test_recordings_take_turns_where_large_results_are_held(monkeypatch: Any) -> None:
+    monkeypatch.setattr("recorded_memory.SIZE", 1 << 23)
+    recorder = FakeRecorder()
+    call = graphed(lambda x: ((x + 1).repeat(75_000),), recorder)
+    out, places = (), []
+    for n in range(MOST_CROWDED + 12):
+        x = torch.full((4,), float(n))
+        out, before = call(x), [(y, y[0].item()) for y in out]  # the last one, as in a loop
+        assert torch.equal(out[0], (x + 1).repeat(75_000))
+        assert all(bool((y == value).all()) for y, value in before)
+        places.append(out[0].data_ptr())
+        before.clear()
+    assert recorder.recorded == 2 and len(set(places[-6:])) == 2
+    assert places[-6:] == [*places[-2:]] * 3
+    held = []
+    for n in range(8):  # more than recordings can spare
+        x = torch.full((4,), float(n))
+        held.append((call(x)[0], x))
+        assert all(torch.equal(y, (x + 1).repeat(75_000)) for y, x in held)
+    assert recorder.recorded == 3 and not call.off
+
+
+def test_no_memory_for_another_recording(monkeypatch: Any) -> None:
+    monkeypatch.setattr("recorded_memory.SIZE", 1 << 22)
+    recorder = FakeRecorder()
+    call = graphed(lambda x: ((x + 1).repeat(75_000),), recorder)
+    out: Any = None
+    for n in range(MOST_CROWDED + 12):
+        x = torch.full((4,), float(n))
+        last, out = out, call(x)
+        assert last is None or bool((last[0] == n).all())
+        if recorder.recorded:
+            recorder.error = torch.OutOfMemoryError("CUDA out of memory")
+    assert recorder.recorded == 1 and call.full and not call.off and recorder.replayed > 10
+
+
 def test_inputs_are_written_in_place() -> None:
     recorder, state, others = FakeRecorder(), torch.zeros(4), []
 
@@ -340,11 +374,9 @@ def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert call.recording is not None
-    recording = call.recording
-    monkeypatch.setattr(
-        call, "recording", cuda_graphs.Recording(full, *[
-            getattr(recording, name) for name in ("pool", "place", "resident")]))  # type: ignore
+    (recording,) = call.recordings
+    monkeypatch.setattr(call, "recordings", (cuda_graphs.Recording(
+        full, recording.pool, recording.place, recording.resident),))
     check(call, weight, alive[1])
     assert recorder.replayed == 1 and not call.off
 
@@ -360,7 +392,7 @@ def test_a_limit_of_sizes() -> None:
     assert recorder.recorded == MOST_SIZES and [call.off for call in calls[-3:]] == [False, True, True]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_order(seed: int) -> None:
     """Functions that share memory, of whose results some are held, used as inputs, or written."""
     chance, pools = random.Random(seed), Pools()
@@ -384,7 +416,7 @@ def test_any_order(seed: int) -> None:
         want = [value.clone() for value in programs[at](weight, x.clone())]
         got = calls[at](weight, x)
         for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one, other)
+            assert torch.allclose(one, other)
             one, other = one, one.clone()
             if chance.random() < 0.4 and one.data_ptr() != weight.data_ptr():
                 held.append((one, other))

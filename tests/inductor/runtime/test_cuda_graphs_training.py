@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from recorded_memory import FakeRecorder
 
+from inductor.runtime import cuda_graphs
 from inductor.runtime.cuda_graphs import GraphedCall
 from inductor.runtime.recorder import Pools
 
@@ -61,7 +62,7 @@ def test_backward_reads_what_forward_keeps() -> None:
         pair.finish(*alive[-1])
     assert [r.recorded for r in pair.recorders] == [1, 1]
     assert [r.replayed for r in pair.recorders] == [4, 4]
-    recording = pair.calls[1].recording
+    (recording,) = pair.calls[1].recordings
     assert pair.recorders[1].copied == [2] and recording.resident == {0, 1}
 
 
@@ -87,7 +88,7 @@ def test_what_is_kept_outlives_its_recording() -> None:
     for _ in range(3):
         pair.finish(*pair.start())
     step = pair.start()
-    pair.calls[0].recording = None
+    pair.calls[0].recordings = ()
     pair.finish(*step)
 
 
@@ -96,3 +97,23 @@ def test_a_forward_without_backward_gives_back() -> None:
     for _ in range(6):
         pair.start()
     assert pair.recorders[0].replayed == 4
+
+
+def test_two_forwards_for_each_step(monkeypatch: Any) -> None:
+    """There are recordings for both, and each backward reads what its forward has kept."""
+    monkeypatch.setattr(cuda_graphs, "LARGE", 100)
+    pair = Pair()
+    for order in [(0, 1), (1, 0)] * 8:
+        steps = [pair.start(), pair.start()]
+        for n in order:
+            pair.finish(*steps[n])
+        steps.clear()
+    forward, backward = pair.calls
+    assert len(forward.recordings) == len(backward.recordings) == 2
+    before = [r.replayed for r in pair.recorders]
+    for _ in range(2):
+        first, second = pair.start(), pair.start()
+        pair.finish(*second)
+        pair.finish(*first)
+        del first, second
+    assert [r.replayed - n for r, n in zip(pair.recorders, before)] == [4, 4]
