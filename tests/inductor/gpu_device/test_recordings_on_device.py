@@ -27,5 +27,6 @@ def test_program(program: Callable[[str], None]) -> None:
     torch.manual_seed(0)
     before = metrics.snapshot()["cuda_graphs_given_up"]
     program("cuda")
-    assert metrics.snapshot()["cuda_graphs_given_up"] == before
+    fails = program.__name__.startswith("failures")
+    assert (metrics.snapshot()["cuda_graphs_given_up"] == before) != fails
     dynamo.reset()

@@ -96,7 +96,7 @@ class FakeRecorder:
             self.replayed += 1
             values = [_copy(x) if n in filled else x for n, x in enumerate(read)]
             before = 0
-            for begin, end in [*spared, (SIZE, SIZE)]:
+            for begin, end in [*spared, (memory.most, memory.most)]:
                 memory.bytes[before:begin] = GARBAGE
                 before = end
             for place, value in zip(places, call(*values), strict=True):

@@ -14,6 +14,8 @@ from torch import nn
 
 import dynamo
 from inductor import metrics
+from inductor.runtime.cuda_graphs import GraphedCall
+from inductor.runtime.recorder import CudaRecorder
 
 Tensor = torch.Tensor
 MODE = "reduce-overhead"
@@ -92,6 +94,22 @@ def functions_share_memory(device: str) -> None:
             held = [*held[-5:], (y, models[at](x))]
             for got, want in held:
                 close(got, want)
+
+
+def the_last_result_is_held_in_a_loop(device: str) -> None:
+    model, before = layers(device), recorded()
+    compiled = dynamo.compile(model, mode=MODE)
+    with torch.no_grad():
+        y = last = None
+        for _ in range(2 * CALLS):
+            x = rows(device, 8192)
+            y = compiled(x)
+            close(y, model(x))
+            if last is not None:
+                close(last[0], last[1])
+            last = y, model(x)
+    if device == "cuda":
+        assert recorded() - before == 2
 
 
 def pieces_of_a_program(device: str) -> None:
@@ -244,10 +262,37 @@ def a_recording_that_goes_leaves_its_results(device: str) -> None:
         close(y, want)
 
 
+def failures_leave_nothing_behind(device: str) -> None:
+    def waits(x: Tensor) -> tuple[Tensor]:
+        return (x * float((x + 1).sum().item()),)
+
+    def needs_too_much(x: Tensor) -> tuple[Tensor]:
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(1 << 46, device=device)
+        return (x * 2,)
+
+    def works(x: Tensor) -> tuple[Tensor]:
+        return ((x + 1).softmax(-1),)
+
+    for call, fails in ((waits, True), (needs_too_much, True), (works, False)):
+        graphed = GraphedCall(call, CudaRecorder(torch.device("cuda", 0)))
+        for _ in range(CALLS):
+            x = rows(device)
+            close(graphed(x), call(x))
+        assert graphed.off == fails and bool(graphed.recordings) != fails
+    compiled, model = dynamo.compile(layers(device), mode=MODE), layers(device)
+    assert compiled(rows(device)).shape == model(rows(device)).shape
+    before = torch.cuda.memory_allocated()
+    held = [torch.empty(1 << 20, device=device) for _ in range(4)]
+    del held
+    assert torch.cuda.memory_allocated() == before
+
+
 PROGRAMS = (
     results_are_held_over_calls,
     a_result_is_the_next_input,
     functions_share_memory,
+    the_last_result_is_held_in_a_loop,
     pieces_of_a_program,
     training,
     accumulated_gradients,
@@ -263,4 +308,5 @@ ON_GPU = (
     nothing_is_copied_when_results_are_dropped,
     dropout_draws_what_eager_draws,
     a_recording_that_goes_leaves_its_results,
+    failures_leave_nothing_behind,
 )

@@ -23,7 +23,7 @@ from inductor.scheduler.schedule import Schedule
 def calls(monkeypatch: Any) -> list[GraphedCall]:
     """The graphed calls that are made for graphs."""
     driver = importlib.import_module("inductor.compile_fx")
-    monkeypatch.setattr(recorded_memory, "SIZE", 1 << 22)
+    monkeypatch.setattr(recorded_memory, "SIZE", 1 << 25)
     real, pools = driver.compile_aten, Pools()
     made: list[GraphedCall] = []
 
