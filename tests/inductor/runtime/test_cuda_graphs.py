@@ -332,6 +332,25 @@ def test_recordings_take_turns_where_large_results_are_held(monkeypatch: Any) ->
     assert recorder.recorded == 3 and not call.off
 
 
+def test_a_reader_of_recordings_that_take_turns(monkeypatch: Any) -> None:
+    monkeypatch.setattr("recorded_memory.SIZE", 1 << 23)
+    pools, recorders = Pools(), [FakeRecorder() for _ in range(2)]
+    first = graphed(lambda x: ((x + 1).repeat(75_000),), recorders[0], pools=pools)
+    second = graphed(lambda a: (a * 2,), recorders[1], pools=pools)
+    last: Any = None
+    for n in range(40):
+        x = torch.full((4,), float(n))
+        a = first(x)[0]
+        b = second(a)[0]
+        assert bool((b == 2 * n + 2).all()) and bool((a == n + 1).all())
+        assert last is None or bool((last == n).all())
+        last = a
+        if n == 30:
+            before = [recorder.replayed for recorder in recorders]
+    assert [recorder.replayed - n for recorder, n in zip(recorders, before)] == [9, 9]
+    assert [recorder.copied for recorder in recorders] == [[0], []]
+
+
 def test_no_memory_for_another_recording(monkeypatch: Any) -> None:
     monkeypatch.setattr("recorded_memory.SIZE", 1 << 22)
     recorder = FakeRecorder()
