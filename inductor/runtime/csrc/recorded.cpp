@@ -100,6 +100,9 @@ Result read_result(Recorded& recorded, PyObject* outputs, size_t i, PyObject* gi
     return result;
   }
   const at::Tensor& tensor = THPVariable_Unpack(object);
+  REQUIRE(PyExc_RuntimeError,
+          tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg(), "result ", i,
+          " is no plain tensor");
   result.meta = meta_of(tensor);
   result.offset = tensor.storage_offset();
   if (auto input = owner_of(tensor, given)) {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from inductor.runtime._launch import Replay, Slots
 from recorded_memory import FakeRecorder
 
 from inductor.runtime import cuda_graphs
@@ -129,6 +130,16 @@ def test_a_recording_that_fails_is_the_last() -> None:
     for _ in range(2):
         check(call, weight, alive[0])
     assert call.off and not recorder.recorded
+
+
+@pytest.mark.parametrize("result", [
+    lambda y: y.conj(), lambda y: y.conj().imag, lambda y: y.to_sparse(),
+])  # fmt: skip
+def test_results_that_are_no_plain_memory(result: Any) -> None:
+    """These can't be given again as tensors over the same memory."""
+    x = torch.randn(3, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match="no plain tensor"):
+        Replay(Slots(), print, (x,), {}, (x,), (result(x * 2),), (), 1, [])
 
 
 def test_large_moving_inputs_are_not_copied(monkeypatch: Any) -> None:
