@@ -44,6 +44,7 @@ from inductor.fx_passes.parts import read_parts
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
+from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
@@ -98,9 +99,13 @@ def compile_fx(
             return compile_for_sizes(module, inputs, compile_small, compile_symbolic)
         return compile_small(module, inputs)
 
+    def compile_cut(module: torch.fx.GraphModule) -> Compiled:
+        return compile_pieces(module, compile_piece)
+
     def compile_graph(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         if is_symbolic(module, inputs):
-            return compile_for_sizes(module, inputs, compile_static, compile_symbolic)
+            return compile_for_sizes(
+                module, inputs, compile_static, compile_symbolic, compile_cut)
         return compile_static(module, inputs)
 
     def refused(module: torch.fx.GraphModule, reason: str) -> Compiled:
@@ -118,7 +123,7 @@ def compile_fx(
             return compile_pieces(gm, compile_piece)
         except Unsupported as refusal:
             return _as_captured(gm, refusal.reason)
-    if has_rates(gm, example_inputs):
+    if has_rates(gm, example_inputs) and not lifts_all(gm):
         return Step(gm, example_inputs, compile_graph, compile_piece)
     return compile_graph(gm, example_inputs)
 

@@ -1,13 +1,14 @@
 """Numbers that only scale and shift tensors become tensors of no dimension: their value is free.
 
 In: a captured graph with symbolic numbers. Out: a graph in which such numbers are tensor inputs,
-and a function that makes its inputs of the original's. A number stays one where it meets anything
-but + - * / with a CPU tensor of float32 or float64 that has dimensions: there the value may decide
-sizes, the result's dtype or its rounding.
+and a function that makes its inputs of the original's. + - * / of a float32 or float64 tensor with
+dimensions take the tensor as it is; other operators become functions of `number_rules.py`. A number
+stays one where it meets an operator that has no rule: there the value may decide sizes.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from inductor.number_rules import WithNumbers, rule_of
+
 ARITHMETIC = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
     operator.imul, operator.itruediv, torch.add, torch.sub, torch.mul, torch.div, "add", "sub",
@@ -23,7 +26,9 @@ ARITHMETIC = frozenset((
 ))  # fmt: skip
 ON_NUMBERS: frozenset[Any] = frozenset((
     operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
-    operator.pow, operator.neg, abs,
+    operator.pow, operator.neg, operator.pos, abs, min, max, round, int, float, torch.sym_max,
+    torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_sqrt,
+    *filter(callable, vars(math).values()),
 ))  # fmt: skip
 DTYPES = (torch.float32, torch.float64)
 
@@ -48,7 +53,7 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
     if not free or any(not on_cpu(node) for node in places):
         return None
     gone = {place for node in free for place in roots(node, numbers)}
-    copy, known = fx.Graph(), {}
+    copy, known, taken = fx.Graph(), dict[fx.Node, fx.Node](), dict.fromkeys(free)
     for place in places:
         if place not in gone:
             known[place] = copy.node_copy(place)
@@ -57,9 +62,32 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
         known[node].meta["example_value"] = as_tensor(node.meta["example_value"])
     for node in gm.graph.nodes:
         if node not in known and not (node in numbers and roots(node, numbers) <= gone):
-            known[node] = copy.node_copy(node, known.__getitem__)
+            known[node] = copied(copy, node, known, taken)
     module = fx.GraphModule(gm, copy)
     return Lifted(module, inputs_maker(places, gone, free, numbers))
+
+
+def lifts_all(gm: fx.GraphModule) -> bool:
+    """True where no input is a float after the numbers were lifted."""
+    lifted = lift_numbers(gm)
+    return lifted is not None and all(
+        type(node.meta.get("example_value")) is not float
+        for node in lifted.module.graph.nodes
+        if node.op == "placeholder"
+    )
+
+
+def copied(
+    graph: fx.Graph, node: fx.Node, known: dict[fx.Node, fx.Node], free: dict[fx.Node, None]
+) -> fx.Node:
+    """A node of the new graph, where some of its numbers are tensors."""
+    numbers = [given for given in node.all_input_nodes if given in free]
+    made = graph.node_copy(node, known.__getitem__)
+    if any(not takes_tensor(node, number) for number in numbers):
+        rule = rule_of(node, numbers[0])
+        assert rule is not None
+        made.op, made.target = "call_function", WithNumbers(node, rule, free)
+    return made
 
 
 def without_shared_roots(
@@ -83,7 +111,8 @@ def number_nodes(graph: fx.Graph) -> dict[fx.Node, None]:
                 found[node] = None
         elif node.op == "call_function" and node.target in ON_NUMBERS:
             inputs = node.all_input_nodes
-            if inputs and all(arg in found for arg in inputs) and not node.kwargs:
+            known = inputs and all(arg in found for arg in inputs) and not node.kwargs
+            if known and type(node.meta.get("example_value")) in (int, float):
                 found[node] = None
     return found
 
@@ -96,6 +125,11 @@ def roots(node: fx.Node, numbers: dict[fx.Node, None]) -> set[fx.Node]:
 
 
 def takes(user: fx.Node, number: fx.Node) -> bool:
+    """True where the number may be a tensor, maybe with another operator."""
+    return takes_tensor(user, number) or rule_of(user, number) is not None
+
+
+def takes_tensor(user: fx.Node, number: fx.Node) -> bool:
     """True where a tensor of no dimension gives what the number gives."""
     if user.op not in ("call_function", "call_method") or user.target not in ARITHMETIC:
         return False
@@ -105,6 +139,8 @@ def takes(user: fx.Node, number: fx.Node) -> bool:
     value = other.meta.get("example_value") if isinstance(other, fx.Node) else None
     if not isinstance(value, torch.Tensor) or user.args[0] is user.args[1]:
         return False
+    if user.target is operator.truediv and user.args[0] is number:
+        return False  # a product with the reciprocal
     in_place = str(getattr(user.target, "__name__", user.target)).startswith("i")
     if (in_place or str(user.target).endswith("_")) and user.args[0] is number:
         return False

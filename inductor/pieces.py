@@ -44,6 +44,13 @@ CALM = frozenset((
 GETS_HISTORY = ("call_method", "requires_grad_")
 
 
+class NothingToCompile(Unsupported):
+    """A graph of nothing but operations that run as captured, and views."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing to compile between numbers that only the program knows")
+
+
 def has_unknowns(gm: fx.GraphModule) -> bool:
     """True where an operation of the graph makes a number or size that nobody knows before."""
     return any(makes_unknown for _, makes_unknown in _makers(gm))
@@ -201,7 +208,7 @@ class _Cutter:
     def spliced(self) -> fx.Graph:
         """The graph in which parts are calls."""
         if not any(isinstance(unit, list) for unit in self.units):
-            raise Unsupported("nothing to compile between numbers that only the program knows")
+            raise NothingToCompile
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in self.gm.graph.nodes:

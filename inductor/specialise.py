@@ -21,6 +21,7 @@ from dynamo.base import logs
 from dynamo.base.counters import counters
 from inductor import metrics
 from inductor.lift_numbers import lift_numbers
+from inductor.pieces import NothingToCompile
 from inductor.symbolic import Program
 
 Compiled = Callable[..., Any]
@@ -44,12 +45,14 @@ def compile_for_sizes(
     example_inputs: list[Any],
     compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
     compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]],
+    compile_cut: Callable[[fx.GraphModule], Compiled] | None = None,
 ) -> Compiled:
     """A callable like the graph, compiled at once for the sizes at hand, so that errors of the
     compiler show early.
 
-    compile_static: for one set of sizes. compile_symbolic: see `Program`. Numbers that only scale
-    and shift tensors are no part of what a compile is made for.
+    compile_static: for one set of sizes. compile_symbolic: see `Program`. Numbers that are tensors
+    for the operators that take them (`lift_numbers.py`) are no part of what a compile is made for.
+    compile_cut: cuts a graph where an operator has to know a float, which then runs as captured.
     """
 
     def compile_open(module: fx.GraphModule, inputs: list[Any]) -> Compiled:
@@ -59,22 +62,40 @@ def compile_for_sizes(
             except Unsupported as refusal:
                 why = refusal.reason
             logs.log("dynamic").emit(f"a symbolic graph is compiled for each set of sizes: {why}")
+        else:
+            return compile_static(module, inputs)
         return BySizes(module, inputs, compile_static)
 
     if not all(map(fits, example_inputs)):
         return BySizes(gm, example_inputs, compile_static)
     lifted = lift_numbers(gm)
+    left = example_inputs if lifted is None else lifted.inputs_of(tuple(example_inputs))
+    if compile_cut is not None and any(type(value) is float for value in left):
+        try:
+            return compile_cut(gm)
+        except NothingToCompile:
+            logs.log("dynamic").emit("a graph is nothing but operators that ask for a number")
+            return gm.forward
+        except Unsupported as refusal:
+            reason = refusal.reason
+            logs.log("dynamic").emit(lambda: f"a graph is compiled for each number: {reason}")
     if lifted is None:
         inner = compile_open(gm, example_inputs)
         if all(isinstance(value, torch.Tensor) for value in example_inputs):
             return inner
     else:
-        inner = compile_open(lifted.module, lifted.inputs_of(tuple(example_inputs)))
+        inner = compile_open(lifted.module, left)
 
     def call(*inputs: Any) -> Any:
         if not all(map(fits, inputs)):
             return gm.forward(*inputs)  # ints beyond 64 bits: eager's own answer
-        return inner(*(inputs if lifted is None else lifted.inputs_of(inputs)))
+        if lifted is None:
+            return inner(*inputs)
+        try:
+            given = lifted.inputs_of(inputs)
+        except (OverflowError, RuntimeError):  # an int of these is beyond 64 bits
+            return gm.forward(*inputs)
+        return inner(*given)
 
     return call
 

@@ -76,7 +76,9 @@ def with_constants(gm: fx.GraphModule, values: dict[int, float]) -> fx.GraphModu
         if node in known:
             continue
         given = node.all_input_nodes
-        if node in numbers and given and all(type(known[other]) is float for other in given):
+        if node in numbers and given and all(
+            type(known[other]) in (int, float) for other in given
+        ):
             known[node] = node.target(*fx.map_arg(node.args, known.__getitem__))
         elif node.op == "output":
             graph.output(fx.map_arg(node.args[0], known.__getitem__))

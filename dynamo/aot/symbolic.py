@@ -166,11 +166,28 @@ class SymbolicReferenceWorld:
             self._number(size, (index, dim), real.shape[dim])
             for dim, size in enumerate(shown.shape)
         ]
-        strides = [
-            self._number(stride, None, step)
-            for stride, step in zip(shown.stride(), real.stride(), strict=True)
-        ]
+        try:
+            strides = [
+                self._number(stride, None, step)
+                for stride, step in zip(shown.stride(), real.stride(), strict=True)
+            ]
+        except Unsupported:
+            strides = self._dense(shown, sizes, real)
         return self._world.make(real, sizes, strides)
+
+    def _dense(self, shown: torch.Tensor, sizes: list[Any], real: torch.Tensor) -> list[Any]:
+        """The strides of a tensor without gaps, whose sizes are numbers of their own here.
+
+        Errors: Unsupported where it may have gaps.
+        """
+        strides, inner, told = [0] * real.dim(), 1, 1
+        for axis in sorted(range(real.dim()), key=lambda axis: real.stride(axis)):
+            stride = shown.stride(axis)
+            if expression_of(stride - told) != 0:
+                raise Unsupported(f"a stride {expression_of(stride)}")
+            strides[axis] = inner
+            inner, told = inner * sizes[axis], told * shown.shape[axis]
+        return strides
 
     def _number(self, shown: Any, place: Place | None, value: int) -> Any:
         """The number of the capture in our symbols; a size that is none of them is a new symbol."""

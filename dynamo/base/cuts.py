@@ -2,8 +2,9 @@
 
 In: a node. Out: whether a backend must run it as it is, between the parts that it compiles. Values
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
-A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; and so is
-`torch.linspace` and its like of open numbers.
+A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; so is one whose
+backward is a kernel of the library, an embedding whose gradient is sparse, and `torch.linspace` and
+its like of open numbers.
 """
 
 from __future__ import annotations
@@ -42,6 +43,14 @@ FUNCTIONS = frozenset({
 # So they are on other devices than these: cuDNN reads the weights as one buffer, which no fake has.
 TAKEN_APART = {"cpu", "meta"}
 RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
+# oneDNN computes LSTMs of these, whose backward has no functional form: its results lie in one
+# buffer of the library.
+ONEDNN = frozenset({torch.float32, torch.bfloat16, torch.float16})
+# Their gradient may be sparse: place of the argument that says so.
+LOOKUPS: Mapping[Any, int] = {
+    torch.nn.functional.embedding: 6, torch.nn.functional.embedding_bag: 7, torch.embedding: 4,
+    torch.embedding_bag: 5,
+}  # fmt: skip
 # ATen takes no symbol as their length: place and name of the argument.
 RANGES: Mapping[Any, tuple[int, str]] = {
     torch.linspace: (2, "steps"), torch.logspace: (2, "steps"),
@@ -82,11 +91,27 @@ def is_cut(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in METHODS
     if node.target in RECURRENT:
-        return is_whole(fx.map_arg(node.args, lambda given: given.meta.get("example_value")))
+        args = fx.map_arg(node.args, lambda given: given.meta.get("example_value"))
+        return is_whole(args) or node.target is torch.lstm and _is_trained(node, args[0])
+    if node.target in LOOKUPS:
+        place = LOOKUPS[node.target]
+        sparse = node.args[place] if len(node.args) > place else node.kwargs.get("sparse")
+        return bool(sparse) and _has_history(node)
     if node.target in RANGES:
         given = [other.meta.get("example_value") for other in node.all_input_nodes]
         return bool(given) and not any(isinstance(value, torch.Tensor) for value in given)
     return node.target in FUNCTIONS or bool(getattr(node.target, "runs_alone", False))
+
+
+def _is_trained(node: fx.Node, data: Any) -> bool:
+    """True for an LSTM whose backward is the library's."""
+    return isinstance(data, torch.Tensor) and data.dtype in ONEDNN and _has_history(node)
+
+
+def _has_history(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    results = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(item, torch.Tensor) and item.requires_grad for item in results)
 
 
 def is_whole(args: Sequence[Any]) -> bool:
