@@ -96,7 +96,8 @@ def compile_fx(
                 return _compile(part, given, settings, may_raise=True)
 
         if is_symbolic(module, inputs):
-            return compile_for_sizes(module, inputs, compile_small, compile_symbolic)
+            return compile_for_sizes(
+                module, inputs, compile_small, compile_symbolic, compile_cut)
         return compile_small(module, inputs)
 
     def compile_cut(module: torch.fx.GraphModule) -> Compiled:

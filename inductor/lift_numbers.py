@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ ON_NUMBERS: frozenset[Any] = frozenset((
     *filter(callable, vars(math).values()),
 ))  # fmt: skip
 DTYPES = (torch.float32, torch.float64)
+CPU = torch.device("cpu")
+PACK = struct.Struct("d").pack
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,27 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
         node for node in ends if all(user in numbers or takes(user, node) for user in node.users)
     ]
     free = without_shared_roots(ends, free, numbers)
-    if not free or any(not on_cpu(node) for node in places):
+    if not free:
         return None
     gone = {place for node in free for place in roots(node, numbers)}
     copy, known, taken = fx.Graph(), dict[fx.Node, fx.Node](), dict.fromkeys(free)
     for place in places:
         if place not in gone:
             known[place] = copy.node_copy(place)
+    made: dict[tuple[fx.Node, torch.device], fx.Node] = {}
     for node in free:
-        known[node] = copy.placeholder(f"{node.name}_value")
-        known[node].meta["example_value"] = as_tensor(node.meta["example_value"])
+        for user in node.users:
+            key = (node, device_of(user)) if user not in numbers else None
+            if key is not None and key not in made:
+                made[key] = copy.placeholder(f"{node.name}_value")
+                made[key].meta["example_value"] = as_tensor(node.meta["example_value"], key[1])
     for node in gm.graph.nodes:
         if node not in known and not (node in numbers and roots(node, numbers) <= gone):
-            known[node] = copied(copy, node, known, taken)
+            here = device_of(node)
+            given = {n: made[n, here] for n in node.all_input_nodes if n in taken}
+            known[node] = copied(copy, node, {**known, **given} if given else known, taken)
     module = fx.GraphModule(gm, copy)
-    return Lifted(module, inputs_maker(places, gone, free, numbers))
+    return Lifted(module, inputs_maker(places, gone, list(made), numbers))
 
 
 def lifts_all(gm: fx.GraphModule) -> bool:
@@ -147,30 +156,60 @@ def takes_tensor(user: fx.Node, number: fx.Node) -> bool:
     return value.dtype in DTYPES and value.dim() > 0 and value.device.type == "cpu"
 
 
-def on_cpu(place: fx.Node) -> bool:
-    value = place.meta.get("example_value")
-    return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
+def device_of(user: fx.Node) -> torch.device:
+    """Where an operator computes: there its numbers are tensors."""
+    values = [user.meta.get("example_value"), *[n.meta.get("example_value") for n in (
+        user.all_input_nodes)]]  # fmt: skip
+    for value in values:
+        while isinstance(value, (list, tuple)) and value:
+            value = value[0]
+        if isinstance(value, torch.Tensor):
+            return value.device
+    return CPU
 
 
-def as_tensor(value: int | float) -> torch.Tensor:
+def as_tensor(value: int | float, device: torch.device = CPU) -> torch.Tensor:
     """The number as a tensor; ints and floats keep their kind."""
     dtype = torch.int64 if type(value) is int else torch.float64
-    return torch.scalar_tensor(value, dtype=dtype, device="cpu")
+    if device.type == "cpu":
+        return torch.scalar_tensor(value, dtype=dtype, device=device)
+    with torch.inference_mode(False):  # it may be kept
+        return torch.full((), value, dtype=dtype, device=device)
+
+
+class Held:
+    """A number in the memory of a device: new memory for each new value, so that nobody waits for
+    what still reads the old one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.known: tuple[Any, Any, torch.Tensor] | None = None
+
+    def __call__(self, value: int | float) -> torch.Tensor:
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index or 0)
+        known, bits = self.known, (type(value), PACK(value))
+        if known is None or known[:2] != (stream, bits):
+            known = self.known = (stream, bits, as_tensor(value, self.device))
+        return known[2]
 
 
 def inputs_maker(
-    places: list[fx.Node], gone: set[fx.Node], free: list[fx.Node], numbers: dict[fx.Node, None]
+    places: list[fx.Node], gone: set[fx.Node], made: list[tuple[fx.Node, torch.device]],
+    numbers: dict[fx.Node, None],
 ) -> Callable[[tuple[Any, ...]], list[Any]]:
     """Computes the numbers of each call."""
     kept = [index for index, place in enumerate(places) if place not in gone]
     steps = [node for node in numbers if node.op != "placeholder" and roots(node, numbers) <= gone]
     given = [(index, place) for index, place in enumerate(places) if place in gone]
+    free = [
+        (node, Held(device) if device.type == "cuda" else as_tensor) for node, device in made
+    ]
 
     def make(inputs: tuple[Any, ...]) -> list[Any]:
         values = {place: inputs[index] for index, place in given}
         for node in steps:
-            arguments = [values[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+            arguments = fx.map_arg(node.args, values.__getitem__)
             values[node] = node.target(*arguments)  # type: ignore[operator]
-        return [*[inputs[index] for index in kept], *[as_tensor(values[node]) for node in free]]
+        return [*[inputs[index] for index in kept], *[held(values[node]) for node, held in free]]
 
     return make

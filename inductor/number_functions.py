@@ -28,10 +28,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """dtype: of the result. held: what is computed in."""
+    """dtype: of the result. held: what is computed in. device: of the numbers."""
 
     dtype: torch.dtype
     held: torch.dtype
+    device: torch.device
 
     def __call__(self, value: Any) -> Any:
         """An argument in the dtype that is computed in."""
@@ -45,7 +46,7 @@ class Goal:
         """The same; a number of the program, too, is a tensor."""
         if isinstance(value, (Tensor, Number)):
             return self(value)
-        return torch.full((), value, dtype=self.held)
+        return torch.full((), value, dtype=self.held, device=self.device)
 
     @staticmethod
     def cast(value: Any, dtype: torch.dtype) -> Any:
@@ -68,9 +69,8 @@ def _function(compute: Callable[..., Any], *numbers: str) -> Function:
 
 def _scaled(goal: Goal, value: Any, factor: Any) -> Any:
     """As ATen's kernels on a CPU round it."""
-    if isinstance(value, Tensor) and value.device.type == "cpu":
-        return goal.rounded(goal(value) * goal.rounded(factor))
-    return goal(value) * goal(factor)
+    on_cpu = isinstance(value, Tensor) and value.device.type == "cpu"
+    return goal(value) * (goal.rounded(factor) if on_cpu else goal(factor))
 
 
 def _summand(goal: Goal, value: Any, other: Any) -> Any:
@@ -127,7 +127,7 @@ def addcmul(goal: Goal, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) 
 
 
 def addcdiv(goal: Goal, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    return goal(input) + goal.rounded(value) * goal(tensor1) / goal(tensor2)
+    return goal(input) + goal(value) * goal(tensor1) / goal(tensor2)
 
 
 def lerp(goal: Goal, input: Any, end: Any, weight: Any) -> Any:

@@ -195,7 +195,9 @@ class WithNumbers:
         held = torch.float32 if dtype in HALF else dtype
         if self.rule.name in COMPARISONS:
             held = _compared(args)
-        result = self.compute(Goal(dtype, held), *args, **kwargs)
+        numbers = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Number))
+        goal = Goal(dtype, held, next(numbers).value.device)
+        result = self.compute(goal, *args, **kwargs)
         if self.rule.name == "setitem":
             return None
         result = result.to(dtype)

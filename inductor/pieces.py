@@ -56,6 +56,15 @@ def has_unknowns(gm: fx.GraphModule) -> bool:
     return any(makes_unknown for _, makes_unknown in _makers(gm))
 
 
+def asks_numbers(gm: fx.GraphModule) -> bool:
+    """True where an operation of the graph has to know a number that is no int."""
+    leaves = ("placeholder", "output", "get_attr")
+    return not all(
+        _compiles(node) for node in gm.graph.nodes
+        if node.op not in leaves and not _is_number(_value(node))
+    )
+
+
 def compile_pieces(gm: fx.GraphModule, compile_piece: CompilePiece) -> Callable[..., Any]:
     """A callable like the graph, whose pieces are compiled at their first use.
 

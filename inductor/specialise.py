@@ -21,7 +21,7 @@ from dynamo.base import logs
 from dynamo.base.counters import counters
 from inductor import metrics
 from inductor.lift_numbers import lift_numbers
-from inductor.pieces import NothingToCompile
+from inductor.pieces import NothingToCompile, asks_numbers
 from inductor.symbolic import Program
 
 Compiled = Callable[..., Any]
@@ -45,7 +45,7 @@ def compile_for_sizes(
     example_inputs: list[Any],
     compile_static: Callable[[fx.GraphModule, list[Any]], Compiled],
     compile_symbolic: Callable[[fx.GraphModule, list[Any]], tuple[Callable[..., bool], Compiled]],
-    compile_cut: Callable[[fx.GraphModule], Compiled] | None = None,
+    compile_cut: Callable[[fx.GraphModule], Compiled],
 ) -> Compiled:
     """A callable like the graph, compiled at once for the sizes at hand, so that errors of the
     compiler show early.
@@ -70,7 +70,7 @@ def compile_for_sizes(
         return BySizes(gm, example_inputs, compile_static)
     lifted = lift_numbers(gm)
     left = example_inputs if lifted is None else lifted.inputs_of(tuple(example_inputs))
-    if compile_cut is not None and any(type(value) is float for value in left):
+    if any(type(value) is float for value in left) and asks_numbers(gm):
         try:
             return compile_cut(gm)
         except NothingToCompile:
