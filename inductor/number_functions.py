@@ -67,10 +67,13 @@ def _function(compute: Callable[..., Any], *numbers: str) -> Function:
     return Function(compute, frozenset(numbers))
 
 
-def _scaled(goal: Goal, value: Any, factor: Any) -> Any:
-    """As ATen's kernels on a CPU round it."""
-    on_cpu = isinstance(value, Tensor) and value.device.type == "cpu"
-    return goal(value) * (goal.rounded(factor) if on_cpu else goal(factor))
+def _plus_scaled(goal: Goal, value: Any, other: Any, factor: Any, sign: int) -> Any:
+    """value + sign * factor * other, rounded once, the factor as ATen's kernels on a CPU do it."""
+    value, on_cpu = goal.tensor(value), isinstance(other, Tensor) and other.device.type == "cpu"
+    factor = sign * (goal.rounded(goal.tensor(factor)) if on_cpu else goal.tensor(factor))
+    if goal.held.is_floating_point:
+        return torch.addcmul(value, goal.tensor(other), factor)
+    return value + goal(other) * factor
 
 
 def _summand(goal: Goal, value: Any, other: Any) -> Any:
@@ -82,13 +85,13 @@ def _summand(goal: Goal, value: Any, other: Any) -> Any:
 def add(goal: Goal, input: Any, other: Any, *, alpha: Any = 1) -> Any:
     if type(alpha) is int and alpha == 1:
         return _summand(goal, input, other) + _summand(goal, other, input)
-    return goal(input) + _scaled(goal, other, alpha)
+    return _plus_scaled(goal, input, other, alpha, 1)
 
 
 def sub(goal: Goal, input: Any, other: Any, *, alpha: Any = 1) -> Any:
     if type(alpha) is int and alpha == 1:
         return _summand(goal, input, other) - _summand(goal, other, input)
-    return goal(input) - _scaled(goal, other, alpha)
+    return _plus_scaled(goal, input, other, alpha, -1)
 
 
 def rsub(goal: Goal, input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -123,7 +126,7 @@ def remainder(goal: Goal, input: Any, other: Any) -> Any:
 
 
 def addcmul(goal: Goal, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    return goal(input) + goal(value) * goal(tensor1) * goal(tensor2)
+    return torch.addcmul(goal(input), goal(value) * goal(tensor1), goal(tensor2))
 
 
 def addcdiv(goal: Goal, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:

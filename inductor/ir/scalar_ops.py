@@ -173,8 +173,16 @@ def _where(mask: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     return torch.where(mask, a, b)
 
 
+def _fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(c, a, b)
+
+
 _SPECIAL = [
     ScalarOp("where", 3, SAME, "bif", "({0} ? {1} : {2})", "tl.where({0}, {1}, {2})", _where),
+    ScalarOp(
+        "fma", 3, SAME, "f", "k_fma({0}, {1}, {2})", "({0} * {1} + {2})", _fma,
+        "a * b + c, rounded once on processors that have it, as by ATen's kernels",
+    ),
     ScalarOp(
         "to_dtype", 1, GIVEN, "bif", "k_convert<{T}>({0})", "{0}.to({T})", None,
         "as Tensor.to: towards zero for float to integer, != 0 for bool, nearest even for half",

@@ -274,18 +274,18 @@ def lerp(call: Call, start: Tensor, end: Tensor, weight: Any) -> Any:
     dtype = promoted([start, end], Kind.DEFAULT)
 
     def function(ops: Ops, a: Value, b: Value, w: Value) -> Value:
-        near = Arithmetic(ops, a) + Arithmetic(ops, w) * (Arithmetic(ops, b) - Arithmetic(ops, a))
-        far = Arithmetic(ops, b) - (Arithmetic(ops, b) - Arithmetic(ops, a)) * (
-            1.0 - Arithmetic(ops, w)
-        )
-        return Arithmetic(ops, w).call("abs").call("lt", 0.5).choose(near, far).value
+        weight = Arithmetic(ops, w)
+        is_near = weight.call("abs").call("lt", 0.5)
+        factor = is_near.choose(weight, weight - 1.0)
+        return ops.fma(factor.value, ops.sub(b, a), ops.where(is_near.value, a, b))
 
     return pointwise(call, [start, end, weight], function, dtype, 8)
 
 
 @lowering(aten.addcmul.default)
 def addcmul(call: Call, x: Tensor, a: Tensor, b: Tensor, value: Scalar = 1) -> Any:
-    return _apply(call, [x, a, b], lambda v, p, q: v + p * value * q, 3)
+    scaled = (lambda p: p) if value == 1 else lambda p: p * value
+    return _apply(call, [x, a, b], lambda v, p, q: scaled(p).call("fma", q, v), 3)
 
 
 @lowering(aten.addcdiv.default)

@@ -236,8 +236,15 @@ def add(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
         return pointwise(call, [x, y], _row("bitwise_or"), dtype)
     if alpha == 1:
         return pointwise(call, [x, y], _row("add"), dtype)
-    scaled = lambda ops, a, b: ops.add(a, ops.mul(b, ops.constant(alpha, dtype)))  # noqa: E731
-    return pointwise(call, [x, y], scaled, dtype, 2)
+    return pointwise(call, [x, y], _scaled("add", alpha, dtype), dtype, 2)
+
+
+def _scaled(name: str, alpha: Scalar, dtype: torch.dtype) -> Function:
+    """a + alpha * b, or a - alpha * b; of floats rounded once, as ATen does."""
+    if dtype_kind(dtype) != "f":
+        return lambda ops, a, b: ops.call(name, a, ops.mul(b, ops.constant(alpha, dtype)))
+    factor = alpha if name == "add" else -alpha
+    return lambda ops, a, b: ops.fma(b, ops.constant(factor, dtype), a)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
@@ -245,8 +252,7 @@ def sub(call: Call, x: Any, y: Any, alpha: Scalar = 1) -> Any:
     dtype = promoted([x, y])
     if alpha == 1:
         return pointwise(call, [x, y], _row("sub"), dtype)
-    scaled = lambda ops, a, b: ops.sub(a, ops.mul(b, ops.constant(alpha, dtype)))  # noqa: E731
-    return pointwise(call, [x, y], scaled, dtype, 2)
+    return pointwise(call, [x, y], _scaled("sub", alpha, dtype), dtype, 2)
 
 
 @lowering(aten.rsub.Scalar, aten.rsub.Tensor)

@@ -13,7 +13,8 @@ from inductor.ir.extent import Extent, hint_of
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 PARALLEL_WORK = 1 << 17
-WEIGHTS = {"constant": 0, "truediv": 4, "sqrt": 4, "rsqrt": 6, "indirect": 8, "reduction": 2}
+WEIGHTS = {"constant": 0, "truediv": 4, "sqrt": 4, "rsqrt": 6, "fma": 1, "indirect": 8,
+           "reduction": 2}  # fmt: skip
 MATH, INTEGER_DIVISION = 10, 20
 
 
