@@ -73,7 +73,8 @@ def lift_numbers(gm: fx.GraphModule) -> Lifted | None:
             given = {n: made[n, here] for n in node.all_input_nodes if n in taken}
             known[node] = copied(copy, node, {**known, **given} if given else known, taken)
     module = fx.GraphModule(gm, copy)
-    return Lifted(module, inputs_maker(places, gone, list(made), numbers))
+    make = inputs_maker(places, gone, list(made), numbers, greatest(gm.graph))
+    return Lifted(module, make)
 
 
 def lifts_all(gm: fx.GraphModule) -> bool:
@@ -193,11 +194,22 @@ class Held:
         return known[2]
 
 
+def greatest(graph: fx.Graph) -> float:
+    """The greatest number that all dtypes of a graph hold: for greater ones, eager raises here and
+    there."""
+    dtypes = {
+        value.dtype for node in graph.nodes
+        if isinstance(value := node.meta.get("example_value"), torch.Tensor)
+        and value.dtype.is_floating_point
+    }
+    return min([torch.finfo(dtype).max for dtype in dtypes] or [math.inf])
+
+
 def inputs_maker(
     places: list[fx.Node], gone: set[fx.Node], made: list[tuple[fx.Node, torch.device]],
-    numbers: dict[fx.Node, None],
+    numbers: dict[fx.Node, None], most: float,
 ) -> Callable[[tuple[Any, ...]], list[Any]]:
-    """Computes the numbers of each call."""
+    """Computes the numbers of each call. Errors: OverflowError for one beyond `most`."""
     kept = [index for index, place in enumerate(places) if place not in gone]
     steps = [node for node in numbers if node.op != "placeholder" and roots(node, numbers) <= gone]
     given = [(index, place) for index, place in enumerate(places) if place in gone]
@@ -210,6 +222,9 @@ def inputs_maker(
         for node in steps:
             arguments = fx.map_arg(node.args, values.__getitem__)
             values[node] = node.target(*arguments)  # type: ignore[operator]
+        for value in values.values():
+            if type(value) is float and most < abs(value) < math.inf:
+                raise OverflowError(value)
         return [*[inputs[index] for index in kept], *[held(values[node]) for node, held in free]]
 
     return make

@@ -134,9 +134,12 @@ def _fits(rule: Rule, user: fx.Node, goal: torch.Tensor) -> bool:
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     numbers = [value for value in inputs if type(value) in (int, float)]
     if goal.dtype not in REAL or any(tensor.dtype not in REAL for tensor in tensors):
-        return rule.name in ("where", "setitem", "masked_fill") and goal.dtype in REAL
-    if rule.name in FILLS or rule.name in COMPARISONS:
-        return goal.dtype is not torch.bool or rule.name in COMPARISONS
+        return False
+    if rule.name in COMPARISONS:
+        return True
+    if rule.name in FILLS:  # a float is cut, or too large
+        return goal.dtype is not torch.bool and not (
+            float in map(type, numbers) and not goal.is_floating_point())
     if rule.in_place and float in map(type, numbers) and not goal.is_floating_point():
         return False  # eager raises
     return goal.is_floating_point() or rule.name in WHOLE

@@ -93,7 +93,7 @@ def compile_for_sizes(
             return inner(*inputs)
         try:
             given = lifted.inputs_of(inputs)
-        except (OverflowError, RuntimeError):  # an int of these is beyond 64 bits
+        except (OverflowError, RuntimeError):  # beyond the dtypes of its tensors
             return gm.forward(*inputs)
         return inner(*given)
 

@@ -18,6 +18,9 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import ItemSource, LocalSource, Scope, Source, TableSource
 
 NUMBERS = (int, float)
+NUMPY_NUMBERS = frozenset((
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+))  # fmt: skip
 
 
 def changed_facts(guards: Iterable[Guard], scope: Scope) -> dict[Fact, int | float]:
@@ -45,7 +48,8 @@ def _number(guard: Guard, value: Any) -> dict[Fact, int | float]:
     if isinstance(guard.source, TableSource) and value != guard.payload:
         return {Fact(guard.source.base, "values"): 0}
     kind = type(guard.payload)
-    if kind not in NUMBERS or type(value) is not kind or const_equal(value, guard.payload):
+    is_number = kind in NUMBERS or kind.__module__ == "numpy" and kind.__name__ in NUMPY_NUMBERS
+    if not is_number or type(value) is not kind or const_equal(value, guard.payload):
         return {}
     if guard.payload != guard.payload:  # NaN is none of a row of numbers
         return {}

@@ -137,6 +137,15 @@ class Symbols:
         name = self.name(Fact(source, "value"), value)
         return SymbolicNumber(name, value, self.trace, source)
 
+    def has_changed(self, source: Source) -> bool:
+        """True for a value that had several values so far, and is no constant of the graph."""
+        fact = Fact(source, "value")
+        return fact in self.changed and fact not in self.context.fixed
+
+    def number_from(self, source: Source, value: int | float) -> SymbolicNumber:
+        """The symbolic number that a source gives."""
+        return SymbolicNumber(self.name(Fact(source, "value"), value), value, self.trace, source)
+
     def _is_wanted(self, value: Any, source: Source) -> bool:
         kind = type(value)
         if kind is int:

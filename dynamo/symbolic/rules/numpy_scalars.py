@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import AttrSource, CallSource, Source
 from dynamo.symbolic.rules import table
 from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.variables import numbers
 from dynamo.symbolic.variables.base import Var
 from dynamo.symbolic.variables.constant import ConstVar
 from dynamo.symbolic.variables.functions import BuiltinVar
+from dynamo.symbolic.variables.numbers import SymbolicNumber
 from dynamo.symbolic.variables.wrapping import wraps
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ cbrt""".split()
 
 
 class NumpyNumberVar(ConstVar):
-    """A numpy number, guarded by its value (zero by identity: it has two signs)."""
+    """A numpy number, guarded by its value (zero by identity: it has two signs), unless it changes
+    and only torch's operators look at it."""
 
     @property
     def value(self) -> Any:
@@ -45,12 +48,36 @@ class NumpyNumberVar(ConstVar):
             trace.guard("CONST" if self._value else "ID", self.source, self._value)
         return self._value
 
+    def opened(self) -> SymbolicNumber | None:
+        """The Python number that torch takes it for, if it had several values so far."""
+        if self._trace is None or self.source is None or self._value.dtype.kind not in "fiu":
+            return None
+        symbols = self._trace.symbols
+        if not symbols.has_changed(self.source):
+            return None
+        item = CallSource(AttrSource(self.source, "item"))
+        return symbols.number_from(item, self._value.item())
+
+    def chosen(self) -> SymbolicNumber | None:
+        """The same, where it is used as such."""
+        number = self.opened()
+        if number is not None:
+            assert self._trace is not None and self.source is not None
+            self._trace.guard("TYPE", self.source, type(self._value))
+        return number
+
     def as_proxy(self) -> Any:
+        number = self.chosen()
+        if number is not None:
+            return number.as_proxy()
         self.as_fake()
         return self.value.item()
 
     def as_fake(self) -> Any:
         """As it is: torch refuses some of them here and there."""
+        number = self.chosen()
+        if number is not None:
+            return number.as_fake()
         if isinstance(self._value, (numpy.bool_, numpy.complex64)):  # which torch takes for floats
             raise Break("argument_mismatch", repr(self))
         return self.value.item() if isinstance(self._value, complex) else self.value
@@ -59,7 +86,9 @@ class NumpyNumberVar(ConstVar):
 @wraps(*NUMBERS)
 def wrap_number(trace: Trace, value: Any, source: Source | None) -> Var:
     """A numpy number, guarded when it is looked at."""
-    return NumpyNumberVar(value, source, trace)
+    number = NumpyNumberVar(value, source, trace)
+    number.opened()
+    return number
 
 
 @wraps(numpy.ufunc, type(numpy.prod))
@@ -92,4 +121,19 @@ table.foldable(
                 "__neg__", "__pos__", "__abs__", "__round__", "item")
     and method not in table.RULES
 )
+
+
+def _register_conversion(function: Any) -> None:
+    @rule([function])
+    def convert(tx: SymbolicFrame, /, *args: Var, **kwargs: Var) -> Var | None:
+        if len(args) != 1 or kwargs or not isinstance(args[0], NumpyNumberVar):
+            return None
+        number = args[0].chosen()
+        if number is None or function is numpy.generic.item:
+            return number
+        return numbers.convert(tx.trace, function, number)
+
+
+for _conversion in (numpy.generic.item, float, int):
+    _register_conversion(_conversion)
 table.foldable([numpy.generic.item, numpy.generic.__format__])
