@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.api import compile_inference, compile_training
+from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.program import is_of_program
 from dynamo.aot.records import NeedsGradients, Unsupported
@@ -296,7 +297,7 @@ def _compile_backward(
         logs.log("inductor").emit(f"a backward runs as ATen operators: {refusal.reason}")
     except Exception as defect:
         _report_defect(defect)
-    return module.forward
+    return run_as_it_is(module)
 
 
 @functools.cache
@@ -381,7 +382,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
-        return module.forward
+        return run_as_it_is(module)
     if has_symbols(module):
         return ForAllSizes(module, functools.partial(_compile_variant, module)).call
     lowered, schedule = _lower_and_schedule(module, None)
@@ -482,8 +483,7 @@ def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
     inputs = lowered.graph.inputs
     if None not in inputs:
         return launcher
-    positions = [n for n, buffer in enumerate(inputs) if buffer is not None]
-    return lambda *args: launcher(*[args[n] for n in positions])
+    return of_places(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])
 
 
 def _report(lowered: Lowered, schedule: Schedule) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.aot.boxed import call_with
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.partition import Backward, Partition
@@ -41,15 +42,16 @@ class LazyBackward:
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, missing: tuple[int, ...], *args: Any) -> Any:
-        """missing: the outputs that have no gradient; their tangents are not among args."""
+    def __call__(self, missing: tuple[int, ...], given: list[Any]) -> Any:
+        """missing: the outputs that have no gradient; their tangents are not given. The list may
+        be empty afterwards: what nobody else holds dies after its last use."""
         compiled = self._compiled.get(missing)
         if compiled is None:
             with self._lock:
                 compiled = self._compiled.get(missing)
                 if compiled is None:
                     compiled = self._compiled[missing] = self._compile(missing)
-        return compiled(*args)
+        return call_with(compiled, given)
 
     def _compile(self, missing: tuple[int, ...]) -> Callable[..., Any]:
         module = self._module
@@ -170,16 +172,17 @@ def _make_node(
                 else:
                     given.append(_fit(grad, tangent))
             again_later = torch.is_grad_enabled()
-            if again_later:
-                with torch.no_grad():
-                    found = backward(tuple(missing), *given)
-            else:
-                found = backward(tuple(missing), *given)
-            if second is not None and not keeps_graph():
+            if not keeps_graph():  # each of them dies at its last use
+                ctx.maybe_clear_saved_tensors()
                 ctx.kept = None
             if again_later:
+                with torch.no_grad():
+                    found = backward(tuple(missing), given)
                 others = [] if second is None else second.history(ctx.kept)
                 found = Refusal.apply(len(found), *found, *kept, *others, *grads)
+            else:
+                kept = ()
+                found = backward(tuple(missing), given)
             results: list[Any] = [None] * (2 + arity)
             for at, grad in zip(gradients, found, strict=False):
                 results[2 + at] = grad

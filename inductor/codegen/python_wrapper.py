@@ -4,7 +4,7 @@ In: a loop graph, its schedule and its printed kernels. Out: the text of a modul
 `make(constants, prepare, slow)`, which gives a function of the sizes known at a call (`k0`, ..,
 if there are any), and that one gives the function which runs the schedule: tensors in (those of
 `graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
-ATen for the rest, and frees every buffer after its last use. `prepare` (a method of
+ATen for the rest, and frees every buffer after its last use (inputs, too: see `boxed`). `prepare` (a method of
 `runtime.triton_launch.Preparation`) makes a launcher of each Triton function, `slow` a callable of
 each kernel that Triton cannot do.
 
@@ -13,21 +13,23 @@ each kernel that Triton cannot do.
         def bind(k0):
             launch0 = triton0.at(((k_floordiv_index((k0 + 127), 128), 1, 1),), (k0,))
             new0 = Allocation((k0, 8), (8, 1), torch.float32, device)
-            def call(arg0, arg1):
+            def of_list(args):
+                arg0, arg1, = args
+                args.clear()
                 stream = current_stream(0)
                 buf0 = new0()
                 launch0(stream, arg0, buf0)
                 del arg0
                 ...
                 return (buf0,)
-            return call
+            return boxed(of_list)
         return bind
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +51,9 @@ HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
 
 {kernel_imports}
-from inductor.runtime.triton_launch import Allocation, BySize, OperatorCall, current_stream, view
+from inductor.runtime.triton_launch import (
+    Allocation, BySize, OperatorCall, boxed, current_stream, view,
+)
 
 inf, nan = float("inf"), float("nan")
 '''
@@ -89,14 +93,19 @@ class _Writer:
         last = _last_uses(self.steps)
         kept = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
         kept |= set(self.constants)
+        used = kept.union(*last.values())
+        self._free(name for name in self.inputs if name not in used)
         for position, step in enumerate(self.steps):
             self._run(step)
-            dead = sorted(n for n in last.get(position, ()) if n in self.alive and n not in kept)
-            if dead:
-                self.body.append(f"del {', '.join(dead)}")
-                self.alive -= set(dead)
+            self._free(n for n in last.get(position, ()) if n in self.alive and n not in kept)
         self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
         return "\n".join(self._module(symbols))
+
+    def _free(self, names: Iterable[str]) -> None:
+        dead = sorted(names)
+        if dead:
+            self.body.append(f"del {', '.join(dead)}")
+            self.alive -= set(dead)
 
     def _module(self, symbols: Sequence[str]) -> Iterator[str]:
         yield HEAD.format(kernel_imports=MODULE_HEAD if self.kernels else "import torch\n")
@@ -116,13 +125,16 @@ class _Writer:
         bound = (self.conditions, self.launches, self.allocations, self.calls)
         for text, name in itertools.chain.from_iterable(found.items() for found in bound):
             yield f"        {name} = {text}"
-        yield f"\n        def call({', '.join(self.inputs)}):"
+        yield "\n        def of_list(args):"
+        if self.inputs:
+            yield f"            {', '.join(self.inputs)}, = args"
+        yield "            args.clear()"
         if self.launches:
             device = self.graph.device
             stream = f"current_stream({device.index or 0})" if device.type == "cuda" else "0"
             yield f"            stream = {stream}"
         yield from ("            " + line for line in self.body)
-        yield "\n        return call\n\n    return bind\n"
+        yield "\n        return boxed(of_list)\n\n    return bind\n"
 
     def _sources(self) -> Iterator[TritonSource]:
         for step in self.steps:

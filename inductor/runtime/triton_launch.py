@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from dynamo.aot.boxed import with_list
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
@@ -47,8 +48,18 @@ def view(
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
 
 
+def boxed(of_list: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """The function of tensors out of that of a list which is emptied: see `dynamo.aot.boxed`."""
+
+    def call(*args: Any) -> Any:
+        return of_list([*args])
+
+    return with_list(call, of_list)
+
+
 def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
     """The call with that GPU as the current one."""
+    of_list = getattr(call, "of_list", None)
 
     def guarded(*args: Any) -> Any:
         if torch._C._cuda_getDevice() == index:
@@ -56,7 +67,7 @@ def on_device(call: Callable[..., Any], index: int) -> Callable[..., Any]:
         with torch.cuda.device(index):
             return call(*args)
 
-    return guarded
+    return with_list(guarded, None if of_list is None else on_device(of_list, index))
 
 
 @dataclass(frozen=True, slots=True)
