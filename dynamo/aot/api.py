@@ -14,13 +14,14 @@ import torch
 from torch import fx
 
 from dynamo.aot.capture import capture_forward, describe, refusals, with_symbols
-from dynamo.aot.decompose import decompose
+from dynamo.aot.decompose import Chosen, decompose, each
 from dynamo.aot.epilogue import write_in_forward
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import Compiler, NeedsGradients, Unsupported
+from dynamo.aot.rows import ROWS, has_tail, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
 from dynamo.aot.worlds import capture_in_world
@@ -73,15 +74,16 @@ def compile_inference(
 
 
 def simplify(
-    module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]] | None, world: Any
+    module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]] | None, world: Any,
+    chosen: Chosen = each,
 ) -> fx.GraphModule:
     """The module decomposed. Errors: Unsupported."""
     if not decompositions:
         return module
     if not world.is_symbolic:
-        return decompose(module, decompositions)
+        return decompose(module, decompositions, None, chosen)
     with refusals(symbolic=True):
-        return decompose(module, decompositions, world)
+        return decompose(module, decompositions, world, chosen)
 
 
 def _requires_grad(example: Any) -> bool:
@@ -123,6 +125,9 @@ def compile_training(
             epilogue_in_graph=epilogue_in_graph, symbolic=symbolic,
         )  # fmt: skip
     module = rewrite(simplify(joint.module, decompositions, world))
+    if decompositions:
+        module = simplify(module, ROWS, world, has_tail)
+        merge_equal(module)
     halves = partition_joint(joint, module, partition, world.table())
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

@@ -30,17 +30,25 @@ from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake, FakeWorld, StorageToken
 
 Table = Mapping[Any, Callable[..., Any]]
+Chosen = Callable[[fx.Node], bool]
 
 
-def decompose(module: fx.GraphModule, table: Table, world: Any = None) -> fx.GraphModule:
+def each(node: fx.Node) -> bool:
+    """Every node."""
+    return True
+
+
+def decompose(
+    module: fx.GraphModule, table: Table, world: Any = None, chosen: Chosen = each
+) -> fx.GraphModule:
     """The module with the table's operations replaced; the module itself where it holds none.
 
-    world: the module's fakes' own, where their sizes are symbolic.
+    world: the module's fakes' own, where their sizes are symbolic. chosen: for which nodes.
     """
     targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
     if targets.isdisjoint(table.keys()):
         return module
-    return _Rewriter(module, table, world).rewrite()
+    return _Rewriter(module, table, world, chosen).rewrite()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +67,9 @@ class _Template:
 class _Rewriter:
     """One pass over one graph."""
 
-    def __init__(self, module: fx.GraphModule, table: Table, world: Any) -> None:
+    def __init__(self, module: fx.GraphModule, table: Table, world: Any, chosen: Chosen) -> None:
         self.module = module
+        self.chosen = chosen
         self.table = table
         self.world = world
         self._numbers: NumberNodes | None = None
@@ -78,7 +87,7 @@ class _Rewriter:
     def rewrite(self) -> fx.GraphModule:
         for node in self.module.graph.nodes:
             replaced = node.op == "call_function" and node.target in self.table
-            if not (replaced and self._inline(node)):
+            if not (replaced and self.chosen(node) and self._inline(node)):
                 self._keep(node)
         remove_dead_code(self.graph)
         return make_module(self.graph, self.constants)

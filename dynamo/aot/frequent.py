@@ -26,7 +26,7 @@ FREQUENT: dict[str, Callable[..., Any]] = {}
 
 
 def frequent(
-    *names: str, half_on_gpu: bool = False
+    *names: str, half_on_gpu: bool = False, half: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a decomposition for wide floats, and for half precision on a GPU where it says
     so."""
@@ -37,7 +37,8 @@ def frequent(
             for arg in args:
                 if not isinstance(arg, Tensor) or _is_plain(arg):
                     continue
-                if not half_on_gpu or not is_half_on_gpu(arg) or arg.numel() == 0:
+                narrow = half and is_half(arg) or half_on_gpu and is_half_on_gpu(arg)
+                if not narrow or arg.numel() == 0:
                     return NotImplemented
             return function(*args, **kwargs)
 
@@ -52,9 +53,13 @@ def _is_plain(tensor: Tensor) -> bool:
     return wide and tensor.numel() > 0
 
 
+def is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
 def is_half_on_gpu(x: Tensor) -> bool:
     """Where kernels of eager hold sums and statistics in float32."""
-    return x.device.type != "cpu" and x.dtype in (torch.float16, torch.bfloat16)
+    return x.device.type != "cpu" and is_half(x)
 
 
 def _reduced(loss: Tensor, reduction: int) -> Tensor:
@@ -98,7 +103,7 @@ def nll_loss_forward(
     return (loss.sum() / total if reduction == 1 else loss.sum()), total
 
 
-@frequent("nll_loss_backward.default", "nll_loss2d_backward.default")
+@frequent("nll_loss_backward.default", "nll_loss2d_backward.default", half=True)
 def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int,
     total: Tensor,

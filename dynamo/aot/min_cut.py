@@ -102,7 +102,7 @@ class _Network:
             return None
         bound = node in self.inputs or node in self.outputs
         if bound:
-            return _FREE if node.meta.get(SAVED) else None
+            return _FREE if node.meta.get(SAVED) or node in self.halves.loose else None
         base = viewed(node)
         if base is None:
             price = _BYTE if self._is_in_memory(node) else _BYTE_OF_NEW

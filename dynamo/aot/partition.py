@@ -10,6 +10,8 @@ joint graph's groups (`groups.py`). Rules of the choice:
 - Inputs and outputs of the program are saved only where eager saves them too: a program may write
   into them before backward, and eager's error about that must be raised where eager raises it, and
   nowhere else. They cost no memory.
+- An output that eager does not save is saved all the same (the logits, say) where backward can
+  compute it again from what is saved beside it, if the program has written into it: `loose`.
 - A view is computed again from what it views.
 - What a checkpoint computes again belongs to backward.
 """
@@ -23,10 +25,10 @@ from typing import Any
 
 from torch import fx
 
-from dynamo.aot.fakes import is_symbolic_number, symbols_of, symbols_shown
+from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
-from dynamo.aot.joint import JointGraph
+from dynamo.aot.joint import SAVED, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
 
@@ -37,7 +39,9 @@ class Backward:
 
     module: (saved..., tangents...) -> gradients of the program's inputs, None for other groups'.
     outputs: the values of the program that the tangents belong to.
-    saved: ("input", i) or ("output", i) of forward, in the order of the module's placeholders.
+    saved: ("input", i), ("output", i) or ("loose", i) of forward, in the order of the module's
+        placeholders. loose: outputs that may have other values by then; `restore` computes these
+        from the others, in that order.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders
         follow those of saved. Empty for static sizes.
     """
@@ -46,6 +50,7 @@ class Backward:
     outputs: tuple[int, ...]
     saved: tuple[tuple[str, int], ...]
     sizes: tuple[Place, ...] = ()
+    restore: fx.GraphModule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Halves:
     the values that the program returns (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
+    loose: outputs that may be saved though eager does not.
     """
 
     module: fx.GraphModule
@@ -77,6 +83,7 @@ class Halves:
     gradients: list[fx.Node | None]
     backward: set[fx.Node]
     available: list[fx.Node]
+    loose: frozenset[fx.Node] = frozenset()
 
 
 def partition_joint(
@@ -87,7 +94,13 @@ def partition_joint(
     table: the symbols of the joint module, where its sizes are symbolic.
     """
     halves = _sort_out(joint, module)
+    groups = find_groups(joint)
+    if table is None and len(groups) == 1:
+        halves = replace(halves, loose=_loose(halves))
     saved = cut(halves)
+    while unsure := _not_restorable(halves, saved):
+        halves = replace(halves, loose=halves.loose - unsure)
+        saved = cut(halves)
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
     for at, node in reversed(list(enumerate(halves.values))):
         known.setdefault(node, ("output", at))
@@ -95,7 +108,6 @@ def partition_joint(
     for at, node in enumerate(extra, len(halves.values)):
         known[node] = ("output", at)
     forward = _extract(module, halves.inputs, [*halves.values, *extra], effects=True)
-    groups = find_groups(joint)
     backwards = [_backward_of(group, joint, halves, saved, known, table) for group in groups]
     return Partition(forward, tuple(backwards))
 
@@ -113,13 +125,49 @@ def _backward_of(
         halves = replace(halves, tangents=tangents, gradients=gradients)
         read = {given for node in _needed(halves, saved) for given in node.all_input_nodes}
         saved = [node for node in saved if node in read or node in gradients]
-    origins = tuple(known[node] for node in saved)
+    loose = [node for node in saved if node in halves.loose]
+    origins = tuple(
+        ("loose", known[node][1]) if node in loose else known[node] for node in saved
+    )
     if table is not None:
         module, sizes = _extract_backward(halves, saved, table)
         return Backward(module, group.outputs, origins, sizes)
     given = [*saved, *halves.tangents]
     module = _extract(halves.module, given, halves.gradients, effects=False)
-    return Backward(module, group.outputs, origins)
+    restore = None
+    if loose:
+        others = [node for node in saved if node not in loose]
+        restore = _extract(halves.module, others, [*loose], effects=False)
+    return Backward(module, group.outputs, origins, restore=restore)
+
+
+def _loose(halves: Halves) -> frozenset[fx.Node]:
+    """The outputs that eager does not save, and that are nothing else's new value."""
+    written = halves.values[len(halves.outputs) :]
+    return frozenset(
+        node for node in halves.outputs
+        if node.op == "call_function" and node in halves.available and SAVED not in node.meta
+        and node not in written and is_fake(node.meta["val"])
+    )
+
+
+def _not_restorable(halves: Halves, saved: list[fx.Node]) -> set[fx.Node]:
+    """The loose ones among what is saved that the others don't suffice for."""
+    held = [node for node in saved if node in halves.loose]
+    stop = set(saved) - set(held)
+    found: set[fx.Node] = set()
+    for wanted in held:
+        work, seen = [wanted], set[fx.Node]()
+        while work:
+            node = work.pop()
+            if node in stop or node in seen or node.op == "get_attr":
+                continue
+            seen.add(node)
+            if node.op == "placeholder" or must_run(node):
+                found.add(wanted)
+                break
+            work.extend(node.all_input_nodes)
+    return found
 
 
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:

@@ -95,9 +95,9 @@ def _make_node(
     shown = tuple(range(joint.values)) if alone else half.outputs
     inputs = tuple(at for kind, at in half.saved if kind == "input")
     outputs = tuple(at for kind, at in half.saved if kind == "output")
+    loose = tuple(at for kind, at in half.saved if kind == "loose")
     # What the other nodes give has their history, which is none of this node's affair.
     foreign = set() if alone else set(outputs) - set(half.outputs)
-    order = _restore_order(half)
     sizes = half.sizes
     kept = {mutation.output for mutation in joint.mutations}
     absent = {at for at in range(len(joint.plan.values), joint.values) if at not in kept}
@@ -119,6 +119,7 @@ def _make_node(
     second = second_order(gm, joint, inputs, cut, half.outputs)
     if second is not None:
         outputs += tuple(at for at in second.results if at not in outputs)
+    order = _restore_order(half, len(inputs) + len(outputs))
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
     known = second is not None or set(gradients) - cut <= set(inputs)
     marks = not known and set(half.outputs).isdisjoint(outputs)
@@ -137,6 +138,8 @@ def _make_node(
             mark = (torch.empty(0),) if marks else ()
             ctx.save_for_backward(*saved_inputs(args), *saved, *mark)
             ctx.kept = references
+            if loose:
+                ctx.loose = [_noted(results[at]) for at in loose]
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             if without_gradient:
@@ -162,6 +165,8 @@ def _make_node(
                 again = second.gradients(ctx.kept, kept, own, each)
                 if again is not None:
                     return None, None, *again
+            if half.restore is not None:
+                kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, half, kept)
             given, missing = list(restored(kept)), []
             if sizes:
                 given += ctx.sizes
@@ -174,7 +179,7 @@ def _make_node(
             again_later = torch.is_grad_enabled()
             if not keeps_graph():  # each of them dies at its last use
                 ctx.maybe_clear_saved_tensors()
-                ctx.kept = None
+                ctx.kept = ctx.loose = None
             if again_later:
                 with torch.no_grad():
                     found = backward(tuple(missing), given)
@@ -249,10 +254,32 @@ def _read(inputs: tuple[Any, ...], place: Place) -> int:
     return inputs[index] if dim is None else inputs[index].shape[dim]  # type: ignore[no-any-return]
 
 
-def _restore_order(half: Backward) -> tuple[int, ...]:
-    """Where each of backward's placeholders lies among the saved tensors: inputs come first."""
+def _noted(value: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The same memory, which counts the same writes, and how many these are now."""
+    return value.detach(), value._version
+
+
+def _current(
+    noted: list[tuple[torch.Tensor, int]], half: Backward, kept: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The values that the loose outputs had. kept: the other saved tensors, inputs first."""
+    if all(value._version == version for value, version in noted):
+        return tuple([value for value, _ in noted])
+    strict = [kind for kind, _ in half.saved if kind != "loose"]
+    places = {"input": 0, "output": strict.count("input")}
+    given = []
+    for kind in strict:
+        given.append(kept[places[kind]])
+        places[kind] += 1
+    with torch.no_grad():
+        return tuple(half.restore(*given))  # type: ignore[misc]
+
+
+def _restore_order(half: Backward, count: int) -> tuple[int, ...]:
+    """Where each of backward's placeholders lies among the `count` saved tensors, inputs first,
+    and the loose ones behind them."""
     kinds = [kind for kind, _ in half.saved]
-    counts = {"input": 0, "output": kinds.count("input")}
+    counts = {"input": 0, "output": kinds.count("input"), "loose": count}
     order = []
     for kind in kinds:
         order.append(counts[kind])

@@ -1,0 +1,133 @@
+"""Before the cut: operations over rows fall into a few numbers for each row and a tail.
+
+In: a joint graph, decomposed. Out: the same graph, where a softmax or log-softmax that backward
+reads is its maxima and sums (one of each for a row) and an elementwise tail, which backward can
+compute again from the input: the input is often there anyway, or narrower. And what is computed
+twice is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.fakes import elements_of, is_fake
+from dynamo.aot.graphs import must_run, remove_dead_code
+from dynamo.aot.joint import SAVED, viewed
+from dynamo.aot.records import AGAIN
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+# Writing into one of these in place is cheaper than to share it.
+_NEW = frozenset(
+    {
+        aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+        aten.empty_like.default, aten.new_zeros.default, aten.new_ones.default,
+        aten.new_full.default, aten.new_empty.default, aten.new_empty_strided.default,
+    }
+)  # fmt: skip
+
+
+def _widened(x: Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
+    """x - max, in the dtype in which ATen computes, and exp of it; None for what stays whole."""
+    if x.dim() == 0 or x.numel() == 0 or not x.dtype.is_floating_point:
+        return None
+    if x.dtype in (torch.float16, torch.bfloat16):
+        x = x.to(torch.float32)
+    away = x - torch.amax(x, [dim], keepdim=True)
+    return away, torch.exp(away)
+
+
+def _narrowed(value: Tensor, x: Tensor, half_to_float: bool) -> Tensor:
+    return value if half_to_float or value.dtype is x.dtype else value.to(x.dtype)
+
+
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
+    parts = _widened(x, dim)
+    if parts is None:
+        return NotImplemented
+    away, exp = parts
+    value = away - torch.log(torch.sum(exp, [dim], keepdim=True))
+    return _narrowed(value, x, half_to_float)
+
+
+def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
+    parts = _widened(x, dim)
+    if parts is None:
+        return NotImplemented
+    _, exp = parts
+    return _narrowed(exp / torch.sum(exp, [dim], keepdim=True), x, half_to_float)
+
+
+ROWS: Mapping[Any, Callable[..., Any]] = {
+    aten._log_softmax.default: log_softmax, aten._softmax.default: softmax,
+}  # fmt: skip
+
+
+def has_tail(node: fx.Node) -> bool:
+    """Whether to take a node apart: any log-softmax, and a softmax of a narrower input. Else the
+    result takes no more memory than the input does, and products read it as well."""
+    return node.target is aten._log_softmax.default or _is_wider(node)
+
+
+def _is_wider(node: fx.Node) -> bool:
+    """Whether a softmax gives a wider dtype than that from which its input was made."""
+    given: Any = node.args[0]
+    if given.target is aten._to_copy.default:
+        given = given.args[0]
+    wide: int = node.meta["val"].dtype.itemsize
+    return bool(given.meta["val"].dtype.itemsize < wide)
+
+
+def merge_equal(module: fx.GraphModule) -> None:
+    """Of nodes that compute the same the first one stays. The graph's results stay apart: who gets
+    them may write into one of them."""
+    shown = _results(module.graph)
+    first: dict[Any, fx.Node] = {}
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node in shown or not _may_be_shared(node):
+            continue
+        found = first.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
+        if found is not node:
+            if SAVED in node.meta:
+                found.meta[SAVED] = True
+            node.replace_all_uses_with(found)
+    remove_dead_code(module.graph)
+    module.recompile()
+
+
+def _results(graph: fx.Graph) -> set[fx.Node]:
+    """The values of the output node, and what these are views of."""
+    found: set[fx.Node] = set()
+    for node in graph.output_node().all_input_nodes:
+        root: fx.Node | None = node
+        while root is not None and root not in found:
+            found.add(root)
+            root = viewed(root)
+    return found
+
+
+def _may_be_shared(node: fx.Node) -> bool:
+    if must_run(node) or AGAIN in node.meta or node.target in _NEW:
+        return False
+    value = node.meta.get("val")
+    if node.all_input_nodes or node.target is aten.arange.start_step or not is_fake(value):
+        return True
+    return elements_of(value) <= 1
+
+
+def _key(value: Any) -> Any:
+    """Equal for arguments that do the same: 1, 1.0 and True differ, as do 0.0 and -0.0."""
+    if isinstance(value, fx.Node):
+        return value
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, *map(_key, value))
+    if isinstance(value, dict):
+        return tuple((name, _key(item)) for name, item in value.items())
+    if isinstance(value, slice):
+        return ("slice", _key(value.start), _key(value.stop), _key(value.step))
+    return type(value), repr(value)
