@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import fx
 
-from dynamo.aot.fakes import is_fake, is_symbolic_number, symbols_of, symbols_shown
+from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
 from dynamo.aot.joint import SAVED, JointGraph
@@ -41,7 +41,7 @@ class Backward:
     outputs: the values of the program that the tangents belong to.
     saved: ("input", i), ("output", i) or ("loose", i) of forward, in the order of the module's
         placeholders. loose: outputs that may have other values by then; `restore` computes these
-        from the others, in that order.
+        from the others, in that order, and from the inputs at `helpers`, which are as they were.
     sizes: where numbers that backward needs are read from forward's inputs; their placeholders
         follow those of saved. Empty for static sizes.
     """
@@ -51,6 +51,7 @@ class Backward:
     saved: tuple[tuple[str, int], ...]
     sizes: tuple[Place, ...] = ()
     restore: fx.GraphModule | None = None
+    helpers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Partition:
     backwards: tuple[Backward, ...]
 
 
+SMALL = 1 << 20  # bytes of an input that is kept for what may not be needed
 Cutter = Callable[["Halves"], list[fx.Node]]
 
 
@@ -98,7 +100,8 @@ def partition_joint(
     if table is None and len(groups) == 1:
         halves = replace(halves, loose=_loose(halves))
     saved = cut(halves)
-    while unsure := _not_restorable(halves, saved):
+    fixed = _small_inputs(joint, halves)
+    while unsure := _not_restorable(halves, saved, fixed):
         halves = replace(halves, loose=halves.loose - unsure)
         saved = cut(halves)
     known = {node: ("input", at) for at, node in reversed(list(enumerate(halves.inputs)))}
@@ -134,11 +137,37 @@ def _backward_of(
         return Backward(module, group.outputs, origins, sizes)
     given = [*saved, *halves.tangents]
     module = _extract(halves.module, given, halves.gradients, effects=False)
-    restore = None
-    if loose:
-        others = [node for node in saved if node not in loose]
-        restore = _extract(halves.module, others, [*loose], effects=False)
-    return Backward(module, group.outputs, origins, restore=restore)
+    if not loose:
+        return Backward(module, group.outputs, origins)
+    others = [node for node in saved if node not in loose]
+    small = _small_inputs(joint, halves)
+    found = _ancestors(loose, {*others, *small})
+    helpers = [at for at, node in enumerate(halves.inputs)
+               if node in found and node not in others]  # fmt: skip
+    others += [halves.inputs[at] for at in helpers]
+    restore = _extract(halves.module, others, [*loose], effects=False)
+    return Backward(module, group.outputs, origins, (), restore, tuple(helpers))
+
+
+def _ancestors(nodes: list[fx.Node], stop: set[fx.Node]) -> set[fx.Node]:
+    """What they are computed from, down to these."""
+    work, found = list(nodes), set[fx.Node]()
+    while work:
+        node = work.pop()
+        if node not in found:
+            found.add(node)
+            if node not in stop:
+                work.extend(node.all_input_nodes)
+    return found
+
+
+def _small_inputs(joint: JointGraph, halves: Halves) -> set[fx.Node]:
+    """Inputs that cost nothing to keep, a bias say, and that the graph does not write into."""
+    written = {mutation.input for mutation in joint.mutations}
+    return {
+        node for at, node in enumerate(halves.inputs)
+        if at not in written and is_fake(node.meta["val"]) and bytes_of(node.meta["val"]) <= SMALL
+    }
 
 
 def _loose(halves: Halves) -> frozenset[fx.Node]:
@@ -151,23 +180,19 @@ def _loose(halves: Halves) -> frozenset[fx.Node]:
     )
 
 
-def _not_restorable(halves: Halves, saved: list[fx.Node]) -> set[fx.Node]:
-    """The loose ones among what is saved that the others don't suffice for."""
+def _not_restorable(
+    halves: Halves, saved: list[fx.Node], fixed: set[fx.Node]
+) -> set[fx.Node]:
+    """The loose ones among what is saved that the others and these inputs don't suffice for."""
     held = [node for node in saved if node in halves.loose]
-    stop = set(saved) - set(held)
-    found: set[fx.Node] = set()
-    for wanted in held:
-        work, seen = [wanted], set[fx.Node]()
-        while work:
-            node = work.pop()
-            if node in stop or node in seen or node.op == "get_attr":
-                continue
-            seen.add(node)
-            if node.op == "placeholder" or must_run(node):
-                found.add(wanted)
-                break
-            work.extend(node.all_input_nodes)
-    return found
+    stop = (set(saved) | fixed) - set(held)
+    return {
+        wanted for wanted in held
+        if any(
+            node not in stop and (node.op == "placeholder" or must_run(node))
+            for node in _ancestors([wanted], stop)
+        )
+    }
 
 
 def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:

@@ -33,6 +33,12 @@ keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ign
 transforms_active = torch._C._are_functorch_transforms_active
 
 
+WRITTEN = (
+    "dynamo: an output of a compiled graph and an input that it was computed from have both been "
+    "modified by inplace operations before backward; do one of these after it, or clone the output."
+)
+
+
 class LazyBackward:
     """Compiles the backward module when first called, once for each set of outputs in use."""
 
@@ -140,6 +146,7 @@ def _make_node(
             ctx.kept = references
             if loose:
                 ctx.loose = [_noted(results[at]) for at in loose]
+                ctx.loose += [_noted(args[at]) for at in half.helpers]
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             if without_gradient:
@@ -263,8 +270,13 @@ def _current(
     noted: list[tuple[torch.Tensor, int]], half: Backward, kept: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The values that the loose outputs had. kept: the other saved tensors, inputs first."""
-    if all(value._version == version for value, version in noted):
-        return tuple([value for value, _ in noted])
+    same = [value._version == version for value, version in noted]
+    values = [value for value, _ in noted]
+    count = len(same) - len(half.helpers)
+    if all(same[:count]):
+        return tuple(values[:count])
+    if not all(same[count:]):
+        raise RuntimeError(WRITTEN)
     strict = [kind for kind, _ in half.saved if kind != "loose"]
     places = {"input": 0, "output": strict.count("input")}
     given = []
@@ -272,7 +284,7 @@ def _current(
         given.append(kept[places[kind]])
         places[kind] += 1
     with torch.no_grad():
-        return tuple(half.restore(*given))  # type: ignore[misc]
+        return tuple(half.restore(*given, *values[count:]))  # type: ignore[misc]
 
 
 def _restore_order(half: Backward, count: int) -> tuple[int, ...]:

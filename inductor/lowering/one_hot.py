@@ -29,9 +29,11 @@ def sum_of_one_hot(
 
     def at(ops: Ops, i: Indices) -> Value | None:
         kept = i if len(i) != len(source.size) else (*i[:axis], *i[axis + 1 :])
-        where = (*kept[:axis], variable(HIT, size), *kept[axis:])
-        value = source.load(ops, where)
-        return _only_hit(ops, value.position, size)
+        hit = HIT  # another one where this is read in such a sum along another axis
+        while any(var.name == hit for index in kept for var in index.variables()):
+            hit += HIT
+        value = source.load(ops, (*kept[:axis], variable(hit, size), *kept[axis:]))
+        return _only_hit(ops, value.position, hit, size)
 
     if at(Ops(), loop_variables(layout.size)) is None:
         return None
@@ -60,13 +62,13 @@ def _as_computed(builder: Builder, source: Tensor) -> Tensor | None:
     )
 
 
-def _only_hit(ops: Ops, position: int, size: int) -> Value | None:
+def _only_hit(ops: Ops, position: int, hit: str, size: int) -> Value | None:
     """The one element that may be other than zero."""
     recorded = ops.recorded
-    moving = _moving(recorded)
+    moving = _moving(recorded, hit)
     if recorded[position].name in CARRIES_ZERO:
         op = recorded[position]
-        inner = _only_hit(ops, op.args[0], size)
+        inner = _only_hit(ops, op.args[0], hit, size)
         if inner is None:
             return None
         return ops.neg(inner) if op.name == "neg" else ops.to_dtype(inner, op.dtype)
@@ -77,7 +79,7 @@ def _only_hit(ops: Ops, position: int, size: int) -> Value | None:
     hits = [each for each in tests if moving[each]]
     if moving[value] or not _is_zero(recorded[other]) or len(hits) != 1:
         return None
-    place = _place(recorded, moving, hits[0])
+    place = _place(recorded, moving, hits[0], hit)
     if place is None:
         return None
     start, target = place
@@ -92,10 +94,10 @@ def _only_hit(ops: Ops, position: int, size: int) -> Value | None:
     return ops.where(found, Value(value, of), ops.constant(0, of))
 
 
-def _moving(recorded: list[Op]) -> list[bool]:
+def _moving(recorded: list[Op], hit: str) -> list[bool]:
     """For each op, whether it depends on the variable of the axis."""
     moving: list[bool] = []
-    names = {HIT}
+    names = {hit}
     for op in recorded:
         moves = any(moving[arg] for arg in op.args)
         if op.index is not None:
@@ -119,7 +121,9 @@ def _is_zero(op: Op) -> bool:
     return op.name == "constant" and op.imm == 0
 
 
-def _place(recorded: list[Op], moving: list[bool], test: int) -> tuple[int, Value] | None:
+def _place(
+    recorded: list[Op], moving: list[bool], test: int, hit: str
+) -> tuple[int, Value] | None:
     """Of `position on the axis + start == place`: start and place."""
     if recorded[test].name != "eq":
         return None
@@ -127,7 +131,7 @@ def _place(recorded: list[Op], moving: list[bool], test: int) -> tuple[int, Valu
         op = recorded[one]
         if moving[other] or op.name != "index_expr" or op.index is None:
             continue
-        start = op.index.substitute({HIT: constant(0)})
-        if start.is_constant and op.index.stride_of(HIT) == 1:
+        start = op.index.substitute({hit: constant(0)})
+        if start.is_constant and op.index.stride_of(hit) == 1:
             return start.offset, Value(other, recorded[other].dtype)
     return None
