@@ -21,6 +21,7 @@ import torch
 
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
+from dynamo.aot.budget import within
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.program import is_of_program
 from dynamo.aot.records import NeedsGradients, Unsupported
@@ -174,6 +175,7 @@ def _compile(
                 return compile_training(
                     gm, example_inputs, compile_aten, compile_backward, decompositions=table,
                     rewrite=_joint_laid_out, epilogue_in_graph=in_graph,
+                    partition=within(config.activation_memory_budget),
                 )  # fmt: skip
             return compile_inference(
                 gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
@@ -238,6 +240,7 @@ def _compile_symbolic(
         compile_backward = functools.partial(_compile_backward, settings)
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
+            partition=within(config.activation_memory_budget),
             epilogue_in_graph=_kernels_write(example_inputs), **options,
         )  # fmt: skip
     else:

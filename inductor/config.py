@@ -37,6 +37,13 @@ config = Config(
             "that stays lies in front of the kernels.",
             ("DYNAMO_KERNELS",),
         ),
+        Knob(
+            "activation_memory_budget",
+            1.0,
+            "How much of what forward would save for backward may be saved, 0 to 1; the rest is "
+            "computed again.",
+            ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob("max_autotune", False, "Measure more candidates while compiling."),
     ],

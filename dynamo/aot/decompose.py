@@ -121,6 +121,7 @@ class _Rewriter:
         for given, inner in zip(arguments, template.inputs, strict=True):
             env[inner] = self.env[given]
             tokens[inner.meta["val"].token] = env[inner].meta["val"].token
+        _keep_storages(template.result, node.meta["val"], tokens)
         for inner in template.nodes:
             env[inner] = self._copy(inner, env, tokens, _passed_on(node))
         self.env[node] = _map_nodes(template.result, env)
@@ -316,6 +317,15 @@ def _map_nodes(value: Any, env: dict[fx.Node, fx.Node]) -> Any:
     if isinstance(value, fx.Node):
         return env[value]
     return None if value is None else tuple([_map_nodes(item, env) for item in value])
+
+
+def _keep_storages(result: Any, value: Any, tokens: dict[StorageToken, StorageToken]) -> None:
+    """What views the operation's result views that of its template."""
+    if isinstance(result, tuple):
+        for inner, outer in zip(result, value, strict=True):
+            _keep_storages(inner, outer, tokens)
+    elif result is not None and type(value) is Fake:
+        tokens.setdefault(result.meta["val"].token, value.token)
 
 
 def _fakes_to_nodes(result: Any, recorder: Recorder) -> Any:

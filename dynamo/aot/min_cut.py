@@ -13,7 +13,7 @@ from dynamo.aot.flow import FlowNetwork
 from dynamo.aot.graphs import is_effect
 from dynamo.aot.joint import SAVED, viewed
 from dynamo.aot.partition import Halves
-from dynamo.aot.records import Unsupported
+from dynamo.aot.records import FAILS, Unsupported
 
 aten = torch.ops.aten
 
@@ -38,12 +38,13 @@ _CHEAP = frozenset(
 )  # fmt: skip
 
 
-def min_cut(halves: Halves) -> list[fx.Node]:
-    """The cheapest values from which backward can be computed, in order."""
-    wanted = _read_by_backward(halves)
+def min_cut(halves: Halves, anything: bool = False) -> list[fx.Node]:
+    """The cheapest values from which backward can be computed, in order. anything: whatever gives
+    the same again may be computed again, from any input."""
+    wanted = read_by_backward(halves)
     if not wanted:
         return []
-    near = _Network(halves, wanted).flow.near_side("source", "sink")
+    near = _Network(halves, wanted, anything).flow.near_side("source", "sink")
     if near is None:
         raise Unsupported("backward reads what forward can't save")
     return [node for node in halves.available if (node, 0) in near and (node, 1) not in near]
@@ -52,13 +53,13 @@ def min_cut(halves: Halves) -> list[fx.Node]:
 def save_all(halves: Halves) -> list[fx.Node]:
     """What backward reads, as it is: no recomputation except of constants and of tuples' items."""
     found = []
-    for node in _read_by_backward(halves):
+    for node in read_by_backward(halves):
         if node.op != "get_attr":
             found.append(node)
     return [node for node in halves.available if node in set(found)]
 
 
-def _read_by_backward(halves: Halves) -> list[fx.Node]:
+def read_by_backward(halves: Halves) -> list[fx.Node]:
     """Values without tangents that backward reads, or that are gradients themselves."""
     read = {
         given
@@ -77,7 +78,8 @@ class _Network:
     computed in backward, "sink" is backward.
     """
 
-    def __init__(self, halves: Halves, wanted: list[fx.Node]) -> None:
+    def __init__(self, halves: Halves, wanted: list[fx.Node], anything: bool) -> None:
+        self.anything = anything
         self.flow = FlowNetwork()
         self.halves = halves
         self.outputs = set(halves.outputs)
@@ -100,6 +102,8 @@ class _Network:
         value = node.meta["val"]
         if not is_fake(value):
             return None
+        if self.anything and node in self.inputs:
+            return _FREE
         bound = node in self.inputs or node in self.outputs
         if bound:
             return _FREE if node.meta.get(SAVED) or node in self.halves.loose else None
@@ -110,7 +114,7 @@ class _Network:
         root = node
         while base is not None:
             root, base = base, viewed(base)
-        if root in self.inputs:
+        if root in self.inputs and not self.anything:
             return None
         return max(elements_of(value) * value.dtype.itemsize, 1) * _BYTE_OF_VIEW
 
@@ -130,6 +134,8 @@ class _Network:
         return False
 
     def _may_recompute(self, node: fx.Node) -> bool:
+        if self.anything:
+            return node.op == "get_attr" or FAILS not in node.meta and not _draws(node)
         if node.op == "get_attr" or node.target is operator.getitem:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         return _is_cheap(node) and not self._is_written_again(node)
@@ -149,6 +155,21 @@ class _Network:
                 elif user in self.halves.backward and not _fuses(user):
                     return True
         return False
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether it must not run twice; attention draws nothing where nothing is dropped."""
+    if not is_effect(node):
+        return False
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.returns:
+        return True
+    names = [argument.name for argument in schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    at = names.index("dropout_p")
+    given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return given != 0.0
 
 
 def _is_cheap(node: Any) -> bool:

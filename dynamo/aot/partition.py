@@ -28,7 +28,7 @@ from torch import fx
 from dynamo.aot.fakes import bytes_of, is_fake, is_symbolic_number, symbols_of, symbols_shown
 from dynamo.aot.graphs import is_effect, make_module, must_run, remove_dead_code
 from dynamo.aot.groups import Group, find_groups
-from dynamo.aot.joint import SAVED, JointGraph
+from dynamo.aot.joint import SAVED, TANGENT, JointGraph
 from dynamo.aot.numbers import NumberNodes
 from dynamo.aot.records import AGAIN, Place, SymbolTable, Unsupported
 
@@ -254,10 +254,41 @@ def _extract(
     for node in inputs:
         env[node] = graph.placeholder(node.name)
         env[node].meta = dict(node.meta)
-    for node in module.graph.nodes:
-        if node in needed and node not in env:
+    order = _in_order(module, needed) if effects else _on_demand(module, needed, stop)
+    for node in order:
+        if node not in env:
             env[node] = graph.node_copy(node, env.__getitem__)
     return finish_half(module, graph, [None if node is None else env[node] for node in outputs])
+
+
+def _in_order(module: fx.GraphModule, needed: set[fx.Node]) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node in needed]
+
+
+def _on_demand(
+    module: fx.GraphModule, needed: set[fx.Node], given: set[fx.Node]
+) -> list[fx.Node]:
+    """The nodes in order, but those that no tangent reaches right before what reads them first: so
+    what is computed again does not live longer than it must."""
+    late = {
+        node for node in given if node.op == "placeholder" and node.name.startswith(TANGENT)
+    }
+    for node in module.graph.nodes:
+        if node in needed and not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+    found: dict[fx.Node, None] = {}
+    for node in module.graph.nodes:
+        if node not in needed or node not in late:
+            continue
+        work = [node]
+        while work:
+            missing = [n for n in work[-1].all_input_nodes if n in needed and n not in found]
+            if missing:
+                work += reversed(missing)
+            else:
+                found[work.pop()] = None
+    rest = [node for node in module.graph.nodes if node in needed and node not in found]
+    return [*found, *rest]
 
 
 def finish_half(
@@ -279,7 +310,8 @@ def _extract_backward(
 ) -> tuple[fx.GraphModule, tuple[Place, ...]]:
     """Backward with symbolic sizes: it reads symbols from the sizes of what is saved; the others
     become inputs (gradients tell none: there may be none). Gives where forward finds these, too."""
-    needed = _needed(halves, saved)
+    found = _needed(halves, saved)
+    needed = _on_demand(halves.module, set(found), {*saved, *halves.tangents})
     numbers_read = [given for node in needed for given in node.all_input_nodes]
     known = {*saved, *halves.tangents, *needed, *numbers_read}
     symbols = symbols_of(node.meta["val"] for node in known)
