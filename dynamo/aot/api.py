@@ -126,8 +126,8 @@ def compile_training(
         )  # fmt: skip
     module = rewrite(simplify(joint.module, decompositions, world))
     if decompositions:
-        module = simplify(module, ROWS, world, has_tail)
         merge_equal(module)
+        module = simplify(module, ROWS, world, has_tail)
     halves = partition_joint(joint, module, partition, world.table())
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

@@ -32,14 +32,11 @@ _NEW = frozenset(
 )  # fmt: skip
 
 
-def _widened(x: Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
-    """x - max, in the dtype in which ATen computes, and exp of it; None for what stays whole."""
+def _wide(x: Tensor) -> Tensor | None:
+    """x in the dtype in which ATen computes; None for what stays whole."""
     if x.dim() == 0 or x.numel() == 0 or not x.dtype.is_floating_point:
         return None
-    if x.dtype in (torch.float16, torch.bfloat16):
-        x = x.to(torch.float32)
-    away = x - torch.amax(x, [dim], keepdim=True)
-    return away, torch.exp(away)
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _narrowed(value: Tensor, x: Tensor, half_to_float: bool) -> Tensor:
@@ -47,19 +44,20 @@ def _narrowed(value: Tensor, x: Tensor, half_to_float: bool) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
-    parts = _widened(x, dim)
-    if parts is None:
+    wide = _wide(x)
+    if wide is None:
         return NotImplemented
-    away, exp = parts
-    value = away - torch.log(torch.sum(exp, [dim], keepdim=True))
+    top = torch.amax(wide, [dim], keepdim=True)
+    total = torch.sum(torch.exp(wide - top), [dim], keepdim=True)
+    value = (wide - top) - torch.log(total)  # twice: what two read, a compiler might store
     return _narrowed(value, x, half_to_float)
 
 
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
-    parts = _widened(x, dim)
-    if parts is None:
+    wide = _wide(x)
+    if wide is None:
         return NotImplemented
-    _, exp = parts
+    exp = torch.exp(wide - torch.amax(wide, [dim], keepdim=True))
     return _narrowed(exp / torch.sum(exp, [dim], keepdim=True), x, half_to_float)
 
 

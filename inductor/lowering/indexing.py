@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,7 @@ def _typed(compute: Any, held: torch.dtype) -> Any:
     return lambda ops, indices: ops.to_dtype(compute(ops, indices), held)
 
 
+FEW = 8  # of so many elements one is read
 NOTHING = "an axis without elements: ATen says what is wrong"
 
 
@@ -160,7 +162,8 @@ def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = F
     if x.size[axis] == 0:
         return call.refuse(NOTHING)
     fault = IndexFault.POSITION if call.is_part else IndexFault.ELEMENT
-    x.realize()
+    if not surely_less(math.prod(index.size) * FEW, math.prod(x.size)):
+        x.realize()  # else the few elements are computed where they are wanted
 
     def compute(ops: Ops, where: Indices) -> Value:
         place = ops.indirect(index.load(ops, where), x.size[axis], wrap=False, error=fault)

@@ -77,7 +77,7 @@ def _only_hit(ops: Ops, position: int, hit: str, size: int) -> Value | None:
     test, value, other = recorded[position].args
     tests = list(_conjuncts(recorded, test))
     hits = [each for each in tests if moving[each]]
-    if moving[value] or not _is_zero(recorded[other]) or len(hits) != 1:
+    if moving[value] or not _is_zero(recorded, other) or len(hits) != 1:
         return None
     place = _place(recorded, moving, hits[0], hit)
     if place is None:
@@ -117,7 +117,10 @@ def _conjuncts(recorded: list[Op], position: int) -> Iterator[int]:
         yield position
 
 
-def _is_zero(op: Op) -> bool:
+def _is_zero(recorded: list[Op], position: int) -> bool:
+    op = recorded[position]
+    while op.name in CARRIES_ZERO:
+        op = recorded[op.args[0]]
     return op.name == "constant" and op.imm == 0
 
 

@@ -13,7 +13,7 @@ from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
-from inductor.codegen.triton.recompute import recompute_locals
+from inductor.codegen.triton.recompute import hand_on_row_values, recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile
 from inductor.ir.body import LoopBody, Op
@@ -150,7 +150,7 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
         kernel = _promote_loops(kernel)
     persistent = _is_persistent(kernel)
     if not persistent:
-        kernel = recompute_locals(kernel)
+        kernel = recompute_locals(hand_on_row_values(kernel))
     kernel, scratch = spill_locals(kernel, _unfit_locals(kernel, persistent))
     stages = tuple(_row_stage(kernel, stage) for stage in kernel.stages)
     if not persistent:

@@ -15,12 +15,53 @@ import torch
 from inductor.codegen.triton.launch import positions
 from inductor.codegen.triton.numbers import is_one
 from inductor.ir.body import IndirectVar, LoopBody, Op
-from inductor.ir.index import Index
+from inductor.ir.index import Index, constant
 from inductor.scheduler.assemble import drop_dead
-from inductor.scheduler.schedule import Kernel, local_position
+from inductor.scheduler.schedule import Kernel, Local, local_position
 
 MOST_LOADS = 3
 MOST_OPS = 40
+
+
+def hand_on_row_values(kernel: Kernel) -> Kernel:
+    """The kernel with a local for each value that a stage stores once for each row, for readers
+    outside too: later stages read the local."""
+    for name in kernel.writes():
+        kernel = _handed_on(kernel, name)
+    return kernel
+
+
+def _handed_on(kernel: Kernel, name: str) -> Kernel:
+    stores = [(at, op) for at, stage in enumerate(kernel.stages) for op in stage.stores()
+              if op.buffer == name]  # fmt: skip
+    loads = [(at, op) for at, stage in enumerate(kernel.stages) for op in stage.loads()
+             if op.buffer == name]  # fmt: skip
+    if len(stores) != 1 or not loads:
+        return kernel
+    first, store = stores[0]
+    once = all(map(is_one, kernel.stages[first].ranges)) and store.index is not None
+    if not once or store.imm != "set" or not _is_of_row(store.index):
+        return kernel
+    for at, load in loads:
+        same = (load.index, load.args, load.dtype) == (store.index, (), store.dtype)
+        if at <= first or not same:
+            return kernel
+    local = Local(f"{name}_row", store.dtype, 1)
+    stages = []
+    for at, stage in enumerate(kernel.stages):
+        ops = [
+            replace(op, buffer=local.name, index=constant(0))
+            if op.name == "load" and op.buffer == name else op
+            for op in stage.ops
+        ]
+        if at == first:
+            ops.append(replace(store, buffer=local.name, index=constant(0)))
+        stages.append(LoopBody(stage.ranges, stage.reduction_ranges, tuple(ops)))
+    return replace(kernel, stages=tuple(stages), locals=(*kernel.locals, local))
+
+
+def _is_of_row(index: Index) -> bool:
+    return all(var.name.startswith("o") for var in index.variables())
 
 
 def recompute_locals(kernel: Kernel) -> Kernel:
