@@ -89,6 +89,7 @@ def fuse(graph: LoopGraph, threads: int) -> Fused:
 class _Fuser:
     def __init__(self, graph: LoopGraph, threads: int) -> None:
         self.threads = threads
+        self.on_gpu = graph.device.type != "cpu"
         self.nodes: list[Node] = [
             merged_loops(node) if isinstance(node, ComputedBuffer) else node for node in graph.nodes
         ]
@@ -142,6 +143,7 @@ class _Fuser:
             self.refusals[pair] = why
             return
         first.rows = self._rows_of(first, second)
+        first.column = first.column or second.column
         first.members = sorted(first.members + second.members)
         first.iterations = max(first.iterations, second.iterations, key=hint_of)
         for member in second.members:
@@ -156,7 +158,7 @@ class _Fuser:
 
     def _refusal(self, first: Group, second: Group) -> str:
         """Why two groups can't be one; empty if they can."""
-        if first.column or second.column:
+        if (first.column or second.column) and not self._share_columns(first, second):
             return "a reduction over the outer dimension"
         if 0 in (first.iterations, second.iterations):
             return "an empty tensor"
@@ -178,6 +180,27 @@ class _Fuser:
         if why:
             return why
         return "something between them" if self._between(first, second) else ""
+
+    def _share_columns(self, first: Group, second: Group) -> bool:
+        """On a GPU, reductions over the outer dimension share one pass if none needs another one,
+        and what follows for each result comes after it."""
+        if not self.on_gpu:
+            return False
+        rows = first.rows if first.column else second.rows
+        members = [self.facts[member] for member in first.members + second.members]
+        reducing = [facts for facts in members if facts.rows is not None]
+        if any(not facts.column or facts.rows != rows for facts in reducing):
+            return False
+        if len({facts.width for facts in reducing}) > 1:
+            return False
+        if any(facts.iterations != rows for facts in members if facts.rows is None):
+            return False
+        if first.rows is None or second.rows is None:
+            return True
+        return not any(
+            self.dependencies.before[member] & set(other.members)
+            for one, other in ((first, second), (second, first)) for member in one.members
+        )
 
     def _row_refusal(self, first: Group, second: Group, rows: int) -> str:
         for member in first.members + second.members:

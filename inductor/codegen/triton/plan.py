@@ -13,12 +13,13 @@ from inductor.codegen.triton.join import join_stages
 from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positions, product
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
-from inductor.codegen.triton.recompute import hand_on_row_values, recompute_locals
+from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
 from inductor.codegen.triton.split import reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
 from inductor.ir.index import Index, IndexLike, constant, variable
+from inductor.scheduler.assemble import drop_dead
 from inductor.scheduler.schedule import Kernel, local_position, outer_variables
 
 PERSISTENT_COLUMNS = 1024  # reductions with at most so many columns are one tile
@@ -146,6 +147,7 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
         extents = (*kernel.outer, *kernel.stages[0].ranges)
         flat = tuple(_flat_stage(kernel, stage) for stage in kernel.stages)
         return Launch(kernel.name, product(extents), flat, kernel.locals), []
+    kernel = _as_one_stage(kernel)
     if len(kernel.stages) == 1:
         kernel = _promote_loops(kernel)
     persistent = _is_persistent(kernel)
@@ -157,6 +159,24 @@ def _plan_part(kernel: Kernel) -> tuple[Launch, list[Scratch]]:
         stages = join_maxima(stages, {x.name for x in kernel.locals if is_one(x.elements)})
     rows = product(kernel.outer)
     return Launch(kernel.name, rows, stages, kernel.locals, persistent=persistent), scratch
+
+
+def _as_one_stage(kernel: Kernel) -> Kernel:
+    """What is computed for each row joins the one reduction over neighbouring rows before it, which
+    can then be cut; the kernel as it is where that does not make one stage."""
+    if len(kernel.stages) == 1:
+        return kernel
+    if not any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages):
+        return kernel
+    joined = join_stages(kernel)
+    if len(joined.stages) != 1:
+        return kernel
+    (stage,) = joined.stages
+    own = {local.name for local in kernel.locals}
+    if any(op.buffer in own for op in stage.loads()):
+        return kernel
+    ops = [nothing(op) if op.name == "store" and op.buffer in own else op for op in stage.ops]
+    return replace(kernel, stages=(replace(stage, ops=drop_dead(ops)),), locals=())
 
 
 def _substitute(ops: Sequence[Op], values: Mapping[str, IndexLike]) -> tuple[Op, ...]:

@@ -89,7 +89,7 @@ def _without(kernel: Kernel, name: str) -> Kernel:
     stages = []
     for stage in kernel.stages:
         if stage is producer:
-            ops = drop_dead([_nothing(op) if op is store else op for op in stage.ops])
+            ops = drop_dead([nothing(op) if op is store else op for op in stage.ops])
             stages.append(LoopBody(stage.ranges, stage.reduction_ranges, ops))
         elif stage in readers:
             stages.append(_inlined(stage, name, producer, chain))
@@ -101,7 +101,7 @@ def _without(kernel: Kernel, name: str) -> Kernel:
     )
 
 
-def _nothing(op: Op) -> Op:
+def nothing(op: Op) -> Op:
     """In the place of an op that goes, so that others keep their positions."""
     return Op("constant", (), op.dtype, imm=_zero(op))
 
