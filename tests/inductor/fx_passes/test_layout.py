@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from inductor.fx_passes.layout import _wants_last
+from dynamo.aot.capture import capture_forward
+from inductor.fx_passes.layout import _wants_last, channels_last
+from inductor.lowering.registry import LOWERINGS
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -51,3 +54,28 @@ def test_patches_stay_exact(
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert _wants_last(convolution("cuda", dtype, 1, 2, kernel, stride)) == wanted
+
+
+def test_backward_reads_what_forward_reads() -> None:
+    """Both have channels-last activations, and results have the strides that they had."""
+    aten, mode, gpu = torch.ops.aten, FakeTensorMode(), torch.device("cuda", 0)
+
+    def program(grad, x, weight):
+        y = aten.convolution(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        of_x, of_weight, _ = aten.convolution_backward(
+            grad * y, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+        )
+        return of_x + 1, of_weight
+
+    shapes = ((2, 16, 8, 8), (2, 24, 8, 8), (16, 24, 3, 3))
+    values = [torch.empty(shape, dtype=BF16, device="meta") for shape in shapes]
+    fakes = [FakeTensor(mode, value, gpu) for value in values]
+    before = capture_forward(fx.symbolic_trace(program), fakes).module
+    after = channels_last(before, LOWERINGS.__contains__)
+    (forward,) = after.graph.find_nodes(op="call_function", target=aten.convolution.default)
+    (back,) = after.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    for value in (forward.args[0], forward, back.args[0], back.args[1]):
+        assert value.meta["val"].stride()[1] == 1
+    assert forward.args[0] is back.args[1] or forward.args[0].target is aten.clone.default
+    for old, new in zip(before.graph.output_node().args[0], after.graph.output_node().args[0], strict=True):
+        assert old.meta["val"].stride() == new.meta["val"].stride()

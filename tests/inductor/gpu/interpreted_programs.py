@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 
 import pytest
@@ -13,7 +14,7 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda
-from inductor.codegen.triton import plan
+from inductor.codegen.triton import plan, split
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
@@ -30,7 +31,8 @@ def interpreted(gm, example_inputs):
     def compile_aten(module, fakes):
         module = write_in_place(read_parts(module), LOWERINGS.__contains__)
         graph = lower_graph(module).graph
-        text = cuda.generate(graph, schedule_graph(graph, 8)).text
+        there = dataclasses.replace(graph, device=torch.device("cuda"))
+        text = cuda.generate(graph, schedule_graph(there, 8)).text
         texts.append(text)
         call = cuda.load(text, graph, False)()
         positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
@@ -222,3 +224,25 @@ def test_batch_statistics(monkeypatch) -> None:
             torch.testing.assert_close(compiled(x), other(x).relu())
         torch.testing.assert_close(mine.state_dict(), other.state_dict())
     assert texts[-1].count("(stream, ") == 6  # two reductions in two launches, count, the result
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_sums_over_rows_share_a_pass(cut, monkeypatch) -> None:
+    """Sums, what follows for each result, and a scale that is computed before them."""
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    if cut:
+        monkeypatch.setattr(split, "FEWEST_COLUMNS", (40, 40))
+        monkeypatch.setattr(split, "COLUMNS_OF_A_PROGRAM", (16, 16))
+        monkeypatch.setattr(split, "CHUNK_STEP", (16, 16))
+
+    def program(x, y, mean):
+        total, dot = (x * 2).sum(0), (x * (y - mean)).sum(0)
+        return total.half(), dot.exp(), dot * 3, (y.sum(0) + 1).bfloat16(), x.amax(0)
+
+    inputs = [torch.randn(200, 24), torch.randn(200, 24), torch.randn(200, 1)]
+    found = dynamo.compile(program, backend=interpreted)(*inputs)
+    for one, other in zip(found, program(*inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2 if one.dtype is torch.bfloat16 else 2e-3, atol=1e-4)
+    assert texts[-1].count("@triton.jit") == (2 if cut else 1)
