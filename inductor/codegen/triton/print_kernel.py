@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inductor.codegen.triton.configs import Choices, Config, choose_configs, likely_columns
 from inductor.codegen.triton.launch import Launch, NotPrintable, Scratch
@@ -24,6 +24,7 @@ from inductor.codegen.triton.print_stage import (
     Writer,
     print_columns,
 )
+from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64
 from inductor.ir.extent import Extent, divides, up_to_multiple
 from inductor.ir.graph import Layout
@@ -37,8 +38,8 @@ import triton.language as tl
 
 from inductor.codegen.triton.prelude import (
     k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_isinf, k_maximum,
-    k_minimum, k_mod_index, k_mul, k_neg, k_or, k_pow, k_remainder, k_shift_left, k_shift_right,
-    k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp, k_truediv,
+    k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf, k_or, k_pow, k_remainder, k_shift_left,
+    k_shift_right, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp, k_truediv,
     libdevice,
 )
 """
@@ -132,6 +133,7 @@ def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> Tri
     choices = choose_configs(launch)
     configs = choices.all()
     own = {local.name for local in launch.locals}
+    launch = replace(launch, stages=relax_stages(launch.stages, own))
     touched = _touched(launch, "load", own) | _touched(launch, "store", own)
     written = set(_touched(launch, "store", own))
     wide = _is_wide(launch, [elements[name] for name in touched])

@@ -16,6 +16,7 @@ import torch
 from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
 from inductor.codegen.triton.numbers import Numbers
 from inductor.codegen.triton.online import is_same
+from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
     COMBINE,
@@ -261,7 +262,8 @@ class StagePrinter:
         if op.name == "to_dtype":
             text = print_conversion(args[0].name, source, op.dtype)
         else:
-            spelled = SCALAR_OPS[op.name].triton
+            relaxed = op.name.startswith(PREFIX)
+            spelled = RELAXED[op.name[len(PREFIX) :]] if relaxed else SCALAR_OPS[op.name].triton
             text = spelled.format(*(arg.name for arg in args), T=print_dtype(op.dtype))
         return Text(self.writer.define(text), axes)
 

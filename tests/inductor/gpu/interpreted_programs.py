@@ -246,3 +246,36 @@ def test_sums_over_rows_share_a_pass(cut, monkeypatch) -> None:
     for one, other in zip(found, program(*inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2 if one.dtype is torch.bfloat16 else 2e-3, atol=1e-4)
     assert texts[-1].count("@triton.jit") == (2 if cut else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_results_are_near_the_exact_ones(dtype, monkeypatch) -> None:
+    """Cheaper functions are at most one number of the dtype away."""
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    gelu_backward = torch.ops.aten.gelu_backward.default
+    program = lambda x, y: (  # noqa: E731
+        F.gelu(x), gelu_backward(y, x * 0.5), F.silu(x), x.sigmoid(), (x / y).exp(), F.softmax(x, -1))
+    x = torch.cat([torch.linspace(-6, 6, 4000), torch.tensor([0.0, -0.0, 12.0, -12.0, 300.0, -300.0])])
+    x, y = x.to(dtype), torch.rand(4006).to(dtype) + 1
+    found = dynamo.compile(program, backend=interpreted)(x, y)
+    assert "k_normal_cdf(" in texts[-1] and "libdevice.e" not in texts[-1]
+    for one, exact in zip(found, program(x.double(), y.double()), strict=True):
+        near = exact.to(dtype)
+        away = (one.view(torch.int16).int() - near.view(torch.int16).int()).abs()
+        least = max(torch.finfo(dtype).smallest_normal, 1e-9)  # float32 has no tails either
+        apart = (one.double() - exact).abs() > least * 2
+        assert (away[apart] <= 1).all()
+    assert F.gelu(torch.tensor([float("inf")], dtype=dtype)).isinf().all()
+
+
+def test_what_is_compared_or_kept_is_computed_as_eager_does(monkeypatch) -> None:
+    repair(monkeypatch)
+    dynamo.reset()
+    texts.clear()
+    program = lambda x: ((x.float().exp() > 2).half(), x.float().sigmoid(), x.float().exp().argmax(-1))  # noqa: E731
+    x = torch.randn(6, 50).half()
+    for one, other in zip(dynamo.compile(program, backend=interpreted)(x), program(x), strict=True):
+        torch.testing.assert_close(one, other)
+    assert "exp2" not in texts[-1]

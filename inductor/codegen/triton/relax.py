@@ -1,0 +1,127 @@
+"""Cheaper functions where the result is rounded to half precision anyway.
+
+In: the stages of a launch. Out: the same, in which float32 operations that lead to nothing but
+float16 and bfloat16 values go by the names of `RELAXED`: the device's own approximations, which are
+some hundred times as exact as the rounding that follows. What is compared, used as an index, or
+stored in float32 is computed as eager does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from inductor.codegen.triton.launch import Stage
+from inductor.codegen.triton.spelling import SUM_OF_EXP
+from inductor.ir.body import Op
+from inductor.scheduler.assemble import drop_dead
+
+HALVES = (torch.float16, torch.bfloat16)
+PREFIX = "relaxed "  # of the names of cheaper operations
+RELAXED = {
+    "exp": "tl.exp2({0} * 1.4426950408889634)",
+    "truediv": "({0} / {1})",
+    "sigmoid": "(1.0 / (1.0 + tl.exp2({0} * -1.4426950408889634)))",
+    "normal_cdf": "k_normal_cdf({0})",
+}
+# Operations whose results are no farther off than their operands.
+KEEPING = frozenset(
+    "add sub mul neg abs truediv maximum minimum where exp sigmoid sqrt rsqrt tanh erf".split()
+)
+KEEPING_REDUCTIONS = ("sum", "max", "min", SUM_OF_EXP)
+
+
+def relax_stages(stages: Sequence[Stage], own: Collection[str]) -> tuple[Stage, ...]:
+    """See the top of the file. own: the locals of the launch."""
+    exact: set[str] = set()  # locals that a later stage wants as they are
+    found = []
+    for stage in reversed(stages):
+        free = _free(stage, own, exact)
+        exact |= {
+            op.buffer for position, op in enumerate(stage.ops)
+            if op.name == "load" and op.buffer in own and not free[position]
+        }  # fmt: skip
+        found.append(_relaxed(stage, free))
+    return tuple(reversed(found))
+
+
+def _free(stage: Stage, own: Collection[str], exact: Collection[str]) -> list[bool]:
+    """For each op, whether all that is made of it is rounded to half precision."""
+    free = [True] * len(stage.ops)
+    for position in range(len(stage.ops) - 1, -1, -1):
+        op = stage.ops[position]
+        for at, arg in enumerate(op.args):
+            free[arg] = free[arg] and _frees(op, at, free[position], own, exact)
+    return free
+
+
+def _frees(
+    op: Op, at: int, free: bool, own: Collection[str], exact: Collection[str]
+) -> bool:
+    """Whether an operand need not be exact. free: the same of the result."""
+    if op.name == "store":
+        return op.dtype in HALVES or (op.buffer in own and op.buffer not in exact)
+    if op.name == "to_dtype":
+        return op.dtype in HALVES or (op.dtype is torch.float32 and free)
+    if op.name == "reduction":
+        return free and op.imm in KEEPING_REDUCTIONS and len(op.args) == 1
+    return free and op.name in KEEPING and not (op.name == "where" and at == 0)
+
+
+def _relaxed(stage: Stage, free: Sequence[bool]) -> Stage:
+    ops = list(stage.ops)
+    uses = Counter(arg for op in ops for arg in op.args)
+    for position, op in enumerate(stage.ops):
+        if not free[position] or op.dtype is not torch.float32:
+            continue
+        if op.name == "mul":
+            _relax_product(ops, position, uses)
+        elif op.name in RELAXED:
+            ops[position] = replace(op, name=f"{PREFIX}{op.name}")
+    return replace(stage, ops=drop_dead(ops))
+
+
+def _relax_product(ops: list[Op], position: int, uses: Mapping[int, int]) -> None:
+    """What GELU and its derivative are made of: (1 + erf(v / sqrt(2))) / 2, and v times that."""
+    op = ops[position]
+    for one, other in (op.args, op.args[::-1]):
+        value = _argument_of_erf(ops, other)
+        if value is None:
+            continue
+        if _is_number(ops[one], 0.5):
+            ops[position] = replace(op, name=f"{PREFIX}normal_cdf", args=(value,))
+            return
+        if uses[other] == 1 and _scaled(ops, one, 0.5) == value:
+            ops[other] = replace(ops[other], name=f"{PREFIX}normal_cdf", args=(value,))
+            ops[position] = replace(op, args=(value, other))
+            return
+
+
+def _argument_of_erf(ops: Sequence[Op], position: int) -> int | None:
+    """Of 1 + erf(v / sqrt(2)): the position of v."""
+    op = ops[position]
+    if op.name != "add" or op.dtype is not torch.float32:
+        return None
+    for one, other in (op.args, op.args[::-1]):
+        if _is_number(ops[one], 1.0) and ops[other].name in ("erf", f"{PREFIX}erf"):
+            return _scaled(ops, ops[other].args[0], math.sqrt(0.5))
+    return None
+
+
+def _scaled(ops: Sequence[Op], position: int, factor: float) -> int | None:
+    """Of v times the factor: the position of v."""
+    op = ops[position]
+    if op.name != "mul":
+        return None
+    for one, other in (op.args, op.args[::-1]):
+        if _is_number(ops[one], factor):
+            return other
+    return None
+
+
+def _is_number(op: Op, value: float) -> bool:
+    return op.name == "constant" and isinstance(op.imm, float) and abs(op.imm - value) < 1e-7
