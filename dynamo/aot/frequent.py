@@ -62,6 +62,11 @@ def is_half_on_gpu(x: Tensor) -> bool:
     return x.device.type != "cpu" and is_half(x)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Half precision in float32, once for each use: what several use would be stored so."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def _reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
@@ -243,12 +248,14 @@ def batch_norm_functional(
     count = x.numel() // x.shape[1]
     if not training or x.dim() < 2 or count < 2:
         return NotImplemented
-    axes, kept = _other_axes(x), x.dtype
+    axes = _other_axes(x)
     if is_half_on_gpu(x):
-        x, mean, var = x.float(), mean.float(), var.float()
-    own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        own_var, own_mean = _moments_in_one_pass(x, axes, count)
+        mean, var = mean.float(), var.float()
+    else:
+        own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = torch.rsqrt(own_var + eps)
-    y = (x - own_mean) * scale
+    y = (widened(x) - own_mean) * scale
     if weight is not None:
         y = y * across(weight, x)
     if bias is not None:
@@ -257,7 +264,19 @@ def batch_norm_functional(
     unbiased = own_var.squeeze(axes) * (count / (count - 1))
     new_mean = momentum * flat_mean + (1 - momentum) * mean
     new_var = momentum * unbiased + (1 - momentum) * var
-    return y.to(kept), flat_mean, flat_scale, new_mean, new_var
+    return y.to(x.dtype), flat_mean, flat_scale, new_mean, new_var
+
+
+def _moments_in_one_pass(x: Tensor, axes: list[int], count: int) -> tuple[Tensor, Tensor]:
+    """Variance and mean over axes from sums of what is off an element in the middle: exact enough
+    for half precision, of which float32 squares lose nothing."""
+    middle = x.narrow(0, 0, 1)
+    for axis in axes[1:]:
+        middle = middle.narrow(axis, x.shape[axis] // 2, 1)
+    middle = widened(middle)
+    mean = (widened(x) - middle).sum(axes, keepdim=True) / count
+    squares = torch.pow(widened(x) - middle, 2).sum(axes, keepdim=True) / count
+    return torch.clamp_min(squares - mean * mean, 0.0), mean + middle
 
 
 @frequent("native_batch_norm_backward.default", half_on_gpu=True)
@@ -268,22 +287,20 @@ def batch_norm_backward(
     if not training:
         if mean is None or var is None:
             return NotImplemented
-        own_mean, own_scale = mean, torch.rsqrt(var + eps)
+        own_mean, own_scale = mean, torch.rsqrt(widened(var) + eps)
     if own_mean is None or own_scale is None:
         return NotImplemented
     axes, part, kept = _other_axes(x), x.shape[1] / x.numel(), x.dtype
     vectors = kept if weight is None else weight.dtype
-    if is_half_on_gpu(x):
-        x, grad = x.float(), grad.float()
-        own_mean, own_scale = own_mean.float(), own_scale.float()
-    centered = x - across(own_mean, x)
-    total = torch.sum(grad, axes)
-    dot = torch.sum(grad * centered, axes)
+    own_mean, own_scale = widened(own_mean), widened(own_scale)
+    total = torch.sum(widened(grad), axes)
+    dot = torch.sum(widened(grad) * (widened(x) - across(own_mean, x)), axes)
     by = own_scale if weight is None else own_scale * weight
-    inner = grad
+    inner = widened(grad)
     if training:
         slope = across(dot * part * (own_scale * own_scale), x)
-        inner = grad - centered * slope - across(total * part, x)
+        centered = widened(x) - across(own_mean, x)
+        inner = inner - centered * slope - across(total * part, x)
     return (
         (inner * across(by, x)).to(kept) if mask[0] else None,
         (dot * own_scale).to(vectors) if mask[1] else None,

@@ -104,6 +104,7 @@ class _Rewriter:
         self.module = module
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
+        self.copies: dict[tuple[fx.Node, torch.memory_format], fx.Node] = {}
         self.run_fake = run_fake
         self.has_kernel = has_kernel
 
@@ -183,11 +184,14 @@ class _Rewriter:
         fake = source.meta["val"]
         if fake.is_contiguous(memory_format=memory_format):
             return
-        with self.graph.inserting_before(new):
-            copy = self.graph.call_function(
-                aten.clone.default, (source,), {"memory_format": memory_format}
-            )
-        copy.meta = {**new.meta, "val": self._run(copy)}
+        copy = self.copies.get((source, memory_format))
+        if copy is None:
+            with self.graph.inserting_before(new):
+                copy = self.graph.call_function(
+                    aten.clone.default, (source,), {"memory_format": memory_format}
+                )
+            copy.meta = {**new.meta, "val": self._run(copy)}
+            self.copies[source, memory_format] = copy
         new.update_arg(position, copy)
 
     def _restored(self, node: fx.Node, before: fx.Node) -> fx.Node:

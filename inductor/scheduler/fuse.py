@@ -195,12 +195,15 @@ class _Fuser:
             return False
         if any(facts.iterations != rows for facts in members if facts.rows is None):
             return False
-        if first.rows is None or second.rows is None:
-            return True
-        return not any(
-            self.dependencies.before[member] & set(other.members)
-            for one, other in ((first, second), (second, first)) for member in one.members
-        )
+        follows: set[int] = set()
+        for member in sorted(first.members + second.members):
+            late = not self.dependencies.before[member].isdisjoint(follows)
+            reduces = self.facts[member].rows is not None
+            if late and reduces:
+                return False
+            if late or reduces:
+                follows.add(member)
+        return True
 
     def _row_refusal(self, first: Group, second: Group, rows: int) -> str:
         for member in first.members + second.members:
