@@ -22,6 +22,7 @@ from inductor import metrics
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
+from inductor.codegen.triton.template import print_template
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.store import make_key, open_store
@@ -63,7 +64,8 @@ def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) 
                     raise Unsupported(f"{kernel.name}: {refusal}") from None
                 slow.append(kernel.name)
                 _report_slow(kernel, str(refusal))
-        text = print_python_wrapper(graph, schedule, kernels, symbols)
+        templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
+        text = print_python_wrapper(graph, schedule, kernels, symbols, templates)
     logs.log("output_code").emit(text)
     logs.log("kernel_code").emit(
         lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())

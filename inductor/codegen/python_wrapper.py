@@ -37,6 +37,7 @@ import torch
 from inductor.codegen.bind import FUNCTIONS
 from inductor.codegen.triton.numbers import KINDS
 from inductor.codegen.triton.print_kernel import MODULE_HEAD, TritonKernel, TritonSource
+from inductor.codegen.triton.template import TemplateSource
 from inductor.ir.graph import (
     Argument,
     ExternKernel,
@@ -45,7 +46,7 @@ from inductor.ir.graph import (
     MultiOutput,
     ViewRef,
 )
-from inductor.scheduler.schedule import Kernel, Schedule, Step
+from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
 HEAD = '''\
 """Generated: kernels and a function that runs them in order."""
@@ -61,20 +62,22 @@ inf, nan = float("inf"), float("nan")
 
 def print_python_wrapper(
     graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
-    symbols: Sequence[str] = (),
+    symbols: Sequence[str] = (), templates: Mapping[str, TemplateSource] | None = None,
 ) -> str:
     """Text of the module; `kernels` by name, without those that Triton cannot do. symbols: names of
     the sizes known at a call."""
-    return _Writer(graph, schedule, kernels).write(symbols)
+    return _Writer(graph, schedule, kernels, templates or {}).write(symbols)
 
 
 class _Writer:
     def __init__(
-        self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel]
+        self, graph: LoopGraph, schedule: Schedule, kernels: Mapping[str, TritonKernel],
+        templates: Mapping[str, TemplateSource],
     ) -> None:
         self.graph = graph
         self.steps = schedule.steps
         self.kernels = kernels
+        self.templates = templates
         self.layouts = graph.layouts()
         self.inputs = [buffer.name for buffer in graph.inputs if buffer is not None]
         self.constants = [buffer.name for buffer in graph.constants]
@@ -108,7 +111,8 @@ class _Writer:
             self.alive -= set(dead)
 
     def _module(self, symbols: Sequence[str]) -> Iterator[str]:
-        yield HEAD.format(kernel_imports=MODULE_HEAD if self.kernels else "import torch\n")
+        generated = self.kernels or self.templates
+        yield HEAD.format(kernel_imports=MODULE_HEAD if generated else "import torch\n")
         yield f"device = {_print_device(self.graph.device)}"
         for text in dict.fromkeys(source.text for source in self._sources()):
             yield f"\n\n{text}"
@@ -136,8 +140,10 @@ class _Writer:
         yield from ("            " + line for line in self.body)
         yield "\n        return boxed(of_list)\n\n    return bind\n"
 
-    def _sources(self) -> Iterator[TritonSource]:
+    def _sources(self) -> Iterator[TritonSource | TemplateSource]:
         for step in self.steps:
+            if isinstance(step, TemplateKernel):
+                yield self.templates[step.name]
             if isinstance(step, Kernel) and step.name in self.kernels:
                 yield from self.kernels[step.name].all_sources()
 
@@ -174,6 +180,8 @@ class _Writer:
     def _run(self, step: Step) -> None:
         if isinstance(step, Kernel):
             self._run_kernel(step)
+        elif isinstance(step, TemplateKernel):
+            self._run_template(step)
         elif isinstance(step, ExternKernel):
             self._run_extern(step)
         else:
@@ -203,6 +211,25 @@ class _Writer:
         start = len(self.body)
         self._run_sources(printed, not likely)
         self.body[start:] = ["    " + line for line in self.body[start:]]
+
+    def _run_template(self, step: TemplateKernel) -> None:
+        for name in step.writes():
+            if name not in self.alive:
+                self._allocate(name, self.layouts[name])
+        source = self.templates[step.name]
+        kinds = "".join(KINDS[number.kind] for number in source.numbers)
+        dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
+        unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
+        options = {"num_warps": source.blocks.warps, "num_stages": source.blocks.stages}
+        prepared = (
+            f"prepare({source.name}, ((0, 0, {source.blocks.warps}),), ({dtypes}), "
+            f"unsure={unsure!r}, asserts=False, again=True, kinds={kinds!r}, options={options!r})"
+        )
+        launcher = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")
+        numbers = "".join(f"{number.value}, " for number in source.numbers)
+        text = f"{launcher}.at(({source.grid},), ({numbers}))"
+        launch = self.launches.setdefault(text, f"launch{len(self.launches)}")
+        self.body.append(f"{launch}({', '.join(('stream', *source.parameters))})")
 
     def _run_sources(self, printed: TritonKernel, likely: bool) -> None:
         """likely: what runs at the sizes of the first compile, so it is compiled ahead."""
@@ -299,7 +326,7 @@ def _last_uses(steps: tuple[Step, ...]) -> dict[int, set[str]]:
     last: dict[str, int] = {}
     for position, step in enumerate(steps):
         names = set(step.reads())
-        if isinstance(step, Kernel):
+        if isinstance(step, (Kernel, TemplateKernel)):
             names |= set(step.writes())
         else:
             names.add(step.name)

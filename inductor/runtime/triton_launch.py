@@ -15,7 +15,7 @@ import ctypes
 import functools
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +85,7 @@ class Launcher:
 
     ahead: compiled with the module, not at the first call. chosen: the position of the choice that
     the first call made. even: positions of the numbers for whose being multiples of EVEN there is
-    a kernel of its own. started: set by the first call with such numbers, or without, that others
+    a kernel of its own. options: of a template, which has no blocks to choose. started: set by the first call with such numbers, or without, that others
     can follow.
     """
 
@@ -100,6 +100,7 @@ class Launcher:
     even: tuple[int, ...] = ()
     likely_even: bool = False
     ahead: bool = True
+    options: Mapping[str, Any] | None = None
     chosen: int | None = None
     started: dict[bool, Started] = field(default_factory=dict)
 
@@ -125,8 +126,9 @@ class Launcher:
 
     def keywords(self, choice: Choice, is_even: bool) -> dict[str, Any]:
         """Constants and options; no contraction, denormals kept: the bits of eager's kernels."""
+        blocks = {"XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2]}
         return {
-            "XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2],
+            **(blocks if self.options is None else self.options),
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
             "enable_reflect_ftz": False, **({"IS_EVEN": is_even} if self.even else {}),
         }
@@ -169,9 +171,9 @@ class Bound:
         compiled = self.through_triton(tensors, launcher.chosen)
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         if launcher.device.type == "cuda" and aligned and _is_simple(compiled):
-            warps = launcher.choices[launcher.chosen][2]
+            facts = compiled.metadata  # a specialised kernel has more warps than were asked for
             launcher.started[launcher.is_even(self.numbers)] = Started(
-                compiled.function, warps * WARP, compiled.metadata.shared)
+                compiled.function, facts.num_warps * WARP, facts.shared)
             self.follow()
 
     def follow(self) -> None:
@@ -234,12 +236,13 @@ class Preparation:
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
         unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
         even: tuple[int, ...] = (), likely_even: bool = False, ahead: bool = True,
+        options: Mapping[str, Any] | None = None,
     ) -> Launcher:
         """See `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(
             function, choices, dtypes, unsure, asserts, measure, self.device, kinds,
-            even, likely_even, ahead,
+            even, likely_even, ahead, options,
         )
         self.launchers.append(made)
         return made

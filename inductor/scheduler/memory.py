@@ -21,7 +21,7 @@ from inductor.ir.graph import (
     MultiOutput,
     ViewRef,
 )
-from inductor.scheduler.schedule import Kernel, Schedule, Step
+from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
 ALIGNMENT = 64
 
@@ -106,7 +106,7 @@ def _bytes(layout: Layout) -> int:
 
 def touched(step: Step) -> Iterator[str]:
     """Buffers that a step reads or writes, inputs included."""
-    if isinstance(step, Kernel):
+    if isinstance(step, (Kernel, TemplateKernel)):
         yield from step.reads()
         yield from step.writes()
     else:

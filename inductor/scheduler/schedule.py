@@ -3,7 +3,7 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | ExternKernel | MultiOutput
+    Step     := Kernel | TemplateKernel | ExternKernel | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
 A kernel is a nest of outer loops `o0`, `o1`, .. (all iterations independent of each other: they may
@@ -25,6 +25,16 @@ A stage never reads (other than through a value) an element that it stores itsel
 A Local is memory of one outer iteration: `elements` is 1 (a scalar, index 0) or the number of
 iterations of a stage, and then every load and store of it uses as index the row-major position of
 the stage's own loops (`local_position`), in the same order of loops in all stages that touch it.
+
+A TemplateKernel is one generated function that computes matrix products tile by tile, and what is
+done with each element of them before it is stored (on a GPU; see `codegen/triton/template.py`):
+
+    TemplateKernel := parts(Part*) blocks
+    Part           := products(Product*) epilogue(Kernel?) kept(name*)
+
+The parts have the same left operand and stand side by side. The products of one part have equal
+sizes; its epilogue is a kernel of one stage with one iteration for each element, which reads the
+products at its own place only. kept: the products that are stored as well.
 """
 
 from __future__ import annotations
@@ -35,7 +45,7 @@ from dataclasses import dataclass, field
 import torch
 
 from inductor.ir.body import LoopBody, short_dtype
-from inductor.ir.graph import ExternKernel, MultiOutput, Origins
+from inductor.ir.graph import ExternKernel, MultiOutput, Origins, ViewRef, joined_origins
 from inductor.ir.index import Index, constant, variable
 
 
@@ -90,7 +100,108 @@ class Kernel:
         return "\n".join(lines)
 
 
-Step = Kernel | ExternKernel | MultiOutput
+@dataclass(frozen=True, slots=True)
+class Product:
+    """left [batch, m, k] times right [batch, k, n], plus a bias that broadcasts to the result.
+
+    call: the operator that computes it otherwise. Where batch is 1 the views may have two axes.
+    """
+
+    call: ExternKernel
+    dtype: torch.dtype
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: ViewRef
+    right: ViewRef
+    bias: ViewRef | None
+
+    @property
+    def name(self) -> str:
+        """The buffer that holds the result."""
+        return self.call.name
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a template is cut: a tile of rows x columns for each program, `depth` at a time.
+
+    group: so many tiles above one another run together. persistent: each program does several
+    tiles. descriptors: operands come through the device's copy engine (TMA).
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    group: int = 8
+    persistent: bool = False
+    descriptors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Products and what becomes of them; see the top of the file."""
+
+    products: tuple[Product, ...]
+    epilogue: Kernel | None = None
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateKernel:
+    """Matrix products with what follows them, in one function; see the top of the file."""
+
+    name: str
+    parts: tuple[Part, ...]
+    blocks: Blocks | None = None
+
+    def products(self) -> tuple[Product, ...]:
+        return tuple(product for part in self.parts for product in part.products)
+
+    def epilogues(self) -> tuple[Kernel, ...]:
+        return tuple(part.epilogue for part in self.parts if part.epilogue is not None)
+
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that must have been written before."""
+        own = {product.name for product in self.products()}
+        found = [name for product in self.products() for name in product.call.reads()]
+        found += [name for kernel in self.epilogues() for name in kernel.reads()]
+        return tuple(dict.fromkeys(name for name in found if name not in own))
+
+    def writes(self) -> tuple[str, ...]:
+        """Buffers stored into."""
+        kept = [name for part in self.parts for name in part.kept]
+        kept += [name for kernel in self.epilogues() for name in kernel.writes()]
+        return tuple(dict.fromkeys(kept))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the loop graph that it computes."""
+        found = [product.name for product in self.products()]
+        return (*found, *(name for kernel in self.epilogues() for name in kernel.nodes))
+
+    @property
+    def origins(self) -> Origins:
+        calls = [product.call.origins for product in self.products()]
+        return joined_origins([*calls, *(kernel.origins for kernel in self.epilogues())])
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: a template for {', '.join(self.nodes)} ({self.blocks})"]
+        for part in self.parts:
+            for each in part.products:
+                sizes = f"{each.batch}x{each.m}x{each.n}x{each.k}"
+                bias = f" + {each.bias}" if each.bias is not None else ""
+                lines.append(f"  {each.name} = {each.left} @ {each.right}{bias} ({sizes})")
+            if part.epilogue is not None:
+                lines += ["  " + line for line in str(part.epilogue).splitlines()]
+            lines += [f"  {name} is stored" for name in part.kept]
+        return "\n".join(lines)
+
+
+Step = Kernel | TemplateKernel | ExternKernel | MultiOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,10 +214,13 @@ class Schedule:
     def kernels(self) -> Iterator[Kernel]:
         return (step for step in self.steps if isinstance(step, Kernel))
 
+    def templates(self) -> Iterator[TemplateKernel]:
+        return (step for step in self.steps if isinstance(step, TemplateKernel))
+
     def __str__(self) -> str:
         lines = []
         for step in self.steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, (Kernel, TemplateKernel)):
                 lines.append(str(step))
             elif isinstance(step, ExternKernel):
                 lines.append(f"{step.name} = {step.target}({', '.join(step.reads())})")

@@ -27,7 +27,7 @@ from inductor.codegen.triton.print_stage import (
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64
 from inductor.ir.extent import Extent, divides, up_to_multiple
-from inductor.ir.graph import Layout
+from inductor.ir.graph import Layout, Origins
 from inductor.scheduler.schedule import Kernel
 
 LONGEST_TITLE = 60
@@ -96,7 +96,7 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout]) -> TritonKernel:
     plan = plan_kernel(kernel)
     elements = {name: layout.storage_elements() for name, layout in layouts.items()}
     elements.update({scratch.name: scratch.elements for scratch in plan.scratch})
-    title = _title(kernel)
+    title = title_of(kernel.origins, kernel.name)
     sources = tuple(
         print_launch(launch, elements, title) for launch in plan.launches if launch.rows != 0
     )
@@ -117,15 +117,15 @@ def _print_short(
         return None
 
 
-def _title(kernel: Kernel) -> str:
+def title_of(origins: Origins, otherwise: str) -> str:
     """What a kernel does, in the words of its operators."""
     words: dict[str, None] = {}
-    for target in kernel.origins.targets:
+    for target in origins.targets:
         parts = target.split(".")
         word = parts[1] if len(parts) > 1 else target
         words[re.sub(r"\W", "_", word).strip("_")] = None
     text = "_".join(words)
-    return f"fused_{text[:LONGEST_TITLE].rstrip('_')}" if text else kernel.name
+    return f"fused_{text[:LONGEST_TITLE].rstrip('_')}" if text else otherwise
 
 
 def print_launch(launch: Launch, elements: Mapping[str, int], title: str) -> TritonSource:

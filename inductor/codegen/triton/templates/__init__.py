@@ -1,0 +1,1 @@
+"""Texts of Triton functions with holes, in Jinja's language; one module for each kind."""

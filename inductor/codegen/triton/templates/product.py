@@ -1,0 +1,59 @@
+"""Matrix products side by side, each tile with what becomes of it: see `codegen/triton/template.py`.
+
+A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. Sizes are literals,
+or parameters where they are known at a call only; a mask is there where a tile may reach over an
+end. Tiles of `GROUP` rows run together, so that what they read of the right operand stays in the
+second-level cache.
+"""
+
+PRODUCT = """\
+@triton.jit{{ head }}
+def {{ name }}({{ signature }}):
+    BLOCK_M: tl.constexpr = {{ blocks.rows }}
+    BLOCK_N: tl.constexpr = {{ blocks.columns }}
+    BLOCK_K: tl.constexpr = {{ blocks.depth }}
+    tiles_m = ({{ m }} + BLOCK_M - 1) // BLOCK_M
+    {%- for part in parts %}
+    tiles{{ loop.index0 }} = ({{ part.n }} + BLOCK_N - 1) // BLOCK_N
+    {%- endfor %}
+    tiles_n = {% for part in parts %}{{ " + " if not loop.first }}tiles{{ loop.index0 }}{% endfor %}
+    pid = tl.program_id(0)
+    first = pid // ({{ blocks.group }} * tiles_n) * {{ blocks.group }}
+    group = tl.minimum(tiles_m - first, {{ blocks.group }})
+    pid = pid % ({{ blocks.group }} * tiles_n)
+    im = first + pid % group
+    jn = pid // group
+    {%- if batched %}
+    b = tl.program_id(1){{ wide }}
+    {%- endif %}
+    om = im{{ wide }} * BLOCK_M + tl.arange(0, BLOCK_M)
+    {%- for part in parts %}
+    {%- if parts | length > 1 %}
+    {{ "if" if loop.first else "elif" if not loop.last else "else" -}}
+        {{- " jn < " ~ part.until if not loop.last }}:
+    {%- endif %}
+    {%- filter indent(4 if parts | length > 1 else 0, first=True) %}
+    on = (jn{{ " - " ~ part.start if part.start }}){{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
+    ok = tl.arange(0, BLOCK_K)
+    {%- for each in part.products %}
+    acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    {%- endfor %}
+    for base in range(0, {{ k }}, BLOCK_K):
+        kk = ok + base
+        left = tl.load({{ left.text }}{{ left.mask }})
+        {%- for each in part.products %}
+        right = tl.load({{ each.text }}{{ each.mask }})
+        acc{{ loop.index0 }} = tl.dot(left, right, acc{{ loop.index0 }}{{ precision }})
+        {%- endfor %}
+    x = {{ "b * " ~ m ~ " + " if batched }}om[:, None]
+    r0 = on[None, :]
+    {%- if row_mask %}
+    xmask = om[:, None] < {{ m }}
+    {%- endif %}
+    {%- if part.column_mask %}
+    rmask0 = r0 < {{ part.n }}
+    {%- endif %}
+{{ part.epilogue }}
+    {%- endfilter %}
+    {%- endfor %}
+"""

@@ -1,0 +1,252 @@
+"""Matrix products of a schedule that one generated function can compute with what follows them.
+
+In: a schedule. Out: candidates (`TemplateKernel`s, each with the steps that it would replace), and
+the schedule where some of them stand for those steps. Nothing here says what is faster.
+
+A kernel may follow a product if it has one iteration for each element of the result and reads it at
+its own place only; it is then the epilogue. The product moves down to its epilogue, so nothing in
+between may read the result or write the operands. Products with the same left operand may stand
+side by side where the first of them stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor.ir.body import LoopBody, Op
+from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
+from inductor.ir.index import Index, variable
+from inductor.scheduler.domain import product as total
+from inductor.scheduler.domain import unflatten
+from inductor.scheduler.schedule import Kernel, Part, Product, Schedule, Step, TemplateKernel
+
+aten = torch.ops.aten
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MOST_SIDE_BY_SIDE = 4
+MOST_OPS = 120  # of an epilogue
+STRUCTURAL = ("indirect", "reduction")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What could replace the steps at `positions`; it stands at the position `at`."""
+
+    template: TemplateKernel
+    positions: tuple[int, ...]
+    at: int
+
+
+def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
+    """The product that a call computes; None if it is none, or an odd one."""
+    bias: ViewRef | None = None
+    views = list(call.args)
+    if call.target in (aten.addmm.default, aten.baddbmm.default) and len(views) == 3:
+        bias = views.pop(0)  # type: ignore[assignment]
+    elif call.target not in (aten.mm.default, aten.bmm.default):
+        return None
+    if call.kwargs or call.ours or call.layout is None or len(views) != 2:
+        return None
+    left, right = views
+    if not isinstance(left, ViewRef) or not isinstance(right, ViewRef):
+        return None
+    if bias is not None and not isinstance(bias, ViewRef):
+        return None
+    result = call.layout
+    batch, m, k, n = (*left.size[:-2], 1)[0], left.size[-2], left.size[-1], right.size[-1]
+    if not _is_dense(result) or result.dtype not in DTYPES or 0 in (batch, m, k, n):
+        return None
+    for view in (left, right, *([bias] if bias is not None else [])):
+        layout = layouts[view.buffer]
+        if view.dtype is not result.dtype or layout.dtype is not view.dtype:
+            return None
+        if layout.device != result.device:
+            return None
+    return Product(call, result.dtype, batch, m, n, k, left, right, bias)
+
+
+def _is_dense(layout: Layout) -> bool:
+    step = 1
+    for size, stride in zip(reversed(layout.size), reversed(layout.stride), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return layout.offset == 0
+
+
+def place(one: Product) -> Index:
+    """Where the element in row x (of all batches) and column r of the result lies."""
+    return variable("x", one.batch * one.m) * one.n + variable("r", one.n)
+
+
+def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
+    """The operations of a kernel of one stage, whose iterations are counted by `flat`."""
+    (stage,) = kernel.stages
+    names = [f"o{n}" for n in range(len(kernel.outer))]
+    names += [f"i{n}" for n in range(len(stage.ranges))]
+    values = unflatten(flat, names, (*kernel.outer, *stage.ranges))
+    return tuple(
+        op if op.index is None else replace(op, index=op.index.substitute(values))
+        for op in stage.ops
+    )
+
+
+class _Finder:
+    def __init__(self, graph: LoopGraph, schedule: Schedule) -> None:
+        self.layouts = graph.layouts()
+        self.steps = schedule.steps
+        self.outside = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
+        self.readers: dict[str, list[int]] = {}
+        self.writers: dict[str, list[int]] = {}
+        self.products: dict[str, tuple[int, Product]] = {}
+        shown: set[str] = set()  # memory that has another name, too
+        for position, step in enumerate(self.steps):
+            for name in step.reads():
+                self.readers.setdefault(name, []).append(position)
+            for name in _written(step):
+                self.writers.setdefault(name, []).append(position)
+            if isinstance(step, ExternKernel) and step.target.is_view:
+                shown.add(step.name)
+            found = as_product(step, self.layouts) if isinstance(step, ExternKernel) else None
+            if found is not None and shown.isdisjoint(step.reads()):
+                self.products[found.name] = (position, found)
+
+    def with_epilogue(self) -> Iterator[Candidate]:
+        """Kernels behind the products that they read: all that fit together, or the last one."""
+        for position, step in enumerate(self.steps):
+            if not isinstance(step, Kernel) or not _is_plain(step):
+                continue
+            found = [self.products[name] for name in step.reads() if name in self.products]
+            fit = [each for each in found if self._fits(*each, step, position)]
+            if not fit:
+                continue
+            start, last = max(fit, key=lambda each: each[0])
+            like = [each for each in fit if _are_alike(each[1], last)]
+            if len(like) == 2:
+                yield self._behind(like, step, position)
+            yield self._behind([(start, last)], step, position)
+
+    def _behind(
+        self, found: Sequence[tuple[int, Product]], kernel: Kernel, position: int
+    ) -> Candidate:
+        products = tuple(each for _, each in found)
+        kept = tuple(
+            each.name for each in products
+            if each.name in self.outside or self.readers[each.name] != [position]
+        )
+        part = Part(products, kernel, kept)
+        template = TemplateKernel(f"{kernel.name}_template", (part,))
+        return Candidate(template, (*(start for start, _ in found), position), position)
+
+    def _fits(self, start: int, one: Product, kernel: Kernel, position: int) -> bool:
+        """Whether the product can move down to the kernel, and the kernel be its epilogue."""
+        (stage,) = kernel.stages
+        count = total((*kernel.outer, *stage.ranges))
+        if count != one.batch * one.m * one.n or one.name in self._overwritten():
+            return False
+        if min(self.readers[one.name]) < position:
+            return False
+        if any(start < at < position for name in one.call.reads()
+               for at in self.writers.get(name, ())):
+            return False
+        if set(_written(kernel)) & set(one.call.reads()):
+            return False  # a program may read what another one has overwritten
+        flat = place(one)
+        ops = epilogue_ops(kernel, flat)
+        return all(op.index == flat for op in ops if op.buffer == one.name)
+
+    def _overwritten(self) -> set[str]:
+        """Products that somebody overwrites later."""
+        return {name for name in self.products if len(self.writers.get(name, ())) > 1}
+
+    def alone(self) -> Iterator[Candidate]:
+        """Each product without anything."""
+        for name, (position, one) in self.products.items():
+            part = Part((one,), None, (name,))
+            yield Candidate(TemplateKernel(f"{name}_template", (part,)), (position,), position)
+
+    def side_by_side(self) -> Iterator[Candidate]:
+        """Products with the same left operand, all where the first one stands."""
+        groups: dict[tuple[ViewRef, torch.dtype], list[tuple[int, Product]]] = {}
+        for start, one in self.products.values():
+            if one.batch == 1:
+                groups.setdefault((one.left, one.dtype), []).append((start, one))
+        for members in groups.values():
+            first = members[0][0]
+            found = [each for each in members if self._may_move_up(*each, first)]
+            if 2 <= len(found) <= MOST_SIDE_BY_SIDE:
+                parts = tuple(Part((one,), None, (one.name,)) for _, one in found)
+                template = TemplateKernel(f"{found[0][1].name}_template", parts)
+                yield Candidate(template, tuple(start for start, _ in found), first)
+
+    def _may_move_up(self, start: int, one: Product, first: int) -> bool:
+        return not any(
+            first < at < start for name in one.call.reads() for at in self.writers.get(name, ())
+        )
+
+
+def find_candidates(graph: LoopGraph, schedule: Schedule) -> list[Candidate]:
+    """What could become templates, the larger ones first; they may overlap."""
+    finder = _Finder(graph, schedule)
+    found = [*finder.with_epilogue(), *finder.side_by_side(), *finder.alone()]
+    return sorted(found, key=lambda each: -len(each.positions))
+
+
+def with_templates(schedule: Schedule, chosen: Iterable[Candidate]) -> Schedule:
+    """The schedule with these candidates (no two of which replace the same step)."""
+    placed: dict[int, TemplateKernel] = {}
+    gone: set[int] = set()
+    for each in chosen:
+        if gone & set(each.positions):
+            raise ValueError(f"{each.template.name} replaces what another template has replaced")
+        placed[each.at] = each.template
+        gone |= set(each.positions)
+    steps: list[Step] = []
+    for position, step in enumerate(schedule.steps):
+        if position in placed:
+            steps.append(placed[position])
+        elif position not in gone:
+            steps.append(step)
+    return replace(schedule, steps=tuple(steps))
+
+
+def choose_disjoint(
+    candidates: Iterable[Candidate], wanted: Callable[[Candidate], TemplateKernel | None]
+) -> list[Candidate]:
+    """The first candidates that are wanted and do not overlap. wanted: what is used, or None."""
+    found: list[Candidate] = []
+    taken: set[int] = set()
+    for each in candidates:
+        if taken & set(each.positions):
+            continue
+        template = wanted(each)
+        if template is not None:
+            found.append(replace(each, template=template))
+            taken |= set(each.positions)
+    return found
+
+
+def _written(step: Step) -> tuple[str, ...]:
+    if isinstance(step, (Kernel, TemplateKernel)):
+        return step.writes()
+    return (step.name, *step.mutates) if isinstance(step, ExternKernel) else (step.name,)
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    """One stage, no reductions, each element stored once at a place that is known."""
+    if len(kernel.stages) != 1 or kernel.locals or kernel.stages[0].reduction_ranges:
+        return False
+    stage: LoopBody = kernel.stages[0]
+    if len(stage.ops) > MOST_OPS or any(op.name in STRUCTURAL for op in stage.ops):
+        return False
+    stored = {op.buffer for op in stage.stores()}
+    return all(op.imm == "set" for op in stage.stores()) and not any(
+        op.buffer in stored for op in stage.loads()
+    )
+
+
+def _are_alike(one: Product, other: Product) -> bool:
+    """Whether a tile of both can be computed in one go."""
+    return one.left == other.left and one.n == other.n and one.batch == other.batch == 1
