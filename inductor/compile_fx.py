@@ -43,6 +43,7 @@ from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.parts import read_parts
+from inductor.gpu_products import choose_templates
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
@@ -61,6 +62,7 @@ from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
 from inductor.steps import Step, has_rates
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
+from inductor.tuning import Tuner
 
 Compiled = Callable[..., Any]
 
@@ -454,6 +456,9 @@ def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str
 def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compiled:
     graph = lowered.graph
     _need_triton(graph)
+    tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
+    with timed("inductor.autotuning"):
+        schedule = choose_templates(graph, schedule, tuner)
     made = cuda.generate(graph, schedule)
     graphed = _graphing(graph, schedule, made.slow, values)
     return cuda.load(made.text, graph, config.max_autotune, graphed)()

@@ -25,6 +25,7 @@ NAMES = (
     "fallbacks",  # of these: operators without a lowering
     "cuda_graphs_recorded",
     "cuda_graphs_given_up",  # graphs that run without for the rest
+    "measured",  # ways to compute something that ran while compiling
     "libraries_built",
     "libraries_reused",
     "symbolic_graphs",  # captured for many sizes

@@ -36,6 +36,7 @@ ARTIFACTS = {
     "fusion": "which nodes were fused, and why others were not",
     "output_code": "generated wrapper and kernels",
     "kernel_code": "generated kernels",
+    "autotuning": "what was measured while compiling, and which templates were chosen",
     "cudagraphs": "which graphs became CUDA graphs, and why others did not",
     "perf_hints": "what keeps a graph from being faster",
     "cache": "hits and misses of the caches, with the reason",

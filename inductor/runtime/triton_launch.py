@@ -85,8 +85,8 @@ class Launcher:
 
     ahead: compiled with the module, not at the first call. chosen: the position of the choice that
     the first call made. even: positions of the numbers for whose being multiples of EVEN there is
-    a kernel of its own. options: of a template, which has no blocks to choose. started: set by the first call with such numbers, or without, that others
-    can follow.
+    a kernel of its own. options: of a template, which has no blocks to choose. started: set by the
+    first call with such numbers, or without, that others can follow.
     """
 
     function: Any

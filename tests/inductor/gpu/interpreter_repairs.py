@@ -1,4 +1,4 @@
-"""Where Triton's interpreter differs from a GPU: assertions, atomics, rounding to bfloat16."""
+"""Where Triton's interpreter differs from a GPU: assertions, atomics, bfloat16."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def repair(monkeypatch) -> None:
     options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
     monkeypatch.setattr(builder, "options", options)
     atomic, trunc = builder.create_atomic_rmw, builder.create_fp_trunc
+    dot = builder.create_dot
 
     def contiguous(op, pointer, value, mask, *rest):
         """It reads broadcast arrays as if they lay in memory."""
@@ -29,5 +30,13 @@ def repair(monkeypatch) -> None:
         data = torch.from_numpy(np.ascontiguousarray(source.data)).bfloat16().view(torch.int16)
         return interpreter.TensorHandle(data.numpy().view(np.uint16), goal.scalar)
 
+    def widened(tile):
+        """It multiplies the bits of bfloat16 as integers."""
+        if tile.dtype.scalar is not tl.bfloat16:
+            return tile
+        data = (tile.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(data, tl.float32)
+
+    monkeypatch.setattr(builder, "create_dot", lambda a, b, *rest: dot(widened(a), widened(b), *rest))
     monkeypatch.setattr(builder, "create_atomic_rmw", contiguous)
     monkeypatch.setattr(builder, "create_fp_trunc", rounded)

@@ -1,4 +1,4 @@
-"""Matrix products side by side, each tile with what becomes of it: see `codegen/triton/template.py`.
+"""Matrix products side by side, each tile with what becomes of it (`codegen/triton/template.py`).
 
 A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. Sizes are literals,
 or parameters where they are known at a call only; a mask is there where a tile may reach over an
