@@ -459,9 +459,9 @@ def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compil
     tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
     with timed("inductor.autotuning"):
         schedule = choose_templates(graph, schedule, tuner)
-    made = cuda.generate(graph, schedule)
+    made = cuda.generate(graph, schedule, (), tuner)
     graphed = _graphing(graph, schedule, made.slow, values)
-    return cuda.load(made.text, graph, config.max_autotune, graphed)()
+    return cuda.load(made.text, graph, False, graphed)()
 
 
 def _graphing(

@@ -23,12 +23,14 @@ from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel
 from inductor.codegen.triton.template import print_template
+from inductor.gpu_blocks import tune_blocks
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.scheduler.verify import is_scattered
+from inductor.tuning import Tuner
 
 WORKERS = 8
 Graphed = Callable[[Callable[..., Any], Sequence[torch.Tensor]], Callable[..., Any]]
@@ -49,9 +51,11 @@ class Generated:
     slow: tuple[str, ...]
 
 
-def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) -> Generated:
+def generate(
+    graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None
+) -> Generated:
     """The Python module of a schedule. symbols: the sizes known at a call; with some,
-    Unsupported is raised where Triton cannot do a kernel."""
+    Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
@@ -64,6 +68,8 @@ def generate(graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = ()) 
                     raise Unsupported(f"{kernel.name}: {refusal}") from None
                 slow.append(kernel.name)
                 _report_slow(kernel, str(refusal))
+        if tuner is not None:
+            kernels = tune_blocks(graph, schedule, kernels, tuner)
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
         text = print_python_wrapper(graph, schedule, kernels, symbols, templates)
     logs.log("output_code").emit(text)

@@ -1,0 +1,89 @@
+"""Product templates go through Triton's compiler for a GPU that need not be here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from triton_reference import load_module
+
+from inductor.codegen.triton.print_kernel import MODULE_HEAD
+from inductor.codegen.triton.template import print_template
+from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.ir.body import Ops, loop_variables
+from inductor.ir.body import LoopBody
+from inductor.ir.graph import ExternKernel, Layout, ViewRef
+from inductor.scheduler.products import as_product
+from inductor.scheduler.schedule import Kernel, Part, TemplateKernel
+
+triton = pytest.importorskip("triton", reason="triton is not installed here")
+if triton.knobs.runtime.interpret:
+    pytest.skip("TRITON_INTERPRET is set", allow_module_level=True)
+
+DEVICE = torch.device("cuda", 0)
+aten = torch.ops.aten
+POINTERS = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+
+
+def view(name: str, *size: int, turned: bool = False, dtype=torch.float16) -> tuple[ViewRef, Layout]:
+    """A matrix; turned: its first axis is the one that lies densely."""
+    stride = (1, size[0]) if turned else (size[1], 1)
+    return ViewRef(name, size, stride, 0, dtype), Layout(DEVICE, dtype, size, stride)
+
+
+def linear(m: int, n: int, k: int, parts: int, dtype=torch.float16):
+    """Products with weights [n, k], each with its sigmoid where there is one part."""
+    x, layout = view("x", m, k, dtype=dtype)
+    layouts = {"x": layout}
+    made = []
+    for number in range(parts):
+        w, layouts[f"w{number}"] = view(f"w{number}", k, n, turned=True, dtype=dtype)
+        _, result = view(f"y{number}", m, n, dtype=dtype)
+        layouts[f"y{number}"] = layouts[f"z{number}"] = result
+        call = ExternKernel(f"y{number}", result, aten.mm.default, (x, w))
+        product = as_product(call, layouts)
+        assert product is not None
+        if parts > 1:
+            made.append(Part((product,), None, (f"y{number}",)))
+            continue
+        ops = Ops()
+        (flat,) = loop_variables((m * n,))
+        value = ops.to_dtype(ops.load("y0", flat, dtype), torch.float32)
+        ops.store("z0", flat, ops.to_dtype(ops.sigmoid(value), dtype))
+        made.append(Part((product,), Kernel("k", (), (LoopBody((m * n,), (), tuple(ops.recorded)),))))
+    return TemplateKernel("t", tuple(made)), layouts
+
+
+def compiled(template, layouts, folder):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = print_template(template, layouts)
+    module = load_module(f"{MODULE_HEAD}\n\n{source.text}", folder)
+    function = getattr(module, source.name)
+    kinds = [POINTERS[layouts[name].dtype] for name in source.parameters]
+    what = ASTSource(
+        fn=function, signature=dict(zip(function.arg_names, kinds, strict=True)), constexprs={},
+        attrs={(n,): [["tt.divisibility", 16]] for n in range(len(kinds))},
+    )
+    options = {"num_warps": source.blocks.warps, "num_stages": source.blocks.stages}
+    return triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("m", [4096, 16])
+def test_every_candidate(m, parts, tmp_path) -> None:
+    template, layouts = linear(m, 3072, 768, parts)
+    for blocks in candidate_blocks(template):
+        built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
+        assert built.metadata.shared <= 227 << 10
+        tensor_cores = "wgmma" if blocks.rows >= 64 else "mma.sync"
+        assert tensor_cores in built.asm["ptx"]
+        print(blocks, built.metadata.shared)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_odd_sizes_and_dtypes(dtype, tmp_path) -> None:
+    template, layouts = linear(1000, 333, 77, 1, dtype)
+    compiled(replace(template, blocks=candidate_blocks(template)[0]), layouts, tmp_path)
