@@ -107,15 +107,17 @@ class Tuner:
             made: Callable[..., Any] = self.load(way.text, way.graph, False)()
             return made
         except Exception as error:  # what Triton raises has no common base
-            return self._failure(way, error)
+            self._report_failure(way, error)
+            return None
 
     def _timed(self, way: Way, call: Callable[..., Any], sets: Any) -> float | None:
         try:
             return self.timer(call, sets)
         except Exception as error:
-            return self._failure(way, error)
+            self._report_failure(way, error)
+            return None
 
-    def _failure(self, way: Way, error: Exception) -> None:
+    def _report_failure(self, way: Way, error: Exception) -> None:
         if isinstance(error, torch.OutOfMemoryError):
             torch.cuda.empty_cache()
         text = f"{way.name} is left out: {type(error).__name__}: {str(error).splitlines()[:1]}"

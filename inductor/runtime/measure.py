@@ -30,10 +30,13 @@ def time_calls(call: Callable[..., Any], sets: Sequence[Sequence[torch.Tensor]])
         call(*sets[0])
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
             for _ in range(times):
                 for arguments in sets:
                     call(*arguments)
+        finally:
+            graph.capture_end()
         graph.replay()
         least = min(_replay(graph) for _ in range(ROUNDS))
     stream.synchronize()
@@ -50,15 +53,17 @@ def _replay(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def random_sets(layouts: Sequence[Layout]) -> list[list[torch.Tensor]]:
-    """Sets of tensors with these layouts: noise, and zeros where it could be an index."""
+    """Sets of tensors with these layouts: noise, and zeros where it could be an index. The
+    program's random numbers stay what they are."""
     size = sum(layout.storage_elements() * layout.dtype.itemsize for layout in layouts)
     count = max(1, min(MOST_SETS, COLD_BYTES // max(size, 1) + 1))
-    return [[_random(layout) for layout in layouts] for _ in range(count)]
+    sources = {layout.device: torch.Generator(layout.device) for layout in layouts}
+    return [[_random(each, sources[each.device]) for each in layouts] for _ in range(count)]
 
 
-def _random(layout: Layout) -> torch.Tensor:
+def _random(layout: Layout, source: torch.Generator) -> torch.Tensor:
     count = max(layout.storage_elements(), 1)
     whole = torch.zeros(count, dtype=layout.dtype, device=layout.device)
     if layout.dtype.is_floating_point and layout.dtype.itemsize > 1:
-        whole.normal_()
+        whole.normal_(generator=source)
     return whole.as_strided(layout.size, layout.stride, layout.offset)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -169,10 +170,11 @@ class _Finder:
 
     def side_by_side(self) -> Iterator[Candidate]:
         """Products with the same left operand, all where the first one stands."""
-        groups: dict[tuple[ViewRef, torch.dtype], list[tuple[int, Product]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[int, Product]]] = {}
         for start, one in self.products.values():
             if one.batch == 1:
-                groups.setdefault((one.left, one.dtype), []).append((start, one))
+                alike = (one.left, one.dtype, one.right.stride)
+                groups.setdefault(alike, []).append((start, one))
         for members in groups.values():
             first = members[0][0]
             found = [each for each in members if self._may_move_up(*each, first)]

@@ -32,9 +32,10 @@ done with each element of them before it is stored (on a GPU; see `codegen/trito
     TemplateKernel := parts(Part*) blocks
     Part           := products(Product*) epilogue(Kernel?) kept(name*)
 
-The parts have the same left operand and stand side by side. The products of one part have equal
-sizes; its epilogue is a kernel of one stage with one iteration for each element, which reads the
-products at its own place only. kept: the products that are stored as well.
+The parts have the same left operand, right operands with the same strides, and stand side by side.
+The products of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
+for each element, which reads the products at its own place only. kept: the products that are stored
+as well.
 """
 
 from __future__ import annotations

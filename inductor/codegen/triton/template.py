@@ -90,19 +90,43 @@ class _Printer:
 
     def print(self) -> TemplateSource:
         first, spell = self.first, self.numbers.spell
-        filled: dict[str, Any] = {
+        chosen, rights = self._rights()
+        left = self._operand(first.left, first, self.parameters[first.left.buffer], "om", "kk")
+        return self._finished({
             "m": spell(first.m), "k": spell(first.k), "batched": first.batch != 1,
-            "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks,
-            "left": self._operand(first.left, first, "om", "kk", self.row_mask != ""),
+            "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": ', input_precision="ieee"' if first.dtype is torch.float32 else "",
-            "row_mask": self.row_mask, "parts": [], "head": "HEAD", "name": "NAME",
-        }
-        start = ""
-        for number, part in enumerate(self.template.parts):
-            until = f"{start} + tiles{number}" if start else f"tiles{number}"
-            filled["parts"].append(self._part(part, self.stages[number], start, until))
-            start = f"({until})" if number else until
-        return self._finished(filled)
+            "row_mask": self.row_mask, "chosen": chosen, "rights": rights,
+            "parts": [
+                self._part(part, self.stages[n]) for n, part in enumerate(self.template.parts)
+            ],
+            "head": "HEAD", "name": "NAME",
+        })  # fmt: skip
+
+    def _rights(self) -> tuple[list[str], list[dict[str, str]]]:
+        """What a program does to find its part, and the right operands."""
+        parts = self.template.parts
+        if len(parts) == 1:
+            return [], [
+                self._operand(each.right, each, self.parameters[each.right.buffer], "kk", "on")
+                for each in parts[0].products
+            ]
+        spell = self.numbers.spell
+        tops = [part.products[0] for part in parts]
+        at = [f"{self.parameters[one.right.buffer]} + {spell(one.right.offset)}" for one in tops]
+        lines = ["part = 0", "before = 0", f"right_at = {at[0]}", f"width = {spell(tops[0].n)}"]
+        start = "tiles0"
+        for number, one in enumerate(tops[1:], 1):
+            lines += [
+                f"part = tl.where(jn < {start}, part, {number})",
+                f"before = tl.where(jn < {start}, before, {start})",
+                f"right_at = tl.where(jn < {start}, right_at, {at[number]})",
+                f"width = tl.where(jn < {start}, width, {spell(one.n)})",
+            ]
+            start += f" + tiles{number}"
+        lines.append("jn = jn - before")
+        right = replace(tops[0].right, offset=0)
+        return lines, [self._operand(right, tops[0], "right_at", "kk", "on", "width")]
 
     def _finished(self, filled: dict[str, Any]) -> TemplateSource:
         known = tuple(self.numbers.parameters.values())
@@ -123,40 +147,49 @@ class _Printer:
             columns += up_to_multiple(part.products[0].n, self.blocks.columns)
         return (up_to_multiple(self.first.m, self.blocks.rows) * columns, self.first.batch, 1)
 
-    def _part(self, part: Part, stage: Stage, start: str, until: str) -> dict[str, Any]:
+    def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
         n = part.products[0].n
         masked = not divides(self.blocks.columns, n)
         return {
-            "n": self.numbers.spell(n), "start": start, "until": until, "column_mask": masked,
-            "products": [
-                self._operand(each.right, each, "kk", "on", masked) for each in part.products
-            ],
+            "n": self.numbers.spell(n), "column_mask": masked,
             "epilogue": self._epilogue(part, stage, masked),
         }
 
     def _operand(
-        self, view: ViewRef, one: Product, row: str, column: str, masked: bool
+        self, view: ViewRef, one: Product, pointer: str, row: str, column: str, width: str = ""
     ) -> dict[str, str]:
-        """Pointers to a tile of an operand, and the mask, both over variables of the template."""
+        """Pointers to a tile of an operand, and the mask, both over variables of the template.
+
+        width: the variable for the number of columns, where it depends on the part.
+        """
         batch = view.stride[0] if len(view.size) == 3 and one.batch != 1 else 0
         down, along = view.stride[-2:]
         limits = {"om": one.m, "on": one.n, "kk": one.k}
         names = {"b": "b", row: f"{row}[:, None]", column: f"{column}[None, :]"}
         index = constant(view.offset) + variable("b", one.batch) * batch
         index = index + variable(row, limits[row]) * down + variable(column, limits[column]) * along
-        masks = [] if divides(self.blocks.depth, one.k) else [f"{names['kk']} < {{}}"]
-        masks = [text.format(self.numbers.spell(one.k)) for text in masks]
-        other = row if column == "kk" else column
-        if masked:
-            masks.append(f"{names[other]} < {self.numbers.spell(limits[other])}")
+        masks = []
+        for name in (row, column):
+            if self._is_masked(name, one.k):
+                limit = width if name == "on" and width else self.numbers.spell(limits[name])
+                masks.append(f"({names[name]} < {limit})")
         where = print_index(index, names, self.numbers)
         for name in (row, column):  # a tile, whatever the strides
             if names[name] not in where:
                 where += f" + 0*{names[name]}"
         return {
-            "text": f"{self.parameters[view.buffer]} + ({where})",
-            "mask": f", {' & '.join(f'({text})' for text in masks)}, other=0.0" if masks else "",
+            "text": f"{pointer} + ({where})",
+            "mask": f", {' & '.join(masks)}, other=0.0" if masks else "",
         }
+
+    def _is_masked(self, name: str, k: int) -> bool:
+        """Whether a tile may reach over the end along that variable."""
+        if name == "om":
+            return self.row_mask != ""
+        if name == "kk":
+            return not divides(self.blocks.depth, k)
+        parts = self.template.parts
+        return not all(divides(self.blocks.columns, part.products[0].n) for part in parts)
 
     def _epilogue(self, part: Part, stage: Stage, masked: bool) -> str:
         """Lines for what becomes of a tile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -182,3 +183,42 @@ def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:
     got, (schedule,) = run(lambda x, w: (x @ w).relu(), x, w, choose=choose)
     assert not list(schedule.templates())
     torch.testing.assert_close(got, (x @ w).relu(), rtol=2e-3, atol=2e-3)
+
+
+def test_blocks_are_searched_and_kept(tmp_path) -> None:
+    """With a timer that likes few rows; the search goes on from the best."""
+    taken = []
+
+    def function(x, y):
+        return (x * 2 + y).sigmoid(), (x.t() + 1).contiguous().sum(1)
+
+    def choose(graph, schedule):
+        texts.clear()
+
+        def timer(call, sets):
+            call(*sets[0])
+            taken.append(1)
+            return float(re.search(r"\(\((\d+), \d+, \d+\),\)", texts[call]).group(1))
+
+        def load(text, graph, measure):
+            bound = cuda.load(text, graph, measure)
+
+            def bind():
+                call = bound()
+                texts[call] = text
+                return call
+
+            return bind
+
+        generated.append(cuda.generate(graph, schedule, (), Tuner(Store(tmp_path), load, timer)).text)
+        return schedule
+
+    texts: dict[object, str] = {}
+    generated: list[str] = []
+    x, y = noise(40, 24), noise(40, 24)
+    run(function, x, y, choose=choose)
+    assert len(re.findall(r"\(\(\d+, \d+, \d+\),\)", generated[0])) >= 2
+    count = len(taken)
+    dynamo.reset()
+    run(function, x, y, choose=choose)
+    assert len(taken) == count and generated[0] == generated[1]

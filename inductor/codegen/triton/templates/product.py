@@ -1,8 +1,7 @@
 """Matrix products side by side, each tile with what becomes of it (`codegen/triton/template.py`).
 
-A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. Sizes are literals,
-or parameters where they are known at a call only; a mask is there where a tile may reach over an
-end. Tiles of `GROUP` rows run together, so that what they read of the right operand stays in the
+A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. All parts share one
+loop, since each loop has memory on the chip of its own. Sizes are literals, where they are known at a call only; a mask is there where a tile may reach over an end. Tiles of `GROUP` rows run together, so that what they read of the right operand stays in the
 second-level cache.
 """
 
@@ -27,22 +26,19 @@ def {{ name }}({{ signature }}):
     b = tl.program_id(1){{ wide }}
     {%- endif %}
     om = im{{ wide }} * BLOCK_M + tl.arange(0, BLOCK_M)
-    {%- for part in parts %}
-    {%- if parts | length > 1 %}
-    {{ "if" if loop.first else "elif" if not loop.last else "else" -}}
-        {{- " jn < " ~ part.until if not loop.last }}:
-    {%- endif %}
-    {%- filter indent(4 if parts | length > 1 else 0, first=True) %}
-    on = (jn{{ " - " ~ part.start if part.start }}){{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
+    {%- for text in chosen %}
+    {{ text }}
+    {%- endfor %}
+    on = jn{{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
     ok = tl.arange(0, BLOCK_K)
-    {%- for each in part.products %}
+    {%- for right in rights %}
     acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     {%- endfor %}
     for base in range(0, {{ k }}, BLOCK_K):
         kk = ok + base
         left = tl.load({{ left.text }}{{ left.mask }})
-        {%- for each in part.products %}
-        right = tl.load({{ each.text }}{{ each.mask }})
+        {%- for right in rights %}
+        right = tl.load({{ right.text }}{{ right.mask }})
         acc{{ loop.index0 }} = tl.dot(left, right, acc{{ loop.index0 }}{{ precision }})
         {%- endfor %}
     x = {{ "b * " ~ m ~ " + " if batched }}om[:, None]
@@ -50,6 +46,11 @@ def {{ name }}({{ signature }}):
     {%- if row_mask %}
     xmask = om[:, None] < {{ m }}
     {%- endif %}
+    {%- for part in parts %}
+    {%- if parts | length > 1 %}
+    {{ "else" if loop.last else ("if" if loop.first else "elif") ~ " part == " ~ loop.index0 }}:
+    {%- endif %}
+    {%- filter indent(4 if parts | length > 1 else 0, first=True) %}
     {%- if part.column_mask %}
     rmask0 = r0 < {{ part.n }}
     {%- endif %}
