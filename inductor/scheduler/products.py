@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inductor.ir.body import LoopBody, Op
-from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
+from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
@@ -42,33 +42,67 @@ class Candidate:
 
 def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
     """The product that a call computes; None if it is none, or an odd one."""
-    bias: ViewRef | None = None
+    if call.kwargs or call.ours or call.layout is None or call.layout.dtype not in DTYPES:
+        return None
+    if call.target is aten.convolution.default:
+        found = _pointwise_convolution(call)
+    else:
+        found = _matrix_product(call)
+    if found is None or 0 in (found.batch, found.m, found.k, found.n):
+        return None
+    for view in (found.left, found.right, *([found.bias] if found.bias is not None else [])):
+        layout = layouts[view.buffer]
+        if view.dtype is not found.dtype or layout.dtype is not view.dtype:
+            return None
+        if layout.device != call.layout.device:
+            return None
+    return found
+
+
+def _matrix_product(call: ExternKernel) -> Product | None:
+    bias: Argument = None
     views = list(call.args)
     if call.target in (aten.addmm.default, aten.baddbmm.default) and len(views) == 3:
-        bias = views.pop(0)  # type: ignore[assignment]
+        bias = views.pop(0)
     elif call.target not in (aten.mm.default, aten.bmm.default):
         return None
-    if call.kwargs or call.ours or call.layout is None or len(views) != 2:
-        return None
     left, right = views
-    if not isinstance(left, ViewRef) or not isinstance(right, ViewRef):
-        return None
-    if bias is not None and not isinstance(bias, ViewRef):
-        return None
     result = call.layout
-    batch, m, k, n = (*left.size[:-2], 1)[0], left.size[-2], left.size[-1], right.size[-1]
-    if not _is_dense(result) or result.dtype not in DTYPES or 0 in (batch, m, k, n):
+    assert isinstance(left, ViewRef) and isinstance(right, ViewRef) and result is not None
+    if not _is_dense(result) or not (bias is None or isinstance(bias, ViewRef)):
         return None
-    for view in (left, right, *([bias] if bias is not None else [])):
-        layout = layouts[view.buffer]
-        if view.dtype is not result.dtype or layout.dtype is not view.dtype:
-            return None
-        if layout.device != result.device:
-            return None
+    batch = left.size[0] if len(left.size) == 3 else 1
+    m, k, n = left.size[-2], left.size[-1], right.size[-1]
     return Product(call, result.dtype, batch, m, n, k, left, right, bias)
 
 
+def _pointwise_convolution(call: ExternKernel) -> Product | None:
+    """A convolution with a window of one element, from channels last to channels last."""
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
+    result = call.layout
+    assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and result is not None
+    if transposed or groups != 1 or len(x.size) != 4 or tuple(weight.size[2:]) != (1, 1):
+        return None
+    if {1} != {*stride, *dilation} or {0} != {*padding}:  # type: ignore[misc]
+        return None
+    batch, channels, height, width = x.size
+    rows = batch * height * width
+    order = (batch, height, width, channels)
+    moved = Layout(result.device, x.dtype, order, tuple(x.stride[axis] for axis in (0, 2, 3, 1)))
+    target = tuple(result.stride[axis] for axis in (0, 2, 3, 1))
+    made = Layout(result.device, result.dtype, (*order[:3], result.size[1]), target, result.offset)
+    if not _is_dense(moved) or not _is_dense(made):
+        return None
+    left = ViewRef(x.buffer, (rows, channels), (channels, 1), x.offset, x.dtype)
+    right = replace(weight, size=weight.size[1::-1], stride=weight.stride[1::-1])
+    if bias is not None and not isinstance(bias, ViewRef):
+        return None
+    n = weight.size[0]
+    return Product(call, result.dtype, 1, rows, n, channels, left, right, bias, rounds_first=True)
+
+
 def _is_dense(layout: Layout) -> bool:
+    """Whether elements lie in order, from the beginning."""
     step = 1
     for size, stride in zip(reversed(layout.size), reversed(layout.stride), strict=True):
         if size != 1 and stride != step:

@@ -106,6 +106,7 @@ class Product:
     """left [batch, m, k] times right [batch, k, n], plus a bias that broadcasts to the result.
 
     call: the operator that computes it otherwise. Where batch is 1 the views may have two axes.
+    rounds_first: the result is rounded before the bias is added, and then again.
     """
 
     call: ExternKernel
@@ -117,6 +118,7 @@ class Product:
     left: ViewRef
     right: ViewRef
     bias: ViewRef | None
+    rounds_first: bool = False
 
     @property
     def name(self) -> str:

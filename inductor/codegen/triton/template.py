@@ -229,6 +229,10 @@ def _add_product(ops: list[Op], accumulator: str, one: Product) -> int:
     """Append what makes the operator's result; the position of its value."""
     ops.append(Op("load", (), torch.float32, accumulator, place(one)))
     value = len(ops) - 1
+    if one.rounds_first and one.bias is not None and one.dtype is not torch.float32:
+        ops.append(Op("to_dtype", (value,), one.dtype))
+        ops.append(Op("to_dtype", (len(ops) - 1,), torch.float32))
+        value = len(ops) - 1
     if one.bias is not None:
         ops.append(Op("load", (), one.dtype, one.bias.buffer, _bias_index(one.bias, one)))
         if one.dtype is not torch.float32:

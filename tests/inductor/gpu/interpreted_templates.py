@@ -144,6 +144,18 @@ def test_rounding_is_that_of_the_operator() -> None:
     assert torch.isinf(got).all()
 
 
+def test_convolutions_with_a_window_of_one_element() -> None:
+    last = torch.channels_last
+    x, r = noise(2, 20, 5, 7).to(memory_format=last), noise(2, 33, 5, 7).to(memory_format=last)
+    w, b = noise(33, 20, 1, 1), noise(33)
+    check(lambda x, w, b, r: (F.conv2d(x, w, b) + r).relu(), x, w, b, r, templates=1)
+    check(lambda x, w: F.conv2d(x[:, :, ::1], w).relu(), x, w.to(memory_format=last), templates=1)
+    for arguments in ({"stride": 2}, {"padding": 1}, {"groups": 2}):
+        weight = w[:32, :10] if "groups" in arguments else w
+        found, (schedule,) = run(lambda x, w: F.conv2d(x, w, **arguments).relu(), x, weight)
+        assert not list(schedule.templates())
+
+
 def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
     """With a timer that likes templates; a second tuner finds the answers on disk."""
     calls = []

@@ -1,8 +1,9 @@
 """Matrix products side by side, each tile with what becomes of it (`codegen/triton/template.py`).
 
 A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. All parts share one
-loop, since each loop has memory on the chip of its own. Sizes are literals, where they are known at a call only; a mask is there where a tile may reach over an end. Tiles of `GROUP` rows run together, so that what they read of the right operand stays in the
-second-level cache.
+loop, since each loop has memory on the chip of its own. Sizes are literals, or parameters where
+they are known at a call only; a mask is there where a tile may reach over an end. Tiles of some
+rows run together, so that what they read of the right operand stays in the second-level cache.
 """
 
 PRODUCT = """\
