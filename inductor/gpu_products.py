@@ -42,7 +42,8 @@ def choose_templates(graph: LoopGraph, schedule: Schedule, tuner: Tuner | None) 
     else:
         chosen = _measured(graph, schedule, candidates, tuner)
     for each in chosen:
-        logs.log("autotuning").emit(lambda: str(each.template))  # noqa: B023
+        nodes = ", ".join(each.template.nodes)
+        logs.log("autotuning").emit(f"a template computes {nodes}: {each.template.blocks}")
     if not chosen:
         return schedule
     found = with_templates(schedule, chosen)

@@ -220,10 +220,10 @@ class _Writer:
         kinds = "".join(KINDS[number.kind] for number in source.numbers)
         dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
-        options = {"num_warps": source.blocks.warps, "num_stages": source.blocks.stages}
         prepared = (
             f"prepare({source.name}, ((0, 0, {source.blocks.warps}),), ({dtypes}), "
-            f"unsure={unsure!r}, asserts=False, again=True, kinds={kinds!r}, options={options!r})"
+            f"unsure={unsure!r}, asserts=False, again=True, kinds={kinds!r}, "
+            f"options={source.options()!r})"
         )
         launcher = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")
         numbers = "".join(f"{number.value}, " for number in source.numbers)

@@ -128,9 +128,9 @@ class Launcher:
         """Constants and options; no contraction, denormals kept: the bits of eager's kernels."""
         blocks = {"XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2]}
         return {
-            **(blocks if self.options is None else self.options),
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
             "enable_reflect_ftz": False, **({"IS_EVEN": is_even} if self.even else {}),
+            **(blocks if self.options is None else self.options),
         }
 
 

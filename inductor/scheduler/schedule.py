@@ -143,6 +143,11 @@ class Blocks:
     persistent: bool = False
     descriptors: bool = False
 
+    def __str__(self) -> str:
+        words = [f"{self.rows}x{self.columns}x{self.depth}", f"{self.warps} warps"]
+        words += [f"{self.stages} stages"] + ["persistent"] * self.persistent
+        return ", ".join(words + ["descriptors"] * self.descriptors)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -37,7 +37,7 @@ from inductor.ir.index import Index, constant, floordiv, mod, variable
 from inductor.scheduler.products import epilogue_ops, place
 from inductor.scheduler.schedule import Blocks, Part, Product, TemplateKernel
 
-TEMPLATE_VERSION = "1"  # part of the keys under which choices are kept
+TEMPLATE_VERSION = "2"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 
 
@@ -54,6 +54,14 @@ class TemplateSource:
     numbers: tuple[Parameter, ...]
     grid: tuple[int, int, int]
     blocks: Blocks
+    quick: bool
+
+    def options(self) -> dict[str, bool | int]:
+        """Options of the compiler."""
+        return {
+            "num_warps": self.blocks.warps, "num_stages": self.blocks.stages,
+            "enable_fp_fusion": self.quick,
+        }
 
 
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
@@ -138,7 +146,8 @@ class _Printer:
         general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
         text = text.replace("@triton.jitHEAD\ndef NAME", f"@triton.jit{general}\ndef {name}", 1)
         return TemplateSource(
-            name, text, tuple(self.parameters), known, self._grid(), self.blocks
+            name, text, tuple(self.parameters), known, self._grid(), self.blocks,
+            self.first.dtype.itemsize == 2,
         )
 
     def _grid(self) -> tuple[int, int, int]:
@@ -195,7 +204,8 @@ class _Printer:
         """Lines for what becomes of a tile."""
         launch = Launch(self.template.name, 1, (stage,), tiled=True)
         frame = Frame(
-            launch, self.wide, False, self.row_mask, self.written, self.parameters, self.numbers
+            launch, self.wide, False, self.row_mask, self.written, self.parameters, self.numbers,
+            quick=self.first.dtype.itemsize == 2,
         )
         columns = Columns("r0", "rmask0" if masked else "", "BLOCK_N", stage.columns)
         memory = Memory()

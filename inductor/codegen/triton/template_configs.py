@@ -5,15 +5,17 @@ The figures are those of a large device (132 multiprocessors, 228 KiB of shared 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 LARGE = (
-    Blocks(128, 256, 64, 8, 3), Blocks(128, 128, 64, 8, 4), Blocks(128, 128, 64, 4, 3),
-    Blocks(64, 128, 64, 4, 4), Blocks(128, 64, 64, 4, 4), Blocks(64, 64, 128, 4, 3),
-    Blocks(64, 256, 64, 8, 3),
+    Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(128, 256, 64, 8, 4),
+    Blocks(64, 128, 64, 4, 4), Blocks(128, 64, 64, 4, 4), Blocks(64, 256, 64, 4, 3),
+    Blocks(128, 128, 64, 8, 3), Blocks(128, 128, 32, 4, 4),
+)  # fmt: skip
+PAIR = (  # two products in one tile
+    Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3), Blocks(64, 128, 64, 4, 3),
+    Blocks(128, 64, 64, 8, 3),
 )  # fmt: skip
 FEW_ROWS = (
     Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 64, 256, 4, 3),
@@ -33,11 +35,11 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
+    elif any(len(part.products) > 1 for part in template.parts):
+        found = PAIR
     else:
         found = LARGE
-    if any(len(part.products) > 1 for part in template.parts):
-        found = tuple(b if b.columns < 256 else replace(b, columns=128) for b in found)
-    return tuple(dict.fromkeys(found))
+    return found
 
 
 def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:

@@ -150,9 +150,9 @@ def test_convolutions_with_a_window_of_one_element() -> None:
     w, b = noise(33, 20, 1, 1), noise(33)
     check(lambda x, w, b, r: (F.conv2d(x, w, b) + r).relu(), x, w, b, r, templates=1)
     check(lambda x, w: F.conv2d(x[:, :, ::1], w).relu(), x, w.to(memory_format=last), templates=1)
-    for arguments in ({"stride": 2}, {"padding": 1}, {"groups": 2}):
-        weight = w[:32, :10] if "groups" in arguments else w
-        found, (schedule,) = run(lambda x, w: F.conv2d(x, w, **arguments).relu(), x, weight)
+    for more in ({"stride": 2}, {"padding": 1}, {"groups": 2}):
+        weight = w[:32, :10] if "groups" in more else w
+        found, (schedule,) = run(lambda x, w, more=more: F.conv2d(x, w, **more).relu(), x, weight)
         assert not list(schedule.templates())
 
 

@@ -66,8 +66,7 @@ def compiled(template, layouts, folder):
         fn=function, signature=dict(zip(function.arg_names, kinds, strict=True)), constexprs={},
         attrs={(n,): [["tt.divisibility", 16]] for n in range(len(kinds))},
     )
-    options = {"num_warps": source.blocks.warps, "num_stages": source.blocks.stages}
-    return triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
+    return triton.compile(what, target=GPUTarget("cuda", 90, 32), options=source.options())
 
 
 @pytest.mark.parametrize("parts", [1, 3])
