@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 import torch
 
@@ -18,15 +19,21 @@ from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.codegen.triton.template import TEMPLATE_VERSION, print_template
-from inductor.codegen.triton.template_configs import candidate_blocks, likely_blocks
+from inductor.codegen.triton.template_configs import (
+    candidate_blocks,
+    likely_blocks,
+    neighbours,
+)
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates
-from inductor.scheduler.schedule import Blocks, Kernel, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Kernel, Schedule, Step
 from inductor.scheduler.verify import verify_steps
 from inductor.tuning import Question, Times, Tuner, Way, make_question_key, part_of
 
 LIBRARY = "library"
 ADVANTAGE = 0.97  # of the library's time: what is measured differs from run to run
+ROUNDS = 2  # of neighbours of the best blocks
+CLOSE = 1.1  # times the library's time: further from it, neighbours are not tried
 ANY_BLOCKS = Blocks(64, 64, 32, 4, 3)
 
 
@@ -67,42 +74,55 @@ def _measured(
     graph: LoopGraph, schedule: Schedule, candidates: Sequence[Candidate], tuner: Tuner
 ) -> list[Candidate]:
     """The candidates that gain most, with their best blocks."""
-    questions = [_question(graph, schedule, each) for each in candidates]
+    asked = {n: list(candidate_blocks(each.template)) for n, each in enumerate(candidates)}
+    known: dict[int, Times] = {n: {} for n in asked}
+    tried = {n: set(blocks) for n, blocks in asked.items()}
+    best: dict[int, Blocks] = {}
+    for _ in range(ROUNDS + 1):
+        numbers = [n for n, blocks in asked.items() if blocks]
+        questions = [_question(graph, schedule, candidates[n], asked[n]) for n in numbers]
+        answers = dict(zip(numbers, tuner.answers(questions), strict=True))
+        asked = {}
+        for n, times in answers.items():
+            known[n].update(times)
+            fastest = min(tried[n], key=lambda blocks: known[n].get(str(blocks), inf))  # noqa: B023
+            if fastest != best.get(n) and _is_close(known[n], fastest):
+                best[n] = fastest
+                asked[n] = [
+                    blocks for blocks in neighbours(fastest, candidates[n].template)
+                    if blocks not in tried[n]
+                ]
+                tried[n].update(asked[n])
     gains: list[tuple[float, Candidate]] = []
-    for each, times in zip(candidates, tuner.answers(questions), strict=True):
-        best = _best(each.template, times)
-        if best is not None:
-            blocks, gain = best
-            gains.append((gain, replace(each, template=replace(each.template, blocks=blocks))))
+    for n, blocks in best.items():
+        library, took = known[n][LIBRARY], known[n][str(blocks)]
+        if took < ADVANTAGE * library:
+            template = replace(candidates[n].template, blocks=blocks)
+            gains.append((library - took, replace(candidates[n], template=template)))
     ordered = [each for _, each in sorted(gains, key=lambda pair: -pair[0])]
     return choose_disjoint(ordered, lambda each: each.template)
 
 
-def _best(template: TemplateKernel, times: Times) -> tuple[Blocks, float] | None:
-    """The fastest blocks and the microseconds that they save; None where the library is as fast."""
-    library = times.get(LIBRARY)
-    own = {str(blocks): blocks for blocks in candidate_blocks(template)}
-    ran = [(took, name) for name, took in times.items() if name in own]
-    if library is None or not ran:
-        return None
-    took, name = min(ran)
-    return (own[name], library - took) if took < ADVANTAGE * library else None
+def _is_close(times: Times, blocks: Blocks) -> bool:
+    """Whether it is worth looking at neighbours of these blocks."""
+    return times.get(str(blocks), inf) < CLOSE * times.get(LIBRARY, 0.0)
 
 
-def _question(graph: LoopGraph, schedule: Schedule, candidate: Candidate) -> Question:
+def _question(
+    graph: LoopGraph, schedule: Schedule, candidate: Candidate, asked: Sequence[Blocks]
+) -> Question:
     template = candidate.template
     text = print_template(replace(template, blocks=ANY_BLOCKS), graph.layouts()).text
-    ways = [str(blocks) for blocks in candidate_blocks(template)]
     dtypes = ", ".join(str(product.dtype) for product in template.products())
     key = make_question_key(graph.device, {
-        "text": text, "ways": "; ".join(ways), "dtypes": dtypes, "template": TEMPLATE_VERSION,
-        "tf32": str(torch.backends.cuda.matmul.allow_tf32),
+        "text": text, "ways": "; ".join(map(str, asked)), "dtypes": dtypes,
+        "template": TEMPLATE_VERSION, "tf32": str(torch.backends.cuda.matmul.allow_tf32),
     })  # fmt: skip
 
     def make_ways() -> list[Way]:
         steps = [schedule.steps[position] for position in candidate.positions]
         found = [_way(LIBRARY, graph, _in_order(schedule, steps), template.writes())]
-        for blocks in candidate_blocks(template):
+        for blocks in asked:
             step = replace(template, blocks=blocks)
             found.append(_way(str(blocks), graph, [step], template.writes()))
         return found

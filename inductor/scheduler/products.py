@@ -224,7 +224,7 @@ class _Finder:
 
 
 def find_candidates(graph: LoopGraph, schedule: Schedule) -> list[Candidate]:
-    """What could become templates, the larger ones first; they may overlap."""
+    """What could become templates, those of more steps first; they may overlap."""
     finder = _Finder(graph, schedule)
     found = [*finder.with_epilogue(), *finder.side_by_side(), *finder.alone()]
     return sorted(found, key=lambda each: -len(each.positions))

@@ -5,43 +5,81 @@ The figures are those of a large device (132 multiprocessors, 228 KiB of shared 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from inductor.codegen.triton.configs import power_of_two
 from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
-LARGE = (
-    Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(128, 256, 64, 8, 4),
-    Blocks(64, 128, 64, 4, 4), Blocks(128, 64, 64, 4, 4), Blocks(64, 256, 64, 4, 3),
-    Blocks(128, 128, 64, 8, 3), Blocks(128, 128, 32, 4, 4),
-)  # fmt: skip
-PAIR = (  # two products in one tile
-    Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3), Blocks(64, 128, 64, 4, 3),
-    Blocks(128, 64, 64, 8, 3),
-)  # fmt: skip
-FEW_ROWS = (
-    Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 64, 256, 4, 3),
-    Blocks(16, 128, 128, 8, 4), Blocks(16, 32, 128, 2, 5),
-)  # fmt: skip
-SINGLE = (
-    Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3), Blocks(64, 128, 32, 8, 3),
-    Blocks(32, 64, 32, 4, 3),
-)  # fmt: skip
+LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
+PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
+FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
+SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
 FEW = 16
+MOST_SHARED = 224 << 10
+MOST_REGISTERS = 128  # of a thread, for what is accumulated
+LEAST, MOST = 16, 256  # of rows, columns, depth
 
 
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
-    """What may be tried for a template."""
+    """What is tried first for a template."""
     first = template.products()[0]
     if first.dtype.itemsize == 4:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
-    elif any(len(part.products) > 1 for part in template.parts):
-        found = PAIR
     else:
-        found = LARGE
-    return found
+        found = PAIR if _width(template) > 1 else LARGE
+    widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
+    deepest = max(LEAST, power_of_two(hint_of(first.k)))
+    clipped = (
+        replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
+    )
+    return tuple(dict.fromkeys(clipped))
+
+
+def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
+    """Blocks that differ from the best in one number."""
+    found = [replace(best, stages=best.stages + step) for step in (1, -1)]
+    for factor in (2.0, 0.5):
+        found += [
+            replace(best, warps=int(best.warps * factor)),
+            replace(best, depth=int(best.depth * factor)),
+            replace(best, columns=int(best.columns * factor)),
+        ]
+        if hint_of(template.products()[0].m) > FEW:
+            found.append(replace(best, rows=int(best.rows * factor)))
+    return tuple(blocks for blocks in found if _fits(blocks, template))
+
+
+def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
+    """Whether the device can hold it, and Triton print it."""
+    sides = (blocks.rows, blocks.columns, blocks.depth)
+    if min(sides) < LEAST or max(sides) > MOST or blocks.warps not in (2, 4, 8):
+        return False
+    width = _width(template)
+    itemsize = template.products()[0].dtype.itemsize
+    shared = blocks.stages * (blocks.rows + width * blocks.columns) * blocks.depth * itemsize
+    registers = blocks.rows * blocks.columns * width // (blocks.warps * 32)
+    return 2 <= blocks.stages <= 6 and shared <= MOST_SHARED and registers <= MOST_REGISTERS
+
+
+def _width(template: TemplateKernel) -> int:
+    return max(len(part.products) for part in template.parts)
 
 
 def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:
     """The template with blocks with which it is surely faster; None where that is not known."""
-    return None
+    first = template.products()[0]
+    if first.dtype.itemsize != 2 or hint_of(first.m) > FEW or first.batch != 1:
+        return None
+    if not template.epilogues() and len(template.parts) == 1:
+        return None
+    # What reads weights once is as fast as memory is; the launches of other kernels are saved.
+    if _width(template) > 1:
+        blocks = Blocks(16, 64, 128, 4, 4)
+    elif len(template.parts) > 1:
+        blocks = Blocks(16, 32, 128, 2, 5)
+    else:
+        blocks = Blocks(16, 32, 256, 4, 4)
+    return replace(template, blocks=blocks)

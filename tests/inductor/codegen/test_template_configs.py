@@ -1,0 +1,47 @@
+"""Blocks of templates: what is tried fits the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inductor.codegen.triton.template_configs import (
+    MOST_REGISTERS,
+    MOST_SHARED,
+    candidate_blocks,
+    likely_blocks,
+    neighbours,
+)
+from inductor.ir.graph import ExternKernel, Layout, ViewRef
+from inductor.scheduler.schedule import Part, Product, TemplateKernel
+
+
+def template(m: int, n: int, k: int, products: int = 1, dtype=torch.float16) -> TemplateKernel:
+    left, right = ViewRef("x", (m, k), (k, 1), 0, dtype), ViewRef("w", (k, n), (1, k), 0, dtype)
+    layout = Layout(torch.device("cuda"), dtype, (m, n), (n, 1))
+    call = ExternKernel("y", layout, torch.ops.aten.mm.default, (left, right))
+    one = Product(call, dtype, 1, m, n, k, left, right, None)
+    return TemplateKernel("t", (Part((one,) * products, None, ("y",)),))
+
+
+@pytest.mark.parametrize("products", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m, n, k", [(4096, 768, 768), (8, 5000, 2048), (100, 24, 20)])
+def test_blocks_fit(m, n, k, products, dtype) -> None:
+    made = template(m, n, k, products, dtype)
+    first = candidate_blocks(made)
+    assert first and len(set(first)) == len(first)
+    for start in first:
+        for blocks in (start, *neighbours(start, made)):
+            sides = blocks.rows + products * blocks.columns
+            assert blocks.stages * sides * blocks.depth * dtype.itemsize <= MOST_SHARED
+            accumulated = blocks.rows * blocks.columns * products
+            assert accumulated <= MOST_REGISTERS * blocks.warps * 32
+
+
+def test_only_few_rows_are_likely() -> None:
+    assert likely_blocks(template(4096, 768, 768)) is None
+    assert likely_blocks(template(8, 768, 768)) is None  # nothing is saved
+    (part,) = template(8, 768, 768).parts
+    both = likely_blocks(TemplateKernel("t", (part, part)))
+    assert both is not None and both.blocks is not None and both.blocks.rows == 16
