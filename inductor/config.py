@@ -45,7 +45,11 @@ config = Config(
             ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
-        Knob("max_autotune", False, "Measure more candidates while compiling."),
+        Knob(
+            "max_autotune",
+            False,
+            "Measure templates for products, and blocks of kernels, while compiling (on a GPU).",
+        ),
     ],
 )
 
