@@ -223,13 +223,21 @@ class _Writer:
         prepared = (
             f"prepare({source.name}, ((0, 0, {source.blocks.warps}),), ({dtypes}), "
             f"unsure={unsure!r}, asserts=False, again=True, kinds={kinds!r}, "
-            f"options={source.options()!r})"
+            f"options={source.options()!r}, scratch={source.scratch})"
         )
         launcher = self.launchers.setdefault(prepared, f"triton{len(self.launchers)}")
         numbers = "".join(f"{number.value}, " for number in source.numbers)
         text = f"{launcher}.at(({source.grid},), ({numbers}))"
         launch = self.launches.setdefault(text, f"launch{len(self.launches)}")
-        self.body.append(f"{launch}({', '.join(('stream', *source.parameters))})")
+        tensors = ["stream", *source.parameters]
+        if source.scratch:
+            layout = Layout(self.graph.device, torch.uint8, (source.scratch,), (1,))
+            tensors.append(f"{step.name}_scratch")
+            self._allocate(tensors[-1], layout)
+        self.body.append(f"{launch}({', '.join(tensors)})")
+        if source.scratch:
+            self.body.append(f"del {tensors[-1]}")
+            self.alive.remove(tensors[-1])
 
     def _run_sources(self, printed: TritonKernel, likely: bool) -> None:
         """likely: what runs at the sizes of the first compile, so it is compiled ahead."""

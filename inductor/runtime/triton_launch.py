@@ -86,7 +86,8 @@ class Launcher:
     ahead: compiled with the module, not at the first call. chosen: the position of the choice that
     the first call made. even: positions of the numbers for whose being multiples of EVEN there is
     a kernel of its own. options: of a template, which has no blocks to choose. started: set by the
-    first call with such numbers, or without, that others can follow.
+    first call with such numbers, or without, that others can follow. scratch: bytes of memory that
+    come as a last tensor, for descriptors that the kernel makes of aligned tensors.
     """
 
     function: Any
@@ -101,6 +102,7 @@ class Launcher:
     likely_even: bool = False
     ahead: bool = True
     options: Mapping[str, Any] | None = None
+    scratch: int = 0
     chosen: int | None = None
     started: dict[bool, Started] = field(default_factory=dict)
 
@@ -108,17 +110,18 @@ class Launcher:
         """What is called with a stream and tensors. grids: one for each choice."""
         slow = Bound(self, grids, numbers)
         packed = struct.pack(f"={self.kinds}", *numbers)
-        slow.call = KernelCall(slow, len(self.dtypes), self.unsure, packed)
+        count = len(self.dtypes) + (self.scratch != 0)
+        slow.call = KernelCall(slow, count, self.unsure, packed)
         slow.follow()
         return slow.call
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Any:
         """Compile the default for aligned tensors of these dtypes."""
         choice = self.choices[0]
         numbers = [SOME_NUMBER] * len(self.kinds)
         with torch.cuda.device(self.device):
             options = self.keywords(choice, self.likely_even)
-            self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
+            return self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
 
     def is_even(self, numbers: Sequence[float]) -> bool:
         """Whether these go with the kernel for multiples."""
@@ -166,6 +169,9 @@ class Bound:
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Run through Triton, and remember how, if this call is one that later ones can follow."""
         launcher = self.launcher
+        if launcher.scratch and launcher.device.type == "cuda":
+            self.with_descriptors(tensors)
+            return
         if launcher.chosen is None:
             launcher.chosen = self.measured(tensors) if launcher.measure else 0
         compiled = self.through_triton(tensors, launcher.chosen)
@@ -175,6 +181,24 @@ class Bound:
             launcher.started[launcher.is_even(self.numbers)] = Started(
                 compiled.function, facts.num_warps * WARP, facts.shared)
             self.follow()
+
+    def with_descriptors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The first call, and later ones of which a tensor has to be moved to be described."""
+        launcher = self.launcher
+        if not launcher.started:
+            compiled = launcher.warm_up()
+            compiled._init_handles()
+            facts = compiled.metadata
+            wide, high, deep = self.grids[0]
+            if facts.global_scratch_size * wide * high * deep > launcher.scratch:
+                raise RuntimeError(f"a kernel wants {facts.global_scratch_size} bytes of scratch")
+            launcher.started[False] = Started(
+                compiled.function, facts.num_warps * WARP, facts.shared)
+            launcher.chosen = 0
+        self.follow()
+        torch.zeros((), device=launcher.device)  # this thread has a context from here on
+        assert self.call is not None
+        self.call(current_stream(launcher.device.index or 0), *map(_aligned, tensors))
 
     def follow(self) -> None:
         """Start the kernel without Triton from now on, if it is there."""
@@ -190,6 +214,7 @@ class Bound:
         """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
         launcher = self.launcher
         options = launcher.keywords(launcher.choices[number], launcher.is_even(self.numbers))
+        tensors = tensors[: len(launcher.dtypes)]
         return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
 
     def measured(self, tensors: Sequence[torch.Tensor]) -> int:
@@ -207,6 +232,15 @@ class Bound:
             if took < least:
                 best, least = number, took
         return best
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.data_ptr() & ALIGNED:
+        return tensor
+    moved = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return moved.copy_(tensor)
 
 
 def _is_simple(compiled: Any) -> bool:
@@ -236,13 +270,13 @@ class Preparation:
         self, function: Any, choices: tuple[Choice, ...], dtypes: tuple[torch.dtype, ...],
         unsure: tuple[int, ...], asserts: bool, again: bool, kinds: str = "",
         even: tuple[int, ...] = (), likely_even: bool = False, ahead: bool = True,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, scratch: int = 0,
     ) -> Launcher:
         """See `codegen.python_wrapper`."""
         measure = self.measure and again and len(choices) > 1 and self.device.type == "cuda"
         made = Launcher(
             function, choices, dtypes, unsure, asserts, measure, self.device, kinds,
-            even, likely_even, ahead, options,
+            even, likely_even, ahead, options, scratch,
         )
         self.launchers.append(made)
         return made

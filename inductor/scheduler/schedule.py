@@ -131,7 +131,8 @@ class Blocks:
     """How a template is cut: a tile of rows x columns for each program, `depth` at a time.
 
     group: so many tiles above one another run together. persistent: each program does several
-    tiles. descriptors: operands come through the device's copy engine (TMA).
+    tiles, and `resident` programs share a multiprocessor. descriptors: operands come through the
+    device's copy engine (TMA).
     """
 
     rows: int
@@ -141,11 +142,12 @@ class Blocks:
     stages: int
     group: int = 8
     persistent: bool = False
+    resident: int = 1
     descriptors: bool = False
 
     def __str__(self) -> str:
         words = [f"{self.rows}x{self.columns}x{self.depth}", f"{self.warps} warps"]
-        words += [f"{self.stages} stages"] + ["persistent"] * self.persistent
+        words += [f"{self.stages} stages"] + [f"persistent by {self.resident}"] * self.persistent
         return ", ".join(words + ["descriptors"] * self.descriptors)
 
 

@@ -39,13 +39,15 @@ from inductor.scheduler.schedule import Blocks, Part, Product, TemplateKernel
 
 TEMPLATE_VERSION = "2"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
+DESCRIPTOR = 128  # bytes, in memory of each program
+MULTIPROCESSORS = 132
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
     """One Triton function, which takes the buffers `parameters` and then `numbers`.
 
-    Equal functions have equal names.
+    Equal functions have equal names. scratch: bytes for descriptors, which all programs share out.
     """
 
     name: str
@@ -55,6 +57,7 @@ class TemplateSource:
     grid: tuple[int, int, int]
     blocks: Blocks
     quick: bool
+    scratch: int
 
     def options(self) -> dict[str, bool | int]:
         """Options of the compiler."""
@@ -86,6 +89,7 @@ class _Printer:
         counts = [layouts[name].storage_elements() for name in names]
         self.wide = self._is_wide(counts)
         self.numbers = Numbers(self.wide)
+        self.descriptors: list[str] = []
         self.row_mask = "" if divides(blocks.rows, self.first.m) else "xmask"
 
     def _is_wide(self, counts: Iterable[int]) -> bool:
@@ -105,13 +109,14 @@ class _Printer:
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": ', input_precision="ieee"' if first.dtype is torch.float32 else "",
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights,
+            "descriptors": self.descriptors, "programs": self._grid()[0],
             "parts": [
                 self._part(part, self.stages[n]) for n, part in enumerate(self.template.parts)
             ],
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
 
-    def _rights(self) -> tuple[list[str], list[dict[str, str]]]:
+    def _rights(self) -> tuple[list[str], list[str]]:
         """What a program does to find its part, and the right operands."""
         parts = self.template.parts
         if len(parts) == 1:
@@ -145,16 +150,21 @@ class _Printer:
         name = f"{title}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         general = f"(do_not_specialize={[number.name for number in known]})" if known else ""
         text = text.replace("@triton.jitHEAD\ndef NAME", f"@triton.jit{general}\ndef {name}", 1)
+        grid = self._grid()
+        scratch = len(self.descriptors) * DESCRIPTOR * grid[0] * grid[1]
         return TemplateSource(
-            name, text, tuple(self.parameters), known, self._grid(), self.blocks,
-            self.first.dtype.itemsize == 2,
+            name, text, tuple(self.parameters), known, grid, self.blocks,
+            self.first.dtype.itemsize == 2, scratch,
         )
 
     def _grid(self) -> tuple[int, int, int]:
         columns = 0
         for part in self.template.parts:
             columns += up_to_multiple(part.products[0].n, self.blocks.columns)
-        return (up_to_multiple(self.first.m, self.blocks.rows) * columns, self.first.batch, 1)
+        tiles = up_to_multiple(self.first.m, self.blocks.rows) * columns
+        if self.blocks.persistent:
+            tiles = min(tiles, MULTIPROCESSORS * self.blocks.resident)
+        return (tiles, self.first.batch, 1)
 
     def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
         n = part.products[0].n
@@ -166,11 +176,13 @@ class _Printer:
 
     def _operand(
         self, view: ViewRef, one: Product, pointer: str, row: str, column: str, width: str = ""
-    ) -> dict[str, str]:
-        """Pointers to a tile of an operand, and the mask, both over variables of the template.
+    ) -> str:
+        """A tile of an operand, over variables of the template.
 
         width: the variable for the number of columns, where it depends on the part.
         """
+        if self.blocks.descriptors:
+            return self._described(view, one, pointer, row, column)
         batch = view.stride[0] if len(view.size) == 3 and one.batch != 1 else 0
         down, along = view.stride[-2:]
         limits = {"om": one.m, "on": one.n, "kk": one.k}
@@ -186,10 +198,26 @@ class _Printer:
         for name in (row, column):  # a tile, whatever the strides
             if names[name] not in where:
                 where += f" + 0*{names[name]}"
-        return {
-            "text": f"{pointer} + ({where})",
-            "mask": f", {' & '.join(masks)}, other=0.0" if masks else "",
-        }
+        mask = f", {' & '.join(masks)}, other=0.0" if masks else ""
+        return f"tl.load({pointer} + ({where}){mask})"
+
+    def _described(self, view: ViewRef, one: Product, pointer: str, row: str, column: str) -> str:
+        """The same through a descriptor, whose last axis is the dense one."""
+        sizes = {"om": one.m, "on": one.n, "kk": one.k}
+        starts = {"om": "im * BLOCK_M", "on": "jn * BLOCK_N", "kk": "base"}
+        blocks = {"om": "BLOCK_M", "on": "BLOCK_N", "kk": "BLOCK_K"}
+        turned = view.stride[-1] != 1
+        axes = (column, row) if turned else (row, column)
+        step = view.stride[-1] if turned else view.stride[-2]
+        name = f"tiles_of_{len(self.descriptors)}"
+        shape = ", ".join(str(sizes[axis]) for axis in axes)
+        block = ", ".join(blocks[axis] for axis in axes)
+        self.descriptors.append(
+            f"{name} = tl.make_tensor_descriptor({pointer} + {view.offset}, [{shape}], "
+            f"[{step}, 1], [{block}])"
+        )
+        start = ", ".join(starts[axis] for axis in axes)
+        return f"{name}.load([{start}])" + (".T" if turned else "")
 
     def _is_masked(self, name: str, k: int) -> bool:
         """Whether a tile may reach over the end along that variable."""

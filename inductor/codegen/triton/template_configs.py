@@ -12,6 +12,11 @@ from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
+DESCRIBED = (
+    Blocks(128, 256, 64, 8, 4, descriptors=True),
+    Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
+    Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
+)  # fmt: skip
 PAIR = (Blocks(128, 128, 64, 8, 3), Blocks(128, 64, 64, 4, 3))  # two products in one tile
 FEW_ROWS = (Blocks(16, 32, 256, 4, 4), Blocks(16, 64, 128, 4, 4), Blocks(16, 32, 128, 2, 5))
 SINGLE = (Blocks(64, 64, 32, 4, 3), Blocks(128, 64, 32, 8, 3))  # float32
@@ -19,6 +24,7 @@ FEW = 16
 MOST_SHARED = 224 << 10
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
+ALIGNMENT = 16  # bytes, of what a descriptor describes
 
 
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
@@ -30,6 +36,8 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
         found = FEW_ROWS
     else:
         found = PAIR if _width(template) > 1 else LARGE
+        if _width(template) == 1 and can_describe(template):
+            found += DESCRIBED
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
     deepest = max(LEAST, power_of_two(hint_of(first.k)))
     clipped = (
@@ -66,6 +74,23 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
 
 def _width(template: TemplateKernel) -> int:
     return max(len(part.products) for part in template.parts)
+
+
+def can_describe(template: TemplateKernel) -> bool:
+    """Whether operands can come through descriptors: one axis is dense, the other in steps of 16
+    bytes, and all numbers are known."""
+    if len(template.parts) != 1:
+        return False
+    for one in template.products():
+        for view in (one.left, one.right):
+            size = one.dtype.itemsize
+            steps = sorted(view.stride[-2:])
+            known = all(type(n) is int for n in (*view.size, *view.stride, view.offset))
+            if one.batch != 1 or not known or steps[0] != 1 or 1 in view.size[-2:]:
+                return False
+            if steps[1] * size % ALIGNMENT or view.offset * size % ALIGNMENT:
+                return False
+    return True
 
 
 def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:

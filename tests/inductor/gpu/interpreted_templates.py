@@ -13,6 +13,7 @@ from interpreter_repairs import repair
 import dynamo
 from dynamo.aot.api import compile_inference
 from inductor import cuda, gpu_products
+from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.compile_fx import _decompositions
 from inductor.lowering.run import lower_graph
@@ -31,7 +32,7 @@ def repaired(monkeypatch) -> None:
     repair(monkeypatch)
 
 
-def run(function, *inputs, choose=None):
+def run(function, *inputs, choose=None, blocks=BLOCKS):
     """The result with every candidate as a template, and the schedules."""
     schedules = []
 
@@ -42,7 +43,7 @@ def run(function, *inputs, choose=None):
             schedule = choose(graph, schedule)
         else:
             found = find_candidates(graph, schedule)
-            chosen = choose_disjoint(found, lambda each: replace(each.template, blocks=BLOCKS))
+            chosen = choose_disjoint(found, lambda each: replace(each.template, blocks=blocks))
             schedule = with_templates(schedule, chosen)
             verify_steps(graph, schedule.steps)
         schedules.append(schedule)
@@ -59,8 +60,8 @@ def run(function, *inputs, choose=None):
         return dynamo.compile(function, backend=backend)(*inputs), schedules
 
 
-def check(function, *inputs, templates: int, parts: int = 1):
-    got, (schedule,) = run(function, *inputs)
+def check(function, *inputs, templates: int, parts: int = 1, blocks=BLOCKS):
+    got, (schedule,) = run(function, *inputs, blocks=blocks)
     found = list(schedule.templates())
     assert len(found) == templates
     assert max(len(each.parts) for each in found) == parts
@@ -110,13 +111,26 @@ def test_a_residual_that_lies_transposed_and_a_cast() -> None:
     check(lambda x, w, r: ((x @ w).float() * 2 + r).half(), x, w, r, templates=1)
 
 
+@pytest.mark.parametrize("descriptors", [False, True])
+@pytest.mark.parametrize("sizes", [(33, 72, 56), (64, 64, 32)])
+def test_persistent_programs(monkeypatch, sizes, descriptors) -> None:
+    monkeypatch.setattr(template, "MULTIPROCESSORS", 2)
+    torch.manual_seed(0)
+    m, n, k = sizes
+    x, w, b = noise(m, k), noise(n, k), noise(n)
+    blocks = replace(BLOCKS, persistent=True, descriptors=descriptors)
+    check(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b, templates=1, blocks=blocks)
+    check(lambda x, w: (x @ w).relu(), x, w.t().contiguous(), templates=1, blocks=blocks)
+    check(lambda x, w: (x.t() @ w), noise(k, m + 7)[:, 7:], w.t(), templates=1, blocks=replace(blocks, descriptors=False))
+
+
 def test_gate_and_up_are_one_part() -> None:
     x, g, u = noise(33, 40), noise(70, 40), noise(70, 40)
     schedule = check(
         lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), x, g, u, templates=1
     )
-    (template,) = schedule.templates()
-    assert len(template.products()) == 2 and len(schedule.steps) == 1
+    (pair,) = schedule.templates()
+    assert len(pair.products()) == 2 and len(schedule.steps) == 1
 
 
 def test_products_side_by_side() -> None:
@@ -173,7 +187,7 @@ def test_choosing_measures_once(tmp_path, monkeypatch) -> None:
         return gpu_products.choose_templates(graph, schedule, Tuner(Store(tmp_path), cuda.load, timer))
 
     got, (schedule,) = run(function, x, w, b, choose=choose)
-    assert [len(template.nodes) for template in schedule.templates()] == [2]
+    assert [len(each.nodes) for each in schedule.templates()] == [2]
     count = len(calls)
     torch.testing.assert_close(calls[0], calls[1], rtol=2e-3, atol=2e-3)
     torch.testing.assert_close(got, function(x, w, b), rtol=2e-3, atol=2e-3)

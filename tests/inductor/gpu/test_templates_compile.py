@@ -73,11 +73,15 @@ def compiled(template, layouts, folder):
 @pytest.mark.parametrize("m", [4096, 16])
 def test_candidates(m, parts, tmp_path) -> None:
     template, layouts = linear(m, 3072, 768, parts)
-    for blocks in candidate_blocks(template)[:2]:
+    found = candidate_blocks(template)
+    for blocks in (found[1], *found[-2:]):
         built = compiled(replace(template, blocks=blocks), layouts, tmp_path)
         assert built.metadata.shared <= 227 << 10
         tensor_cores = "wgmma" if blocks.rows >= 64 else "mma.sync"
         assert tensor_cores in built.asm["ptx"]
+        assert blocks.descriptors == ("cp.async.bulk.tensor" in built.asm["ptx"])
+        count = sum(part is not None for part in template.parts) + 1
+        assert built.metadata.global_scratch_size == 128 * count * blocks.descriptors
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

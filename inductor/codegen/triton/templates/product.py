@@ -4,6 +4,8 @@ A program takes one tile of one part: `im`, `jn` say which, `b` in which batch. 
 loop, since each loop has memory on the chip of its own. Sizes are literals, or parameters where
 they are known at a call only; a mask is there where a tile may reach over an end. Tiles of some
 rows run together, so that what they read of the right operand stays in the second-level cache.
+A persistent function has as many programs as run at once, each of which takes several tiles: what a
+tile needs is on its way while the one before is finished.
 """
 
 PRODUCT = """\
@@ -17,7 +19,14 @@ def {{ name }}({{ signature }}):
     tiles{{ loop.index0 }} = ({{ part.n }} + BLOCK_N - 1) // BLOCK_N
     {%- endfor %}
     tiles_n = {% for part in parts %}{{ " + " if not loop.first }}tiles{{ loop.index0 }}{% endfor %}
-    pid = tl.program_id(0)
+    {%- for text in descriptors %}
+    {{ text }}
+    {%- endfor %}
+    {%- if blocks.persistent %}
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, {{ programs }}, flatten=True):
+    {%- endif %}
+    {%- filter indent(4 if blocks.persistent else 0, first=True) %}
+    pid = {{ "tile" if blocks.persistent else "tl.program_id(0)" }}
     first = pid // ({{ blocks.group }} * tiles_n) * {{ blocks.group }}
     group = tl.minimum(tiles_m - first, {{ blocks.group }})
     pid = pid % ({{ blocks.group }} * tiles_n)
@@ -31,15 +40,19 @@ def {{ name }}({{ signature }}):
     {{ text }}
     {%- endfor %}
     on = jn{{ wide }} * BLOCK_N + tl.arange(0, BLOCK_N)
-    ok = tl.arange(0, BLOCK_K)
+    {%- if not blocks.descriptors %}
+    ok = tl.arange(0, BLOCK_K){{ wide }}
+    {%- endif %}
     {%- for right in rights %}
     acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     {%- endfor %}
     for base in range(0, {{ k }}, BLOCK_K):
+        {%- if not blocks.descriptors %}
         kk = ok + base
-        left = tl.load({{ left.text }}{{ left.mask }})
+        {%- endif %}
+        left = {{ left }}
         {%- for right in rights %}
-        right = tl.load({{ right.text }}{{ right.mask }})
+        right = {{ right }}
         acc{{ loop.index0 }} = tl.dot(left, right, acc{{ loop.index0 }}{{ precision }})
         {%- endfor %}
     x = {{ "b * " ~ m ~ " + " if batched }}om[:, None]
@@ -58,4 +71,5 @@ def {{ name }}({{ signature }}):
 {{ part.epilogue }}
     {%- endfilter %}
     {%- endfor %}
+    {%- endfilter %}
 """
