@@ -177,9 +177,9 @@ class Bound:
         compiled = self.through_triton(tensors, launcher.chosen)
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
         if launcher.device.type == "cuda" and aligned and _is_simple(compiled):
-            facts = compiled.metadata  # a specialised kernel has more warps than were asked for
+            warps = launcher.keywords(launcher.choices[launcher.chosen], False)["num_warps"]
             launcher.started[launcher.is_even(self.numbers)] = Started(
-                compiled.function, facts.num_warps * WARP, facts.shared)
+                compiled.function, warps * WARP, compiled.metadata.shared)
             self.follow()
 
     def with_descriptors(self, tensors: Sequence[torch.Tensor]) -> None:
