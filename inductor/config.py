@@ -46,6 +46,11 @@ config = Config(
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
+            "descriptors",
+            False,
+            "Measure templates whose operands come through the device's copy engine (TMA), too.",
+        ),
+        Knob(
             "max_autotune",
             False,
             "Measure templates for products, and blocks of kernels, while compiling (on a GPU).",

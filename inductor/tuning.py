@@ -2,8 +2,8 @@
 
 In: questions, each with a key and the ways to compute one thing. Out: for each question the
 microseconds of each way that ran. Answers are kept in the cache folder, so that another process
-measures nothing. A way that fails (out of memory, too much of the device's shared memory) is left
-out, and logged once.
+measures nothing. A way that fails (out of memory, too much of the device's shared memory), or whose
+results are not those of the first way, is left out, and logged once.
 
 A way is a small program: some steps of a schedule with random inputs (`part_of`).
 """
@@ -43,11 +43,13 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """ways: makes them; it is not called if the answer is known."""
+    """ways: makes them; it is not called if the answer is known. tolerance: how far the results of
+    others may be from those of the first one, as a part of the largest; 0 where nobody compares."""
 
     key: Key
     what: str
     ways: Callable[[], Sequence[Way]]
+    tolerance: float = 0.0
 
 
 class Loader(Protocol):
@@ -85,12 +87,12 @@ class Tuner:
         with ThreadPoolExecutor(WORKERS) as pool:
             calls = list(pool.map(self._built, [way for _, way in ways]))
         found: dict[str, Times] = {question.key.digest: {} for question in questions}
-        sets: dict[str, Any] = {}
+        trial: _Trial | None = None
         for number, ((question, way), call) in enumerate(zip(ways, calls, strict=True)):
-            if question.key.digest not in sets:
-                sets = {question.key.digest: _sets_of(way.graph)}
+            if trial is None or trial.question is not question:
+                trial = _Trial(question, _sets_of(way.graph))
             self._show(f"{number + 1} of {len(ways)}: {question.what}, {way.name}")
-            took = None if call is None else self._timed(way, call, sets[question.key.digest])
+            took = None if call is None else self._timed(way, call, trial)
             if took is not None:
                 found[question.key.digest][way.name] = round(took, 3)
         self._show("")
@@ -111,9 +113,10 @@ class Tuner:
             self._report_failure(way, error)
             return None
 
-    def _timed(self, way: Way, call: Callable[..., Any], sets: Any) -> float | None:
+    def _timed(self, way: Way, call: Callable[..., Any], trial: _Trial) -> float | None:
         try:
-            return self.timer(call, sets)
+            trial.compare(call)
+            return self.timer(call, trial.sets)
         except Exception as error:
             self._report_failure(way, error)
             return None
@@ -132,6 +135,37 @@ class Tuner:
             line = f"dynamo measures {text}"[:99] if text else ""
             sys.stderr.write(f"\r{line:99}" + ("" if text else "\r"))
             sys.stderr.flush()
+
+
+@dataclass(slots=True)
+class _Trial:
+    """The inputs for the ways of one question, and what the first way made of them."""
+
+    question: Question
+    sets: list[list[torch.Tensor]]
+    expected: tuple[torch.Tensor, ...] | None = None
+
+    def compare(self, call: Callable[..., Any]) -> None:
+        """Errors: ValueError where the results are not the expected ones."""
+        if not self.question.tolerance:
+            return
+        found = call(*self.sets[0])
+        if self.expected is None:
+            self.expected = found
+            return
+        for one, other in zip(found, self.expected, strict=True):
+            away = float((_finite(one) - _finite(other)).abs().max())
+            most = float(_finite(other).abs().max())
+            if away > self.question.tolerance * most:
+                raise ValueError(f"results differ by {away} of {most}")
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    """What can be compared: 0 for what is no number, the greatest one for infinity."""
+    if not tensor.dtype.is_floating_point:
+        return tensor.float()
+    most = torch.finfo(tensor.dtype).max
+    return tensor.nan_to_num(0.0, most, -most).float()
 
 
 def _sets_of(graph: LoopGraph) -> list[list[torch.Tensor]]:

@@ -56,3 +56,17 @@ def test_an_answer_that_cannot_be_read_is_measured_again(tmp_path, monkeypatch) 
     store.write(one.key, ".json", b"{")
     assert Tuner(store, load, timer).answers([one])[0]["fast"] == 1.0
     assert ran == ["a"]
+
+
+def test_ways_with_other_results_are_left_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("inductor.tuning._triton_version", lambda: "3.6")
+    results = {"first": 1.0, "near": 1.001, "wrong": 1.2, "nan": float("nan")}
+
+    def bound(text, graph, measure):
+        return lambda: (lambda x: (torch.full((3,), results[text]),))
+
+    for tolerance, expected in ((0.01, {"first", "near"}), (0.0, set(results))):
+        key = make_question_key(CPU, {"text": str(tolerance)})
+        one = Question(key, "it", lambda: [Way(n, GRAPH, n) for n in results], tolerance)
+        tuner = Tuner(Store(tmp_path), bound, lambda call, sets: 1.0)
+        assert set(tuner.answers([one])[0]) == expected

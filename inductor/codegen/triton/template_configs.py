@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
+from inductor.config import config
 from inductor.ir.extent import hint_of
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
-DESCRIBED = (
+DESCRIBED = (  # where `config.descriptors` allows it
     Blocks(128, 256, 64, 8, 4, descriptors=True),
     Blocks(128, 256, 64, 8, 4, persistent=True, descriptors=True),
     Blocks(128, 128, 64, 4, 3, persistent=True, resident=2, descriptors=True),
@@ -27,16 +28,23 @@ LEAST, MOST = 16, 256  # of rows, columns, depth
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 
 
+def is_worth_asking(template: TemplateKernel) -> bool:
+    """Not a product of many rows alone: the library is faster by a tenth."""
+    alone = not template.epilogues() and len(template.parts) == 1
+    return not alone or hint_of(template.products()[0].m) <= FEW
+
+
 def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     """What is tried first for a template."""
     first = template.products()[0]
+    found: tuple[Blocks, ...]
     if first.dtype.itemsize == 4:
         found = SINGLE
     elif hint_of(first.m) <= FEW:
         found = FEW_ROWS
     else:
         found = PAIR if _width(template) > 1 else LARGE
-        if _width(template) == 1 and can_describe(template):
+        if config.descriptors and _width(template) == 1 and can_describe(template):
             found += DESCRIBED
     widest = max(LEAST, power_of_two(max(hint_of(each.n) for each in template.products())))
     deepest = max(LEAST, power_of_two(hint_of(first.k)))
