@@ -143,7 +143,9 @@ class _Writer:
     def _sources(self) -> Iterator[TritonSource | TemplateSource]:
         for step in self.steps:
             if isinstance(step, TemplateKernel):
-                yield self.templates[step.name]
+                source = self.templates[step.name]
+                yield source
+                yield from () if source.combine is None else source.combine.all_sources()
             if isinstance(step, Kernel) and step.name in self.kernels:
                 yield from self.kernels[step.name].all_sources()
 
@@ -217,6 +219,12 @@ class _Writer:
             if name not in self.alive:
                 self._allocate(name, self.layouts[name])
         source = self.templates[step.name]
+        if source.partial is not None:
+            self.dtypes[source.partial.name] = source.partial.dtype
+            size = (source.partial.elements,)
+            self._allocate(
+                source.partial.name, Layout(self.graph.device, source.partial.dtype, size, (1,))
+            )
         kinds = "".join(KINDS[number.kind] for number in source.numbers)
         dtypes = "".join(f"{self.dtypes[name]}, " for name in source.parameters)
         unsure = tuple(n for n, name in enumerate(source.parameters) if name not in self.ours)
@@ -238,6 +246,10 @@ class _Writer:
         if source.scratch:
             self.body.append(f"del {tensors[-1]}")
             self.alive.remove(tensors[-1])
+        if source.partial is not None and source.combine is not None:
+            self._run_sources(source.combine, True)
+            self.body.append(f"del {source.partial.name}")
+            self.alive.remove(source.partial.name)
 
     def _run_sources(self, printed: TritonKernel, likely: bool) -> None:
         """likely: what runs at the sizes of the first compile, so it is compiled ahead."""

@@ -132,7 +132,8 @@ class Blocks:
 
     group: so many tiles above one another run together. persistent: each program does several
     tiles, and `resident` programs share a multiprocessor. descriptors: operands come through the
-    device's copy engine (TMA).
+    device's copy engine (TMA). splits: so many programs share the sum of a tile; a second function
+    adds what they found.
     """
 
     rows: int
@@ -144,10 +145,12 @@ class Blocks:
     persistent: bool = False
     resident: int = 1
     descriptors: bool = False
+    splits: int = 1
 
     def __str__(self) -> str:
         words = [f"{self.rows}x{self.columns}x{self.depth}", f"{self.warps} warps"]
-        words += [f"{self.stages} stages"] + [f"persistent by {self.resident}"] * self.persistent
+        words += [f"{self.stages} stages"] + [f"{self.splits} splits"] * (self.splits > 1)
+        words += [f"persistent by {self.resident}"] * self.persistent
         return ", ".join(words + ["descriptors"] * self.descriptors)
 
 

@@ -3,23 +3,25 @@
 In: a `TemplateKernel` with blocks and the layouts of the buffers that it touches. Out: a
 `TemplateSource`. What becomes of the elements of a tile (bias, rounding as the operator rounds, the
 operations of the epilogue, stores) is printed by `StagePrinter`: `x` is the row of the result in
-all batches, `r` the column, and what was accumulated is a value that is known before.
+all batches, `r` the column, and what was accumulated is a value that is known before. Where several
+programs share the sum of a tile (`g` says which), each stores its part of it, and a kernel like any
+other adds the parts, in order, and does the rest.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
 import torch
 
-from inductor.codegen.triton.launch import Launch, Stage
+from inductor.codegen.triton.launch import Launch, Scratch, Stage
 from inductor.codegen.triton.numbers import MOST_INT32, Numbers, Parameter, reaches
-from inductor.codegen.triton.print_kernel import title_of
+from inductor.codegen.triton.print_kernel import TritonKernel, print_kernel, title_of
 from inductor.codegen.triton.print_stage import (
     Columns,
     Frame,
@@ -29,18 +31,18 @@ from inductor.codegen.triton.print_stage import (
     Writer,
 )
 from inductor.codegen.triton.spelling import needs_int64, print_index
+from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
-from inductor.ir.body import Op
+from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divides, up_to_multiple
 from inductor.ir.graph import Layout, ViewRef
 from inductor.ir.index import Index, constant, floordiv, mod, variable
 from inductor.scheduler.products import epilogue_ops, place
-from inductor.scheduler.schedule import Blocks, Part, Product, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
 TEMPLATE_VERSION = "2"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
-MULTIPROCESSORS = 132
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class TemplateSource:
     """One Triton function, which takes the buffers `parameters` and then `numbers`.
 
     Equal functions have equal names. scratch: bytes for descriptors, which all programs share out.
+    combine: what runs next where sums are split; it reads `partial`, which lives until then.
     """
 
     name: str
@@ -58,6 +61,8 @@ class TemplateSource:
     blocks: Blocks
     quick: bool
     scratch: int
+    partial: Scratch | None = None
+    combine: TritonKernel | None = None
 
     def options(self) -> dict[str, bool | int]:
         """Options of the compiler."""
@@ -70,19 +75,61 @@ class TemplateSource:
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
     """The function of a template; raises NotPrintable for what Triton cannot do."""
     assert template.blocks is not None
+    if template.blocks.splits > 1:
+        return _print_split(template, layouts)
     return _Printer(template, template.blocks, layouts).print()
+
+
+def _print_split(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
+    """The parts of the sums, and the kernel that adds them."""
+    ((part,),) = (template.parts,)
+    (one,) = part.products
+    assert template.blocks is not None and one.batch == 1
+    splits, elements = template.blocks.splits, one.m * one.n
+    partial = Scratch(f"{template.name}_partial", torch.float32, splits * elements)
+    place_of = {partial.name: Layout(_device(one), torch.float32, (partial.elements,), (1,))}
+    known = {**layouts, **place_of}
+    source = _Printer(template, template.blocks, known, partial.name).print()
+    ops: list[Op] = []
+    total = -1
+    for split in range(splits):
+        ops.append(Op("load", (), torch.float32, partial.name, place(one) + split * elements))
+        if split:
+            ops.append(Op("add", (total, len(ops) - 1), torch.float32))
+        total = len(ops) - 1
+    _append_results(ops, part, [total])
+    values: dict[str, Index] = {"x": variable("o0", one.m), "r": variable("i0", one.n)}
+    moved = [
+        op if op.index is None else replace(op, index=op.index.substitute(values)) for op in ops
+    ]
+    stage = LoopBody((one.n,), (), tuple(moved))
+    kernel = Kernel(f"{template.name}_sum", (one.m,), (stage,), origins=template.origins)
+    return replace(source, partial=partial, combine=print_kernel(kernel, known))
+
+
+def _device(one: Product) -> torch.device:
+    assert one.call.layout is not None
+    return one.call.layout.device
 
 
 class _Printer:
     def __init__(
-        self, template: TemplateKernel, blocks: Blocks, layouts: Mapping[str, Layout]
+        self, template: TemplateKernel, blocks: Blocks, layouts: Mapping[str, Layout],
+        partial: str = "",
     ) -> None:
+        """partial: where parts of sums are stored, and nothing else is done."""
         self.template = template
         self.blocks = blocks
-        self.first = template.products()[0]
-        self.stages = [_stage_of(part) for part in template.parts]
-        self.written = frozenset(template.writes())
-        names = dict.fromkeys((*template.reads(), *template.writes()))
+        self.first = first = template.products()[0]
+        reads, writes = template.reads(), template.writes()
+        self.stages: list[Stage]
+        if partial:
+            self.stages = [_partial_stage(first, partial, blocks.splits)]
+            reads, writes = (first.left.buffer, first.right.buffer), (partial,)
+        else:
+            self.stages = [_stage_of(part) for part in template.parts]
+        self.written = frozenset(writes)
+        names = dict.fromkeys((*reads, *writes))
         self.parameters = {
             name: f"{'out' if name in self.written else 'in'}{n}" for n, name in enumerate(names)
         }
@@ -105,7 +152,7 @@ class _Printer:
         chosen, rights = self._rights()
         left = self._operand(first.left, first, self.parameters[first.left.buffer], "om", "kk")
         return self._finished({
-            "m": spell(first.m), "k": spell(first.k), "batched": first.batch != 1,
+            "m": spell(first.m), "bounds": self._bounds(), "batched": first.batch != 1,
             "wide": ".to(tl.int64)" if self.wide else "", "blocks": self.blocks, "left": left,
             "precision": ', input_precision="ieee"' if first.dtype is torch.float32 else "",
             "row_mask": self.row_mask, "chosen": chosen, "rights": rights,
@@ -115,6 +162,14 @@ class _Printer:
             ],
             "head": "HEAD", "name": "NAME",
         })  # fmt: skip
+
+    def _bounds(self) -> str:
+        """The part of the sum that a program computes."""
+        k, splits = self.first.k, self.blocks.splits
+        if splits == 1:
+            return f"0, {self.numbers.spell(k)}"
+        chunk = up_to_multiple(k, splits * self.blocks.depth) * self.blocks.depth
+        return f"g * {chunk}, tl.minimum(g * {chunk} + {chunk}, {k})"
 
     def _rights(self) -> tuple[list[str], list[str]]:
         """What a program does to find its part, and the right operands."""
@@ -164,7 +219,7 @@ class _Printer:
         tiles = up_to_multiple(self.first.m, self.blocks.rows) * columns
         if self.blocks.persistent:
             tiles = min(tiles, MULTIPROCESSORS * self.blocks.resident)
-        return (tiles, self.first.batch, 1)
+        return (tiles, self.first.batch, self.blocks.splits)
 
     def _part(self, part: Part, stage: Stage) -> dict[str, Any]:
         n = part.products[0].n
@@ -244,12 +299,30 @@ class _Printer:
         return "\n".join(writer.lines).replace("XBLOCK", "BLOCK_M")
 
 
+def _partial_stage(one: Product, partial: str, splits: int) -> Stage:
+    """What was accumulated goes to a place of its own for each split."""
+    where = place(one) + variable("g", splits) * (one.m * one.n)
+    return Stage((
+        Op("load", (), torch.float32, "acc0", place(one)),
+        Op("store", (0,), torch.float32, partial, where, "set"),
+    ), 1, one.n, False)  # fmt: skip
+
+
 def _stage_of(part: Part) -> Stage:
-    """Bias and rounding of each product, then the operations of the epilogue, stores last."""
-    ops: list[Op] = []
+    """What becomes of each element of what was accumulated."""
+    ops = [
+        Op("load", (), torch.float32, f"acc{number}", place(one))
+        for number, one in enumerate(part.products)
+    ]
+    _append_results(ops, part, range(len(ops)))
+    return Stage(tuple(ops), 1, part.products[0].n, False)
+
+
+def _append_results(ops: list[Op], part: Part, sums: Sequence[int]) -> None:
+    """Bias and rounding of each product, then the operations of the epilogue. sums: positions."""
     results: dict[str, int] = {}
-    for number, one in enumerate(part.products):
-        results[one.name] = _add_product(ops, f"acc{number}", one)
+    for total, one in zip(sums, part.products, strict=True):
+        results[one.name] = _append_product(ops, total, one)
         if one.name in part.kept:
             ops.append(Op("store", (results[one.name],), one.dtype, one.name, place(one), "set"))
     flat = place(part.products[0])
@@ -260,13 +333,10 @@ def _stage_of(part: Part) -> Stage:
         else:
             found.append(len(ops))
             ops.append(replace(op, args=tuple(found[arg] for arg in op.args)))
-    return Stage(tuple(ops), 1, part.products[0].n, False)
 
 
-def _add_product(ops: list[Op], accumulator: str, one: Product) -> int:
-    """Append what makes the operator's result; the position of its value."""
-    ops.append(Op("load", (), torch.float32, accumulator, place(one)))
-    value = len(ops) - 1
+def _append_product(ops: list[Op], value: int, one: Product) -> int:
+    """What makes the operator's result of a sum; the position of its value."""
     if one.rounds_first and one.bias is not None and one.dtype is not torch.float32:
         ops.append(Op("to_dtype", (value,), one.dtype))
         ops.append(Op("to_dtype", (len(ops) - 1,), torch.float32))

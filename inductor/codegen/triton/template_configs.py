@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.config import config
-from inductor.ir.extent import hint_of
+from inductor.ir.extent import hint_of, up_to_multiple
 from inductor.scheduler.schedule import Blocks, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
@@ -25,6 +25,9 @@ FEW = 16
 MOST_SHARED = 224 << 10
 MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
+MULTIPROCESSORS = 132
+MOST_SPLITS = 8
+LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 
 
@@ -51,13 +54,33 @@ def candidate_blocks(template: TemplateKernel) -> tuple[Blocks, ...]:
     clipped = (
         replace(b, columns=min(b.columns, widest), depth=min(b.depth, deepest)) for b in found
     )
-    return tuple(dict.fromkeys(clipped))
+    tried = list(dict.fromkeys(clipped))
+    shared = [replace(b, splits=count) for b in tried[:2] if (count := _splits(b, template)) > 1]
+    return (*tried, *shared)
+
+
+def _splits(blocks: Blocks, template: TemplateKernel) -> int:
+    """How many programs share a tile's sum where the tiles do not fill the device."""
+    if not _can_split(template):
+        return 1
+    one = template.products()[0]
+    tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
+    return min(MOST_SPLITS, MULTIPROCESSORS // tiles, one.k // (LEAST_STEPS * blocks.depth))
+
+
+def _can_split(template: TemplateKernel) -> bool:
+    products = template.products()
+    one = products[0]
+    known = all(type(size) is int for size in (one.m, one.n, one.k))
+    return len(products) == 1 and one.batch == 1 and known
 
 
 def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
     """Blocks that differ from the best in one number."""
     found = [replace(best, stages=best.stages + step) for step in (1, -1)]
     for factor in (2.0, 0.5):
+        if best.splits > 1:
+            found.append(replace(best, splits=int(best.splits * factor)))
         found += [
             replace(best, warps=int(best.warps * factor)),
             replace(best, depth=int(best.depth * factor)),
@@ -73,6 +96,8 @@ def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
     sides = (blocks.rows, blocks.columns, blocks.depth)
     if min(sides) < LEAST or max(sides) > MOST or blocks.warps not in (2, 4, 8):
         return False
+    if blocks.splits > 1 and (blocks.splits - 1) * blocks.depth >= template.products()[0].k:
+        return False  # somebody would have nothing to do
     width = _width(template)
     itemsize = template.products()[0].dtype.itemsize
     shared = blocks.stages * (blocks.rows + width * blocks.columns) * blocks.depth * itemsize

@@ -45,3 +45,14 @@ def test_only_few_rows_are_likely() -> None:
     (part,) = template(8, 768, 768).parts
     both = likely_blocks(TemplateKernel("t", (part, part)))
     assert both is not None and both.blocks is not None and both.blocks.rows == 16
+
+
+def test_sums_are_split_where_tiles_are_few() -> None:
+    made = candidate_blocks(template(8, 2048, 5632))
+    splits = [blocks.splits for blocks in made]
+    assert max(splits) > 1 and splits[0] == 1
+    assert all(blocks.splits == 1 for blocks in candidate_blocks(template(4096, 3072, 768)))
+    assert all(blocks.splits == 1 for blocks in candidate_blocks(template(8, 2048, 5632, 2)))
+    for blocks in made:
+        for other in neighbours(blocks, template(8, 2048, 5632)):
+            assert (other.splits - 1) * other.depth < 5632

@@ -124,6 +124,21 @@ def test_persistent_programs(monkeypatch, sizes, descriptors) -> None:
     check(lambda x, w: (x.t() @ w), noise(k, m + 7)[:, 7:], w.t(), templates=1, blocks=replace(blocks, descriptors=False))
 
 
+@pytest.mark.parametrize("sizes", [(33, 72, 100), (1, 7, 19), (16, 32, 64), (5, 20, 33)])
+def test_sums_that_programs_share(sizes) -> None:
+    torch.manual_seed(0)
+    m, n, k = sizes
+    x, w, b, r = noise(m, k), noise(n, k), noise(n), noise(n, m).t()
+    blocks = replace(BLOCKS, splits=3)
+    check(lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r, x, w, b, r, templates=1, blocks=blocks)
+
+    def kept(x, w):
+        y = x @ w.t()
+        return y, y.sigmoid()
+
+    check(kept, x, w, templates=1, blocks=blocks)
+
+
 def test_gate_and_up_are_one_part() -> None:
     x, g, u = noise(33, 40), noise(70, 40), noise(70, 40)
     schedule = check(

@@ -62,6 +62,8 @@ def compiled(template, layouts, folder):
     source = print_template(template, layouts)
     module = load_module(f"{MODULE_HEAD}\n\n{source.text}", folder)
     function = getattr(module, source.name)
+    if source.partial is not None:
+        layouts = layouts | {source.partial.name: Layout(DEVICE, torch.float32, (1,), (1,))}
     kinds = [POINTERS[layouts[name].dtype] for name in source.parameters]
     what = ASTSource(
         fn=function, signature=dict(zip(function.arg_names, kinds, strict=True)), constexprs={},

@@ -36,6 +36,9 @@ def {{ name }}({{ signature }}):
     b = tl.program_id(1){{ wide }}
     {%- endif %}
     om = im{{ wide }} * BLOCK_M + tl.arange(0, BLOCK_M)
+    {%- if blocks.splits > 1 %}
+    g = tl.program_id(2){{ wide }}
+    {%- endif %}
     {%- for text in chosen %}
     {{ text }}
     {%- endfor %}
@@ -46,7 +49,7 @@ def {{ name }}({{ signature }}):
     {%- for right in rights %}
     acc{{ loop.index0 }} = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     {%- endfor %}
-    for base in range(0, {{ k }}, BLOCK_K):
+    for base in range({{ bounds }}, BLOCK_K):
         {%- if not blocks.descriptors %}
         kk = ok + base
         {%- endif %}
