@@ -3,7 +3,8 @@
 In: a loop graph, its schedule and its printed kernels. Out: the same kernels with one config for
 each function: the fastest of the likely ones (`codegen/triton/configs.py`) and, from there, of
 neighbours that differ in one number, as long as that helps. What is larger than all likely configs
-is not tried: the printed text has no mask where these divide the sizes.
+is not tried: the printed text has no mask where these divide the sizes. Small kernels keep the
+default: they take as long as a launch takes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import replace
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeClass
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
-from inductor.ir.graph import LoopGraph
+from inductor.ir.extent import hint_of
+from inductor.ir.graph import Layout, LoopGraph
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.tuning import Question, Times, Tuner, Way, make_question_key, part_of
 
-ROUNDS = 3  # of neighbours
+ROUNDS = 2  # of neighbours
+FEWEST_BYTES = 1 << 20  # that a kernel touches
 MOST_WARPS = 16
 GAIN = 0.98  # of the time so far: less is noise
 Kernels = Mapping[str, TritonKernel]
@@ -29,12 +32,21 @@ def tune_blocks(
 ) -> dict[str, TritonKernel]:
     """The kernels with the fastest config of each function."""
     tuned = dict(kernels)
-    steps = [step for step in schedule.kernels() if step.name in kernels]
+    layouts = graph.layouts()
+    steps = [
+        step for step in schedule.kernels()
+        if step.name in kernels and _bytes_of(step, layouts) >= FEWEST_BYTES
+    ]
     most = max((len(kernels[step.name].sources) for step in steps), default=0)
     for number in range(most):
         found = [s for s in steps if _is_open(tuned[s.name], number)]
         _Search(graph, found, number, tuner).run(tuned)
     return tuned
+
+
+def _bytes_of(step: Kernel, layouts: Mapping[str, Layout]) -> int:
+    found = [layouts[name] for name in {*step.reads(), *step.writes()}]
+    return sum(hint_of(layout.storage_elements()) * layout.dtype.itemsize for layout in found)
 
 
 def _is_open(kernel: TritonKernel, number: int) -> bool:

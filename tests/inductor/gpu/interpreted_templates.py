@@ -12,7 +12,7 @@ from interpreter_repairs import repair
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor import cuda, gpu_products
+from inductor import cuda, gpu_blocks, gpu_products
 from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import candidate_blocks
 from inductor.compile_fx import _decompositions
@@ -226,9 +226,10 @@ def test_a_way_that_fails_is_left_out(tmp_path, monkeypatch) -> None:
     torch.testing.assert_close(got, (x @ w).relu(), rtol=2e-3, atol=2e-3)
 
 
-def test_blocks_are_searched_and_kept(tmp_path) -> None:
+def test_blocks_are_searched_and_kept(tmp_path, monkeypatch) -> None:
     """With a timer that likes few rows; the search goes on from the best."""
     taken = []
+    monkeypatch.setattr(gpu_blocks, "FEWEST_BYTES", 0)
 
     def function(x, y):
         return (x * 2 + y).sigmoid(), (x.t() + 1).contiguous().sum(1)
