@@ -38,6 +38,7 @@ from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
+from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
@@ -85,6 +86,8 @@ def compile_fx(
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
     settings = settings_of(mode, options)
+    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
+        serve_attention(gm)
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with config.patch(**settings):

@@ -62,6 +62,7 @@ LIBRARY = {
     "_scaled_dot_product_cudnn_attention", "convolution_backward", "mv", "dot", "addmv",
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
+    "attention", "attention_backward",
 }  # fmt: skip
 
 

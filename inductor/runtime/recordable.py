@@ -19,7 +19,7 @@ from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutp
 from inductor.scheduler.schedule import Schedule
 
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
-KNOWN = ("aten", "prims")
+KNOWN = ("aten", "prims", "dynamo_jit")
 WAITS = (
     "nonzero", "item", "_local_scalar_dense", "unique", "masked_select", "bincount",
     "repeat_interleave", "histc", "linalg_", "_linalg_", "_embedding_bag", "equal",

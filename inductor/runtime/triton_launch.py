@@ -176,7 +176,7 @@ class Bound:
             launcher.chosen = self.measured(tensors) if launcher.measure else 0
         compiled = self.through_triton(tensors, launcher.chosen)
         aligned = not any(tensors[n].data_ptr() & ALIGNED for n in launcher.unsure)
-        if launcher.device.type == "cuda" and aligned and _is_simple(compiled):
+        if launcher.device.type == "cuda" and aligned and is_simple(compiled):
             warps = launcher.keywords(launcher.choices[launcher.chosen], False)["num_warps"]
             launcher.started[launcher.is_even(self.numbers)] = Started(
                 compiled.function, warps * WARP, compiled.metadata.shared)
@@ -207,7 +207,7 @@ class Bound:
         if started is not None and chosen is not None and self.call is not None:
             grid = self.grids[chosen]
             self.call.ready(
-                _driver_launch(), started.function, grid, started.threads, started.shared
+                driver_launch(), started.function, grid, started.threads, started.shared
             )
 
     def through_triton(self, tensors: Sequence[torch.Tensor], number: int) -> Any:
@@ -243,7 +243,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return moved.copy_(tensor)
 
 
-def _is_simple(compiled: Any) -> bool:
+def is_simple(compiled: Any) -> bool:
     """Whether the driver needs nothing but addresses to start the kernel."""
     facts = getattr(compiled, "metadata", None)
     if facts is None or not isinstance(getattr(compiled, "function", None), int):
@@ -252,7 +252,7 @@ def _is_simple(compiled: Any) -> bool:
 
 
 @functools.cache
-def _driver_launch() -> int:
+def driver_launch() -> int:
     """The address of the driver's function that starts a kernel."""
     function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -41,7 +41,7 @@ class Function:
 def driver(monkeypatch) -> Iterator[Driver]:
     made = Driver()
     address = ctypes.cast(made.function, ctypes.c_void_p).value
-    monkeypatch.setattr(triton_launch, "_driver_launch", lambda: address)
+    monkeypatch.setattr(triton_launch, "driver_launch", lambda: address)
     yield made
 
 

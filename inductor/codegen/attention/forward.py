@@ -1,0 +1,203 @@
+"""The Triton text of attention's forward: one program for each block of queries of a head.
+
+Softmax is computed as keys come along (online): `most` is the greatest score of a row so far,
+`total` the sum of exp(score - most), `acc` that of the values weighted with it. Scores are float32.
+What a kernel is for comes as constants (see `spec.AttentionSpec.constants`). Where nothing is added to
+the products, scores are kept times log2(e); else as they are, since adding, say, the least float32
+must not overflow. Rows of which all scores are -inf give zeros and a log-sum-exp of +inf.
+
+In `SCORE`, `score` (float32, a block) may be changed as a function of `b`, `h`, `rows`, `columns`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+HEAD: Final = '''\
+"""Generated: kernels of attention."""
+
+import triton
+import triton.language as tl
+
+'''
+
+# The scores of one block; `product` is queries times keys.
+SCORES: Final = '''
+@triton.jit
+def attention_scores(
+    product, BIAS, MASK, OTHER, b, h, rows, columns,
+    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
+    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    EDGE: tl.constexpr, CHECKED: tl.constexpr,
+):
+    inside = (rows[:, None] < N_Q) & (columns[None, :] < N_K)
+    score = product * SCALE
+    if CAP > 0:
+        score = CAP - (2 * CAP) / (tl.exp2(score * (2.8853900817779268 / CAP)) + 1.0)
+    if HAS_BIAS:
+        at = BIAS + b.to(tl.int64) * BB + h.to(tl.int64) * BH
+        if BM == 0:
+            row_bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
+            score += row_bias.to(tl.float32)[None, :]
+        else:
+            at = at + rows[:, None] * BM + columns[None, :] * BN
+            if CHECKED:
+                bias = tl.load(at, mask=inside, other=0.0)
+            else:
+                bias = tl.load(at)
+            score += bias.to(tl.float32)
+#SCORE
+    if HAS_MASK:
+        at = MASK + b.to(tl.int64) * MB + h.to(tl.int64) * MH
+        if MM == 0:
+            seen = tl.load(at + columns * MN, mask=columns < N_K, other=0)[None, :] != 0
+        elif CHECKED:
+            seen = tl.load(at + rows[:, None] * MM + columns[None, :] * MN, mask=inside, other=0) != 0
+        else:
+            seen = tl.load(at + rows[:, None] * MM + columns[None, :] * MN) != 0
+        score = tl.where(seen, score, float("-inf"))
+    if EDGE:
+        if CAUSAL:
+            score = tl.where(rows[:, None] >= columns[None, :], score, float("-inf"))
+        if WINDOW > 0:
+            near = rows[:, None] - columns[None, :] < WINDOW
+            score = tl.where(near, score, float("-inf"))
+        if CHECKED:
+            score = tl.where(columns[None, :] < N_K, score, float("-inf"))
+    return score
+
+'''
+
+FORWARD: Final = '''
+@triton.jit
+def attention_some(
+    acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, end,
+    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
+    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    KN: tl.constexpr, KD: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr,
+    PLAIN: tl.constexpr, MAY_BE_EMPTY: tl.constexpr, EDGE: tl.constexpr, CHECKED: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    LOG2E: tl.constexpr = 1.4426950408889634
+    ds = tl.arange(0, PAD_D)
+    es = tl.arange(0, PAD_E)
+    for start in range(begin, end, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        k_at = K + ds[:, None] * KD + columns[None, :] * KN
+        v_at = V + columns[:, None] * VN + es[None, :] * VD
+        if CHECKED or PAD_D != D:
+            k = tl.load(k_at, mask=(ds[:, None] < D) & (columns[None, :] < N_K), other=0.0)
+        else:
+            k = tl.load(k_at)
+        product = tl.dot(q, k)
+        if PLAIN:
+            if EDGE:
+                if CAUSAL:
+                    product = tl.where(rows[:, None] >= columns[None, :], product, float("-inf"))
+                if CHECKED:
+                    product = tl.where(columns[None, :] < N_K, product, float("-inf"))
+            now = tl.maximum(most, tl.max(product, 1) * (SCALE * LOG2E))
+            weight = tl.exp2(product * (SCALE * LOG2E) - now[:, None])
+            shrink = tl.exp2(most - now)
+        else:
+            score = attention_scores(
+                product, BIAS, MASK, OTHER, b, h, rows, columns, N_Q, N_K, SCALE, CAP,
+                HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
+            now = tl.maximum(most, tl.max(score, 1))
+            if MAY_BE_EMPTY:
+                base = tl.where(now == float("-inf"), 0.0, now)
+            else:
+                base = now
+            weight = tl.exp2((score - base[:, None]) * LOG2E)
+            shrink = tl.exp2((most - base) * LOG2E)
+        total = total * shrink + tl.sum(weight, 1)
+        acc = acc * shrink[:, None]
+        if CHECKED or PAD_E != E:
+            v = tl.load(v_at, mask=(columns[:, None] < N_K) & (es[None, :] < E), other=0.0)
+        else:
+            v = tl.load(v_at)
+        acc = tl.dot(weight.to(v.dtype), v, acc)
+        most = now
+    return acc, most, total
+
+
+@triton.jit
+def attention_forward(
+    Q, K, V, BIAS, MASK, OTHER, OUT, LSE,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, N_Q: tl.constexpr, N_K: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr,
+    QB: tl.constexpr, QH: tl.constexpr, QM: tl.constexpr, QD: tl.constexpr,
+    KB: tl.constexpr, KH: tl.constexpr, KN: tl.constexpr, KD: tl.constexpr,
+    VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
+    OB: tl.constexpr, OH: tl.constexpr, OM: tl.constexpr, OD: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
+    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SCALE: tl.constexpr, CAP: tl.constexpr, PLAIN: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
+    NAN_ROWS: tl.constexpr, HAS_LSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):
+    blocks: tl.constexpr = (N_Q + ROWS - 1) // ROWS
+    LN2: tl.constexpr = 0.6931471805599453
+    block = tl.program_id(0) % blocks
+    if CAUSAL:
+        block = blocks - 1 - block
+    head = tl.program_id(0) // blocks
+    b = head // HEADS
+    h = head % HEADS
+    rows = block * ROWS + tl.arange(0, ROWS)
+    ds = tl.arange(0, PAD_D)
+    es = tl.arange(0, PAD_E)
+    q_at = Q + b.to(tl.int64) * QB + h.to(tl.int64) * QH + rows[:, None] * QM + ds[None, :] * QD
+    if N_Q % ROWS != 0 or PAD_D != D:
+        q = tl.load(q_at, mask=(rows[:, None] < N_Q) & (ds[None, :] < D), other=0.0)
+    else:
+        q = tl.load(q_at)
+    K += b.to(tl.int64) * KB + (h // GROUP).to(tl.int64) * KH
+    V += b.to(tl.int64) * VB + (h // GROUP).to(tl.int64) * VH
+    most = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, PAD_E], tl.float32)
+    begin = 0
+    end = N_K // COLUMNS * COLUMNS
+    last = N_K
+    if WINDOW > 0:
+        begin = tl.maximum(block * ROWS - WINDOW + 1, 0) // COLUMNS * COLUMNS
+    if CAUSAL:
+        end = tl.minimum((block * ROWS + 1) // COLUMNS * COLUMNS, N_K // COLUMNS * COLUMNS)
+        last = tl.minimum((block + 1) * ROWS, N_K)
+    if WINDOW == 0:
+        acc, most, total = attention_some(
+            acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, end, N_Q, N_K, SCALE,
+            CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, KN, KD, VN,
+            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, False, N_Q % ROWS != 0 and not PLAIN,
+            COLUMNS)
+        begin = end
+    if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
+        acc, most, total = attention_some(
+            acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, last, N_Q, N_K, SCALE,
+            CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, KN, KD, VN,
+            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, True, True, COLUMNS)
+    if MAY_BE_EMPTY and not NAN_ROWS:
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    else:
+        acc = acc / total[:, None]
+    o_at = OUT + b.to(tl.int64) * OB + h.to(tl.int64) * OH + rows[:, None] * OM + es[None, :] * OD
+    if N_Q % ROWS != 0 or PAD_E != E:
+        tl.store(o_at, acc.to(OUT.dtype.element_ty), mask=(rows[:, None] < N_Q) & (es[None, :] < E))
+    else:
+        tl.store(o_at, acc.to(OUT.dtype.element_ty))
+    if HAS_LSE:
+        if PLAIN:
+            lse = most * LN2 + tl.log(total)
+        else:
+            lse = most + tl.log(total)
+        if MAY_BE_EMPTY:
+            lse = tl.where(total == 0.0, float("inf"), lse)
+        tl.store(LSE + head.to(tl.int64) * N_Q + rows, lse, mask=rows < N_Q)
+
+'''

@@ -1,0 +1,162 @@
+"""What one call of attention asks of its kernels: sizes, strides, mask, bias, as plain numbers.
+
+In: metadata of tensors (real or fake). Out: an `AttentionSpec`, from which come the constants of the
+Triton functions, the grids, and the choice of blocks. Everything is a pure function of metadata, so
+forward and backward decide alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor.codegen.attention.forward import FORWARD, HEAD, SCORES
+
+Four = tuple[int, int, int, int]
+HALF = (torch.float16, torch.bfloat16)
+MOST_HEAD = 256
+LEAST_PAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a kernel is cut: queries and keys of a block, warps, stages of loads in flight."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """One attention: (batch, heads, queries, keys, sizes of a head) and strides of each tensor.
+
+    bias, mask: strides of what is added to the scores and of what says which keys are seen; 0 where
+    broadcast, None without. window: a query sees keys of less than this distance behind it; 0: all.
+    nan_rows: a row whose scores are all -inf gives NaN, else zeros. lse: log-sum-exps are wanted.
+    """
+
+    dtype: torch.dtype
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head: int
+    value_head: int
+    q: Four
+    k: Four
+    v: Four
+    out: Four
+    scale: float
+    bias: Four | None = None
+    mask: Four | None = None
+    causal: bool = False
+    window: int = 0
+    cap: float = 0.0
+    nan_rows: bool = False
+    lse: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are products times a scale, and no row is empty."""
+        return self.bias is None and self.mask is None and not (self.window or self.cap)
+
+    def constants(self) -> dict[str, Any]:
+        """The constants of the forward kernel, without those of its blocks."""
+        bias, mask = self.bias or (0, 0, 0, 0), self.mask or (0, 0, 0, 0)
+        strides = {
+            "Q": ("BHMD", self.q), "K": ("BHND", self.k), "V": ("BHND", self.v),
+            "O": ("BHMD", self.out), "B": ("BHMN", bias), "M": ("BHMN", mask),
+        }  # fmt: skip
+        found: dict[str, Any] = {
+            f"{name}{axis}": step
+            for name, (axes, steps) in strides.items()
+            for axis, step in zip(axes, steps, strict=True)
+        }
+        return found | {
+            "HEADS": self.heads, "GROUP": self.heads // self.kv_heads, "N_Q": self.queries,
+            "N_K": self.keys, "D": self.head, "E": self.value_head, "PAD_D": padded(self.head),
+            "PAD_E": padded(self.value_head), "HAS_BIAS": self.bias is not None,
+            "HAS_MASK": self.mask is not None, "CAUSAL": self.causal, "WINDOW": self.window,
+            "SCALE": self.scale, "CAP": self.cap, "PLAIN": self.is_plain,
+            "MAY_BE_EMPTY": not self.is_plain, "NAN_ROWS": self.nan_rows, "HAS_LSE": self.lse,
+        }  # fmt: skip
+
+    def grid(self, blocks: Blocks) -> tuple[int, int, int]:
+        """Programs of the forward kernel."""
+        return (-(-self.queries // blocks.rows) * self.batch * self.heads, 1, 1)
+
+
+def padded(size: int) -> int:
+    """The size of a tile that holds a head."""
+    return max(LEAST_PAD, 1 << (size - 1).bit_length())
+
+
+def spec_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+    mask: torch.Tensor | None, *, causal: bool, scale: float, window: int = 0,
+    cap: float = 0.0, nan_rows: bool = False, lse: bool = False,
+) -> AttentionSpec:
+    """The spec of tensors (batch, heads, length, head); bias and mask broadcast to the scores."""
+    batch, heads, queries, head = q.shape
+    scores = (batch, heads, queries, k.shape[2])
+    return AttentionSpec(
+        q.dtype, batch, heads, k.shape[1], queries, k.shape[2], head, v.shape[3],
+        _four(q), _four(k), _four(v), result_stride(q, v), scale, _broadcast(bias, scores),
+        _broadcast(mask, scores), causal, window, cap, nan_rows, lse,
+    )  # fmt: skip
+
+
+def result_stride(q: torch.Tensor, v: torch.Tensor) -> Four:
+    """Queries outside of heads, as torch's fused kernels have it."""
+    heads, queries, size = q.shape[1], q.shape[2], v.shape[3]
+    return queries * heads * size, size, heads * size, 1
+
+
+def default_scale(head: int) -> float:
+    """What scores are multiplied with where nobody says."""
+    return 1.0 / math.sqrt(head)
+
+
+def _four(tensor: torch.Tensor) -> Four:
+    b, h, n, d = tensor.stride()
+    return b, h, n, d
+
+
+def _broadcast(tensor: torch.Tensor | None, size: Four) -> Four | None:
+    """Strides of a tensor when it is expanded to a size."""
+    if tensor is None:
+        return None
+    steps = [0] * (4 - tensor.dim()) + [
+        0 if n == 1 else step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    b, h, m, n = steps
+    return b, h, m, n
+
+
+def kernel_text(score: str = "") -> str:
+    """The module of all kernels. score: lines that change `score` (see `forward`)."""
+    return HEAD + SCORES.replace("#SCORE\n", score) + FORWARD
+
+
+def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """Blocks to try, the likely best first."""
+    widest = max(padded(spec.head), padded(spec.value_head))
+    if spec.queries <= 16:
+        return (Blocks(16, 64, 4, 3), Blocks(16, 128, 4, 2))
+    if widest <= 64:
+        return (
+            Blocks(128, 64, 4, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 3),
+            Blocks(128, 64, 8, 3), Blocks(64, 128, 4, 2), Blocks(128, 32, 4, 4),
+        )
+    if widest <= 128:
+        return (
+            Blocks(128, 64, 8, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 3),
+            Blocks(128, 64, 4, 2), Blocks(128, 32, 4, 3),
+        )
+    return (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), Blocks(128, 32, 8, 2))

@@ -1,0 +1,152 @@
+"""Runs the Triton kernels of attention on tensors.
+
+`AttentionCall` is called like the operator `dynamo_jit::attention` (see `inductor.attention_ops`). The
+first call for tensors of some sizes and strides goes through Triton, which compiles a kernel for
+just those; later ones hand addresses to the driver (`csrc/gpu.cpp`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from dynamo.base.config import config
+from inductor.codegen.attention.spec import (
+    AttentionSpec,
+    Blocks,
+    forward_choices,
+    kernel_text,
+    spec_of,
+)
+from inductor.runtime._launch import Allocation, KernelCall
+from inductor.runtime.store import make_key, open_store
+from inductor.runtime.triton_launch import ALIGNED, WARP, current_stream, driver_launch, is_simple
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class AttentionLaunch:
+    """The slow way of a `KernelCall`: through Triton, until the call knows the compiled kernel."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    keywords: dict[str, Any]
+    call: KernelCall | None = None
+
+    @staticmethod
+    def of(
+        function: Any, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
+        tensors: int,
+    ) -> KernelCall:
+        """What is called with a stream and so many tensors."""
+        keywords = constants | {
+            "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
+            "num_stages": blocks.stages,
+        }  # fmt: skip
+        slow = AttentionLaunch(function, grid, keywords)
+        slow.call = KernelCall(slow, tensors, tuple(range(tensors)))
+        return slow.call
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Run, and tell the call how, if later ones can follow."""
+        compiled = self.function[self.grid](*tensors, **self.keywords)
+        aligned = not any(tensor.data_ptr() & ALIGNED for tensor in tensors)
+        if self.call is not None and tensors[0].is_cuda and aligned and is_simple(compiled):
+            threads = self.keywords["num_warps"] * WARP
+            shared = compiled.metadata.shared
+            self.call.ready(driver_launch(), compiled.function, self.grid, threads, shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One kernel and its results. nothing: stands for tensors that are not there."""
+
+    call: KernelCall
+    out: Allocation
+    lse: Allocation | None
+    nothing: torch.Tensor
+    device: int
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = self.out(), self.nothing if self.lse is None else self.lse()
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.call(current_stream(self.device), q, k, v, b, m, q, out, lse)
+        return out, lse
+
+
+@dataclass(slots=True)
+class AttentionCall:
+    """Attention by our kernels: forward, for whatever tensors come."""
+
+    known: dict[Key, Forward] = field(default_factory=dict)
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        mask: torch.Tensor | None, causal: bool, scale: float, window: int, cap: float,
+        nan_rows: bool, lse: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `inductor.attention_ops`."""
+        key = (
+            q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+            bias is not None and (bias.shape, bias.stride(), bias.dtype),
+            mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
+            lse, q.device,
+        )  # fmt: skip
+        forward = self.known.get(key)
+        if forward is None:
+            spec = spec_of(
+                q, k, v, bias, mask, causal=causal, scale=scale, window=window, cap=cap,
+                nan_rows=nan_rows, lse=lse,
+            )  # fmt: skip
+            forward = self.known[key] = prepare_forward(spec, q.device)
+        return forward(q, k, v, bias, mask)
+
+
+def prepare_forward(
+    spec: AttentionSpec, device: torch.device, blocks: Blocks | None = None
+) -> Forward:
+    """The kernel of a spec, not compiled yet."""
+    blocks = blocks or forward_choices(spec)[0]
+    function = load_kernels("").attention_forward
+    call = AttentionLaunch.of(function, spec.grid(blocks), spec.constants(), blocks, 8)
+    size = (spec.batch, spec.heads, spec.queries, spec.value_head)
+    out = Allocation(size, spec.out, spec.dtype, device)
+    sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
+    nothing = torch.empty(0, dtype=torch.float32, device=device)
+    return Forward(call, out, sums, nothing, device.index or 0)
+
+
+def _dense(size: Sequence[int]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for n in reversed(size):
+        steps.append(step)
+        step *= n
+    return tuple(reversed(steps))
+
+
+@functools.cache
+def load_kernels(score: str) -> ModuleType:
+    """The module of the kernels. score: text that changes `score` (see `codegen.attention`)."""
+    store = open_store(config.cache_dir)
+    text = kernel_text(score)
+    key = make_key("attention", {"source": text})
+    path = store.find(key, ".py") or store.write(key, ".py", text.encode())
+    name = f"inductor_attention_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    return module
+
