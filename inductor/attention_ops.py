@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from inductor.codegen.attention.spec import HALF, MOST_HEAD, result_stride
-from inductor.runtime.attention import AttentionCall
+from inductor.codegen.attention.spec import HALF, MOST_HEAD, dense_heads, result_stride
+from inductor.runtime.attention import AttentionBackwardCall, AttentionCall
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
@@ -99,21 +99,13 @@ def shape_of_backward(
     bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Empty tensors of the forms of the gradients: of q, k, v and bias, strides of q, k, v."""
-    grads = [torch.empty_strided(_dense_size(x), _dense_like(x), dtype=x.dtype, device=x.device)
-             for x in (q, k, v)]
+    grads = [
+        torch.empty_strided(x.shape, dense_heads(x.shape), dtype=x.dtype, device=x.device)
+        for x in (q, k, v)
+    ]
     if bias is not None and bias_grad:
         return *grads, torch.empty(bias.shape, dtype=bias.dtype, device=q.device)  # type: ignore
     return *grads, q.new_empty(0)  # type: ignore[return-value]
-
-
-def _dense_size(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
-def _dense_like(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of a gradient: lengths outside of heads, as projections want it."""
-    _, heads, length, size = tensor.shape
-    return length * heads * size, size, heads * size, 1
 
 
 def reference_backward(
@@ -147,12 +139,16 @@ def reference_backward(
 
 
 @functools.cache
-def _kernels() -> AttentionCall:
-    return AttentionCall()
+def _kernels() -> tuple[AttentionCall, AttentionBackwardCall]:
+    return AttentionCall(), AttentionBackwardCall()
 
 
 def _by_kernels(*args: Any) -> tuple[Tensor, Tensor]:
-    return _kernels()(*args)
+    return _kernels()[0](*args)
+
+
+def _backward_by_kernels(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _kernels()[1](*args)
 
 
 class _Attention(torch.autograd.Function):
@@ -195,7 +191,7 @@ LIBRARY.impl("attention", _by_kernels, "CUDA")
 LIBRARY.impl("attention", _with_derivative, "Autograd")
 LIBRARY.impl("attention_backward", shape_of_backward, "Meta")
 LIBRARY.impl("attention_backward", reference_backward, "CPU")
-LIBRARY.impl("attention_backward", reference_backward, "CUDA")
+LIBRARY.impl("attention_backward", _backward_by_kernels, "CUDA")
 LIBRARY.impl("attention_backward", _without_derivative, "Autograd")
 
 

@@ -21,8 +21,13 @@ from dynamo.base.config import config
 from inductor.codegen.attention.spec import (
     AttentionSpec,
     Blocks,
+    Four,
+    dense_heads,
     forward_choices,
+    four_strides,
     kernel_text,
+    keys_choices,
+    queries_choices,
     spec_of,
 )
 from inductor.runtime._launch import Allocation, KernelCall
@@ -47,7 +52,8 @@ class AttentionLaunch:
         tensors: int,
     ) -> KernelCall:
         """What is called with a stream and so many tensors."""
-        keywords = constants | {
+        known = {name: constants[name] for name in function.arg_names if name in constants}
+        keywords = known | {
             "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
             "num_stages": blocks.stages,
         }  # fmt: skip
@@ -73,7 +79,7 @@ class Forward:
     out: Allocation
     lse: Allocation | None
     nothing: torch.Tensor
-    device: int
+    device: torch.device
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
@@ -81,8 +87,103 @@ class Forward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse = self.out(), self.nothing if self.lse is None else self.lse()
         b, m = q if bias is None else bias, q if mask is None else mask
-        self.call(current_stream(self.device), q, k, v, b, m, q, out, lse)
+        self.call(_stream(self.device), q, k, v, b, m, q, out, lse)
         return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The three kernels of backward and their results. scores: gradients of all scores, if those
+    of the bias are wanted; zeros where kernels do not write all of them."""
+
+    delta: KernelCall
+    keys: KernelCall
+    queries: KernelCall
+    results: tuple[Allocation, Allocation, Allocation]
+    sums: Allocation
+    scores: Allocation | None
+    partly: bool
+    nothing: torch.Tensor
+    device: torch.device
+
+    def __call__(
+        self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
+        lse: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        stream = _stream(self.device)
+        dq, dk, dv = (result() for result in self.results)
+        delta, scores = self.sums(), self.nothing if self.scores is None else self.scores()
+        if self.partly:
+            scores.zero_()
+        b, m = q if bias is None else bias, q if mask is None else mask
+        self.delta(stream, out, grad, delta)
+        self.keys(stream, q, k, v, b, m, q, grad, lse, delta, dk, dv)
+        self.queries(stream, q, k, v, b, m, q, grad, lse, delta, dq, scores)
+        if bias is None or self.scores is None:
+            return dq, dk, dv, self.nothing
+        return dq, dk, dv, scores.sum_to_size(bias.shape).to(bias.dtype)
+
+
+@dataclass(slots=True)
+class AttentionBackwardCall:
+    """Gradients of attention by our kernels, for whatever tensors come."""
+
+    known: dict[Key, Backward] = field(default_factory=dict)
+
+    def __call__(
+        self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
+        lse: torch.Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
+        bias_grad: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `inductor.attention_ops`."""
+        key = (
+            q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
+            grad.stride(), bias is not None and (bias.shape, bias.stride(), bias.dtype),
+            mask is not None and (mask.shape, mask.stride()), causal, scale, window, cap, nan_rows,
+            bias_grad, q.device,
+        )  # fmt: skip
+        backward = self.known.get(key)
+        if backward is None:
+            spec = spec_of(
+                q, k, v, bias, mask, causal=causal, scale=scale, window=window, cap=cap,
+                nan_rows=nan_rows, lse=True,
+            )  # fmt: skip
+            backward = prepare_backward(spec, four_strides(grad), bias_grad, q.device)
+            self.known[key] = backward
+        return backward(grad, q, k, v, bias, mask, out, lse)
+
+
+def prepare_backward(
+    spec: AttentionSpec, grad: Four, bias_grad: bool, device: torch.device,
+    keys: Blocks | None = None, queries: Blocks | None = None,
+) -> Backward:
+    """The kernels of a spec, not compiled yet. grad: strides of the gradient of the result."""
+    keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
+    module, constants = load_kernels(""), spec.constants(grad) | {"HAS_DB": bias_grad}
+    few = Blocks(64, 1, 4, 1)
+    delta = AttentionLaunch.of(module.attention_delta, spec.grid(few), constants, few, 3)
+    by_keys = AttentionLaunch.of(
+        module.attention_backward_keys, spec.grid_of_keys(keys), constants, keys, 11
+    )
+    by_queries = AttentionLaunch.of(
+        module.attention_backward_queries, spec.grid(queries), constants, queries, 11
+    )
+    q_size = (spec.batch, spec.heads, spec.queries, spec.head)
+    k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
+    results = [Allocation(size, dense_heads(size), spec.dtype, device)
+               for size in (q_size, k_size, (*k_size[:3], spec.value_head))]
+    scores = Allocation(
+        (*q_size[:3], spec.keys), _dense((*q_size[:3], spec.keys)), spec.dtype, device
+    ) if bias_grad else None
+    sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
+    nothing = torch.empty(0, dtype=spec.dtype, device=device)
+    partly = bias_grad and (spec.causal or spec.window > 0)
+    return Backward(
+        delta, by_keys, by_queries, (results[0], results[1], results[2]), sums, scores, partly,
+        nothing, device,
+    )
 
 
 @dataclass(slots=True)
@@ -124,7 +225,12 @@ def prepare_forward(
     out = Allocation(size, spec.out, spec.dtype, device)
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
     nothing = torch.empty(0, dtype=torch.float32, device=device)
-    return Forward(call, out, sums, nothing, device.index or 0)
+    return Forward(call, out, sums, nothing, device)
+
+
+def _stream(device: torch.device) -> int:
+    """The stream to start kernels on; the interpreter's tensors have none."""
+    return current_stream(device.index) if device.index is not None else 0
 
 
 def _dense(size: Sequence[int]) -> tuple[int, ...]:

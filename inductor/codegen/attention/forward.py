@@ -21,7 +21,8 @@ import triton.language as tl
 
 '''
 
-# The scores of one block; `product` is queries times keys.
+# The scores of one block; `product` is queries times keys, or that transposed. rows and columns are
+# blocks of two axes, of which one is 1.
 SCORES: Final = '''
 @triton.jit
 def attention_scores(
@@ -32,40 +33,36 @@ def attention_scores(
     MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     EDGE: tl.constexpr, CHECKED: tl.constexpr,
 ):
-    inside = (rows[:, None] < N_Q) & (columns[None, :] < N_K)
+    inside = (rows < N_Q) & (columns < N_K)
     score = product * SCALE
     if CAP > 0:
         score = CAP - (2 * CAP) / (tl.exp2(score * (2.8853900817779268 / CAP)) + 1.0)
     if HAS_BIAS:
         at = BIAS + b.to(tl.int64) * BB + h.to(tl.int64) * BH
         if BM == 0:
-            row_bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
-            score += row_bias.to(tl.float32)[None, :]
+            bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
+        elif CHECKED:
+            bias = tl.load(at + rows * BM + columns * BN, mask=inside, other=0.0)
         else:
-            at = at + rows[:, None] * BM + columns[None, :] * BN
-            if CHECKED:
-                bias = tl.load(at, mask=inside, other=0.0)
-            else:
-                bias = tl.load(at)
-            score += bias.to(tl.float32)
+            bias = tl.load(at + rows * BM + columns * BN)
+        score += bias.to(tl.float32)
 #SCORE
     if HAS_MASK:
         at = MASK + b.to(tl.int64) * MB + h.to(tl.int64) * MH
         if MM == 0:
-            seen = tl.load(at + columns * MN, mask=columns < N_K, other=0)[None, :] != 0
+            seen = tl.load(at + columns * MN, mask=columns < N_K, other=0) != 0
         elif CHECKED:
-            seen = tl.load(at + rows[:, None] * MM + columns[None, :] * MN, mask=inside, other=0) != 0
+            seen = tl.load(at + rows * MM + columns * MN, mask=inside, other=0) != 0
         else:
-            seen = tl.load(at + rows[:, None] * MM + columns[None, :] * MN) != 0
+            seen = tl.load(at + rows * MM + columns * MN) != 0
         score = tl.where(seen, score, float("-inf"))
     if EDGE:
         if CAUSAL:
-            score = tl.where(rows[:, None] >= columns[None, :], score, float("-inf"))
+            score = tl.where(rows >= columns, score, float("-inf"))
         if WINDOW > 0:
-            near = rows[:, None] - columns[None, :] < WINDOW
-            score = tl.where(near, score, float("-inf"))
+            score = tl.where(rows - columns < WINDOW, score, float("-inf"))
         if CHECKED:
-            score = tl.where(columns[None, :] < N_K, score, float("-inf"))
+            score = tl.where(columns < N_K, score, float("-inf"))
     return score
 
 '''
@@ -106,8 +103,8 @@ def attention_some(
             shrink = tl.exp2(most - now)
         else:
             score = attention_scores(
-                product, BIAS, MASK, OTHER, b, h, rows, columns, N_Q, N_K, SCALE, CAP,
-                HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
+                product, BIAS, MASK, OTHER, b, h, rows[:, None], columns[None, :], N_Q, N_K, SCALE,
+                CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
             now = tl.maximum(most, tl.max(score, 1))
             if MAY_BE_EMPTY:
                 base = tl.where(now == float("-inf"), 0.0, now)
@@ -197,7 +194,8 @@ def attention_forward(
         else:
             lse = most + tl.log(total)
         if MAY_BE_EMPTY:
-            lse = tl.where(total == 0.0, float("inf"), lse)
+            nothing: tl.constexpr = float("nan") if NAN_ROWS else float("inf")
+            lse = tl.where(total == 0.0, nothing, lse)
         tl.store(LSE + head.to(tl.int64) * N_Q + rows, lse, mask=rows < N_Q)
 
 '''

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from inductor.codegen.attention.backward import BACKWARD
 from inductor.codegen.attention.forward import FORWARD, HEAD, SCORES
 
 Four = tuple[int, int, int, int]
+Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
 MOST_HEAD = 256
 LEAST_PAD = 16
@@ -66,12 +68,13 @@ class AttentionSpec:
         """Whether scores are products times a scale, and no row is empty."""
         return self.bias is None and self.mask is None and not (self.window or self.cap)
 
-    def constants(self) -> dict[str, Any]:
-        """The constants of the forward kernel, without those of its blocks."""
+    def constants(self, grad: Four = (0, 0, 0, 0)) -> dict[str, Any]:
+        """The constants of all kernels, without those of blocks. grad: strides of the gradient."""
         bias, mask = self.bias or (0, 0, 0, 0), self.mask or (0, 0, 0, 0)
         strides = {
             "Q": ("BHMD", self.q), "K": ("BHND", self.k), "V": ("BHND", self.v),
-            "O": ("BHMD", self.out), "B": ("BHMN", bias), "M": ("BHMN", mask),
+            "O": ("BHMD", self.out), "G": ("BHMD", grad), "B": ("BHMN", bias),
+            "M": ("BHMN", mask),
         }  # fmt: skip
         found: dict[str, Any] = {
             f"{name}{axis}": step
@@ -87,9 +90,13 @@ class AttentionSpec:
             "MAY_BE_EMPTY": not self.is_plain, "NAN_ROWS": self.nan_rows, "HAS_LSE": self.lse,
         }  # fmt: skip
 
-    def grid(self, blocks: Blocks) -> tuple[int, int, int]:
-        """Programs of the forward kernel."""
+    def grid(self, blocks: Blocks) -> Grid:
+        """Programs of a kernel over blocks of queries."""
         return (-(-self.queries // blocks.rows) * self.batch * self.heads, 1, 1)
+
+    def grid_of_keys(self, blocks: Blocks) -> Grid:
+        """Programs of a kernel over blocks of keys."""
+        return (-(-self.keys // blocks.columns) * self.batch * self.kv_heads, 1, 1)
 
 
 def padded(size: int) -> int:
@@ -107,15 +114,20 @@ def spec_of(
     scores = (batch, heads, queries, k.shape[2])
     return AttentionSpec(
         q.dtype, batch, heads, k.shape[1], queries, k.shape[2], head, v.shape[3],
-        _four(q), _four(k), _four(v), result_stride(q, v), scale, _broadcast(bias, scores),
-        _broadcast(mask, scores), causal, window, cap, nan_rows, lse,
+        four_strides(q), four_strides(k), four_strides(v), result_stride(q, v), scale, broadcast_strides(bias, scores),
+        broadcast_strides(mask, scores), causal, window, cap, nan_rows, lse,
     )  # fmt: skip
 
 
 def result_stride(q: torch.Tensor, v: torch.Tensor) -> Four:
     """Queries outside of heads, as torch's fused kernels have it."""
-    heads, queries, size = q.shape[1], q.shape[2], v.shape[3]
-    return queries * heads * size, size, heads * size, 1
+    return dense_heads((q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+
+
+def dense_heads(size: Four) -> Four:
+    """Strides of (batch, heads, length, head) where length lies outside of heads."""
+    _, heads, length, head = size
+    return length * heads * head, head, heads * head, 1
 
 
 def default_scale(head: int) -> float:
@@ -123,12 +135,13 @@ def default_scale(head: int) -> float:
     return 1.0 / math.sqrt(head)
 
 
-def _four(tensor: torch.Tensor) -> Four:
+def four_strides(tensor: torch.Tensor) -> Four:
+    """Strides of a tensor of four axes."""
     b, h, n, d = tensor.stride()
     return b, h, n, d
 
 
-def _broadcast(tensor: torch.Tensor | None, size: Four) -> Four | None:
+def broadcast_strides(tensor: torch.Tensor | None, size: Four) -> Four | None:
     """Strides of a tensor when it is expanded to a size."""
     if tensor is None:
         return None
@@ -141,22 +154,50 @@ def _broadcast(tensor: torch.Tensor | None, size: Four) -> Four | None:
 
 def kernel_text(score: str = "") -> str:
     """The module of all kernels. score: lines that change `score` (see `forward`)."""
-    return HEAD + SCORES.replace("#SCORE\n", score) + FORWARD
+    return HEAD + SCORES.replace("#SCORE\n", score) + FORWARD + BACKWARD
 
 
 def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
-    """Blocks to try, the likely best first."""
+    """Blocks to try, the likely best first (as measured on an H200)."""
     widest = max(padded(spec.head), padded(spec.value_head))
     if spec.queries <= 16:
         return (Blocks(16, 64, 4, 3), Blocks(16, 128, 4, 2))
     if widest <= 64:
+        usual, narrow = Blocks(64, 64, 4, 3), Blocks(128, 32, 4, 4)
+        if spec.keys % 64 and spec.keys % 64 <= 32:
+            usual, narrow = narrow, usual
         return (
-            Blocks(128, 64, 4, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 3),
-            Blocks(128, 64, 8, 3), Blocks(64, 128, 4, 2), Blocks(128, 32, 4, 4),
-        )
+            usual, narrow, Blocks(64, 128, 4, 2), Blocks(128, 64, 8, 3), Blocks(128, 64, 4, 3),
+        )  # fmt: skip
     if widest <= 128:
         return (
-            Blocks(128, 64, 8, 3), Blocks(128, 128, 8, 2), Blocks(64, 64, 4, 3),
-            Blocks(128, 64, 4, 2), Blocks(128, 32, 4, 3),
-        )
-    return (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), Blocks(128, 32, 8, 2))
+            Blocks(64, 64, 4, 3), Blocks(128, 64, 4, 2), Blocks(128, 64, 8, 3),
+            Blocks(128, 32, 4, 3),
+        )  # fmt: skip
+    return (Blocks(64, 32, 4, 2), Blocks(64, 64, 8, 2), Blocks(128, 32, 8, 2))
+
+
+def keys_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """The same for the gradients of keys and values."""
+    widest = max(padded(spec.head), padded(spec.value_head))
+    if widest <= 64:
+        return (
+            Blocks(32, 128, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 128, 4, 2),
+            Blocks(64, 128, 8, 3), Blocks(32, 64, 4, 4),
+        )  # fmt: skip
+    if widest <= 128:
+        return (Blocks(32, 128, 8, 3), Blocks(32, 64, 4, 3), Blocks(64, 64, 8, 2))
+    return (Blocks(32, 32, 4, 1), Blocks(32, 64, 8, 1))
+
+
+def queries_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
+    """The same for the gradients of queries and scores."""
+    widest = max(padded(spec.head), padded(spec.value_head))
+    if widest <= 64:
+        return (
+            Blocks(128, 32, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 32, 4, 4),
+            Blocks(128, 64, 8, 3), Blocks(64, 128, 4, 2),
+        )  # fmt: skip
+    if widest <= 128:
+        return (Blocks(128, 32, 8, 3), Blocks(64, 32, 4, 3), Blocks(64, 64, 8, 2))
+    return (Blocks(32, 32, 4, 1), Blocks(64, 32, 8, 1))

@@ -1,0 +1,81 @@
+"""Kernels of attention in Triton's interpreter, forward and backward, against ATen in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from inductor.attention_ops import reference_attention, reference_backward
+from inductor.codegen.attention.spec import Blocks, four_strides, spec_of
+from inductor.runtime.attention import prepare_backward, prepare_forward
+
+
+HALF = torch.float16
+LEAST = torch.finfo(torch.float32).min
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "odd": {"sizes": (2, 2, 1, 37, 45, 24, 20)},
+    "causal": {"sizes": (1, 2, 1, 37, 45, 16, 16), "causal": True},
+    "causal, few keys": {"sizes": (1, 1, 1, 70, 21, 16, 16), "causal": True},
+    "bias": {"bias": (1, 2, 37, 40)},
+    "bias of keys": {"bias": (2, 1, 1, 40)},
+    "bias and causal": {"bias": (2, 2, 37, 40), "causal": True},
+    "mask": {"mask": (2, 1, 37, 40)},
+    "mask of keys": {"mask": (2, 1, 1, 40)},
+    "window": {"sizes": (1, 2, 2, 70, 70, 16, 16), "window": 9, "causal": True},
+    "cap": {"cap": 2.0, "causal": True},
+    "cap and bias": {"cap": 0.7, "bias": (2, 2, 37, 40), "sizes": (2, 2, 1, 37, 40, 16, 32)},
+    "nan rows": {"mask": (2, 1, 37, 40), "nan_rows": True},
+}  # fmt: skip
+
+
+def tensors(
+    sizes: tuple[int, ...] = (2, 2, 2, 37, 40, 16, 16), bias: Any = None, mask: Any = None,
+    **facts: Any,
+) -> tuple[list[Any], dict[str, Any]]:
+    """q, k, v, bias, mask and the rest of a case."""
+    torch.manual_seed(0)
+    batch, heads, kv_heads, queries, keys, head, value_head = sizes
+    shapes = (batch, queries, heads, head), (batch, keys, kv_heads, head), (batch, keys, kv_heads, value_head)
+    q, k, v = (torch.randn(shape, dtype=HALF).transpose(1, 2) for shape in shapes)
+    seen = None if mask is None else torch.rand(mask) > 0.5
+    if seen is not None:
+        seen[0, 0, -1] = False  # a query that sees nothing
+    added = None if bias is None else torch.randn(bias, dtype=HALF)
+    defaults = {"causal": False, "scale": 0.3, "window": 0, "cap": 0.0, "nan_rows": False}
+    return [q, k, v, added, seen], defaults | facts
+
+
+@pytest.mark.parametrize("blocks", [Blocks(16, 16, 4, 2), Blocks(32, 64, 4, 2)])
+@pytest.mark.parametrize("name", CASES)
+def test_forward_and_backward(name: str, blocks: Blocks) -> None:
+    (q, k, v, bias, mask), facts = tensors(**CASES[name])
+    spec = spec_of(q, k, v, bias, mask, lse=True, **facts)
+    out, lse = prepare_forward(spec, q.device, blocks)(q, k, v, bias, mask)
+    wide = [x if x is None or x.dtype is torch.bool else x.double() for x in (q, k, v, bias, mask)]
+    expected, sums = reference_attention(*wide, *facts.values(), True)
+    torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3, equal_nan=True)
+    assert torch.equal(torch.isfinite(lse), torch.isfinite(sums) & ~torch.isnan(expected[..., 0]))
+    known = torch.isfinite(lse)
+    torch.testing.assert_close(lse[known], sums[known], rtol=1e-5, atol=1e-5)
+    grad = torch.randn_like(out)
+    backward = prepare_backward(spec, four_strides(grad), bias is not None, q.device, blocks, blocks)
+    got = backward(grad, q, k, v, bias, mask, out, lse)
+    sums = torch.where(torch.isnan(lse), torch.nan, sums)
+    want = reference_backward(
+        grad.double(), *wide, expected, sums, *facts.values(), bias is not None
+    )
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
+def test_least_number_as_bias_is_no_infinity() -> None:
+    """A row of which every key is masked by the least float32 is the mean of the values."""
+    (q, k, v, _, _), facts = tensors((1, 1, 1, 16, 32, 16, 16))
+    bias = torch.full((1, 1, 16, 32), LEAST)
+    spec = spec_of(q, k, v, bias, None, lse=False, **facts)
+    out, _ = prepare_forward(spec, q.device, Blocks(16, 16, 4, 2))(q, k, v, bias, None)
+    torch.testing.assert_close(out, v.mean(2, keepdim=True).expand_as(out), rtol=2e-3, atol=2e-3)
