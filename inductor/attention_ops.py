@@ -100,7 +100,7 @@ def shape_of_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Empty tensors of the forms of the gradients: of q, k, v and bias, strides of q, k, v."""
     grads = [
-        torch.empty_strided(x.shape, dense_heads(x.shape), dtype=x.dtype, device=x.device)
+        torch.empty_strided(x.shape, dense_heads(*x.shape), dtype=x.dtype, device=x.device)
         for x in (q, k, v)
     ]
     if bias is not None and bias_grad:
@@ -255,4 +255,5 @@ def has_kernel(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
 def _fits_scores(added: Tensor, dtype: torch.dtype, size: tuple[int, ...]) -> bool:
     if added.dtype not in (torch.bool, torch.float32, dtype) or not 1 <= added.dim() <= 4:
         return False
-    return all(n in (1, whole) for n, whole in zip(added.shape, size[4 - added.dim():], strict=True))
+    whole = size[4 - added.dim() :]
+    return all(n in (1, most) for n, most in zip(added.shape, whole, strict=True))

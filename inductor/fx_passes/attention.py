@@ -1,7 +1,7 @@
 """Attention of captured graphs: calls that a kernel of our own may serve.
 
-In: a captured graph (torch-level calls). Out: the same graph (changed in place), where such a call's
-target is `inductor.attention_ops.attention`, which takes the same arguments and decides while the
+In: a captured graph (torch-level calls). Out: the same graph (changed in place), where the target of
+such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides while the
 graph is recorded. Our kernel's result has queries outside of heads; eager's has other strides for
 some masks. So only calls are replaced whose readers all transpose it, or copy where strides ask
 for it.
@@ -13,9 +13,9 @@ import torch
 from torch import fx
 
 from inductor.attention_ops import attention
+from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
-READERS = frozenset(("transpose", "permute", "reshape", "contiguous", "flatten", "swapaxes"))
 
 
 def serve_attention(gm: fx.GraphModule) -> None:
@@ -24,14 +24,9 @@ def serve_attention(gm: fx.GraphModule) -> None:
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue
-        if node.users and all(map(_is_indifferent, node.users)):
+        if node.users and all(map(is_indifferent, node.users)):
             node.target = attention
             changed = True
     if changed:
         gm.recompile()
-
-
-def _is_indifferent(reader: fx.Node) -> bool:
-    """Whether it gives the same for all strides of what it reads."""
-    name = reader.target if reader.op == "call_method" else getattr(reader.target, "__name__", "")
-    return reader.op in ("call_method", "call_function") and name in READERS
+    serve_written_attention(gm)

@@ -1,7 +1,7 @@
 """Runs the Triton kernels of attention on tensors.
 
-`AttentionCall` is called like the operator `dynamo_jit::attention` (see `inductor.attention_ops`). The
-first call for tensors of some sizes and strides goes through Triton, which compiles a kernel for
+`AttentionCall` is called like the operator `dynamo_jit::attention` (see `inductor.attention_ops`).
+The first call for tensors of some sizes and strides goes through Triton, which compiles a kernel for
 just those; later ones hand addresses to the driver (`csrc/gpu.cpp`).
 """
 
@@ -172,7 +172,7 @@ def prepare_backward(
     )
     q_size = (spec.batch, spec.heads, spec.queries, spec.head)
     k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
-    results = [Allocation(size, dense_heads(size), spec.dtype, device)
+    results = [Allocation(size, dense_heads(*size), spec.dtype, device)
                for size in (q_size, k_size, (*k_size[:3], spec.value_head))]
     scores = Allocation(
         (*q_size[:3], spec.keys), _dense((*q_size[:3], spec.keys)), spec.dtype, device

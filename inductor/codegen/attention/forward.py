@@ -2,9 +2,9 @@
 
 Softmax is computed as keys come along (online): `most` is the greatest score of a row so far,
 `total` the sum of exp(score - most), `acc` that of the values weighted with it. Scores are float32.
-What a kernel is for comes as constants (see `spec.AttentionSpec.constants`). Where nothing is added to
-the products, scores are kept times log2(e); else as they are, since adding, say, the least float32
-must not overflow. Rows of which all scores are -inf give zeros and a log-sum-exp of +inf.
+What a kernel is for comes as constants (see `spec.AttentionSpec.constants`). Where nothing is added
+to the products, scores are kept times log2(e); else as they are, since adding, say, the least
+float32 must not overflow. Rows of which all scores are -inf give zeros and a log-sum-exp of +inf.
 
 In `SCORE`, `score` (float32, a block) may be changed as a function of `b`, `h`, `rows`, `columns`.
 """
@@ -104,7 +104,8 @@ def attention_some(
         else:
             score = attention_scores(
                 product, BIAS, MASK, OTHER, b, h, rows[:, None], columns[None, :], N_Q, N_K, SCALE,
-                CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
+                CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE,
+                CHECKED)
             now = tl.maximum(most, tl.max(score, 1))
             if MAY_BE_EMPTY:
                 base = tl.where(now == float("-inf"), 0.0, now)

@@ -1,8 +1,8 @@
 """What one call of attention asks of its kernels: sizes, strides, mask, bias, as plain numbers.
 
-In: metadata of tensors (real or fake). Out: an `AttentionSpec`, from which come the constants of the
-Triton functions, the grids, and the choice of blocks. Everything is a pure function of metadata, so
-forward and backward decide alike.
+In: metadata of tensors (real or fake). Out: an `AttentionSpec`, from which come the constants of
+the Triton functions, the grids, and the choice of blocks. Everything is a pure function of
+metadata, so forward and backward decide alike.
 """
 
 from __future__ import annotations
@@ -114,19 +114,18 @@ def spec_of(
     scores = (batch, heads, queries, k.shape[2])
     return AttentionSpec(
         q.dtype, batch, heads, k.shape[1], queries, k.shape[2], head, v.shape[3],
-        four_strides(q), four_strides(k), four_strides(v), result_stride(q, v), scale, broadcast_strides(bias, scores),
-        broadcast_strides(mask, scores), causal, window, cap, nan_rows, lse,
+        four_strides(q), four_strides(k), four_strides(v), result_stride(q, v), scale,
+        broadcast_strides(bias, scores), broadcast_strides(mask, scores), causal, window, cap, nan_rows, lse,
     )  # fmt: skip
 
 
 def result_stride(q: torch.Tensor, v: torch.Tensor) -> Four:
     """Queries outside of heads, as torch's fused kernels have it."""
-    return dense_heads((q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+    return dense_heads(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
 
 
-def dense_heads(size: Four) -> Four:
-    """Strides of (batch, heads, length, head) where length lies outside of heads."""
-    _, heads, length, head = size
+def dense_heads(batch: int, heads: int, length: int, head: int) -> Four:
+    """Strides of a tensor of these sizes where length lies outside of heads."""
     return length * heads * head, head, heads * head, 1
 
 

@@ -11,7 +11,6 @@ from inductor.attention_ops import reference_attention, reference_backward
 from inductor.codegen.attention.spec import Blocks, four_strides, spec_of
 from inductor.runtime.attention import prepare_backward, prepare_forward
 
-
 HALF = torch.float16
 LEAST = torch.finfo(torch.float32).min
 

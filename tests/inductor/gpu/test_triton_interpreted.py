@@ -20,7 +20,9 @@ if numpy_version >= (2, 4) and triton.__version__.startswith("3.6"):
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("name", ["interpreted_cases.py", "interpreted_programs.py", "interpreted_symbolic.py", "interpreted_templates.py"])
+@pytest.mark.parametrize("name", [
+    "interpreted_cases.py", "interpreted_programs.py", "interpreted_symbolic.py", "interpreted_templates.py",
+    "interpreted_attention.py"])
 def test_in_the_interpreter(name: str) -> None:
     """The file in a process of its own; TRITON_SEEDS=from,to for other random kernels."""
     done = subprocess.run(

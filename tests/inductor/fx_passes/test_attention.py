@@ -1,0 +1,159 @@
+"""Attention in captured graphs becomes one operator where a kernel of our own is for it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+import inductor.attention_ops
+import inductor.written_attention
+from inductor.compile_fx import aot_eager
+from inductor.fx_passes.attention import serve_attention
+
+LEAST = torch.finfo(torch.float32).min
+
+
+def plain(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).contiguous()
+
+
+def causal(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2) + 1
+
+
+def biased(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=1.0).transpose(1, 2)
+
+
+def masked(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2)
+
+
+def grouped(q, k, v, m):
+    k, v = k[:, :2], v[:, :2]
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
+
+
+def gemma(q, k, v, m):
+    x = torch.matmul(q, k.transpose(2, 3)) * 0.25
+    x = torch.tanh(x / 5.0) * 5.0
+    x = F.softmax(x + m, dim=-1, dtype=torch.float32).to(torch.float64)
+    return torch.matmul(F.dropout(x, p=0.0, training=False), v).transpose(1, 2).contiguous()
+
+
+def neo(q, k, v, m):
+    q, k = q.to(torch.float32), k.to(torch.float32)
+    x = torch.matmul(q, k.transpose(-1, -2))
+    x = torch.where(m > 0, x, LEAST) + m.float()
+    x = F.softmax(x, dim=-1).to(torch.float64)
+    return torch.matmul(x, v).permute(0, 2, 1, 3).contiguous()
+
+
+def old(q, k, v, m):
+    x = q @ k.transpose(-1, -2) / math.sqrt(8)
+    return ((x + m).softmax(-1) @ v).transpose(1, 2)
+
+
+def filled(q, k, v, m):
+    x = torch.matmul(q, k.transpose(-1, -2)).masked_fill(m > 1, -math.inf)
+    return torch.matmul(torch.softmax(x, -1), v).transpose(1, 2)
+
+
+def reused(q, k, v, m):
+    x = F.softmax(torch.matmul(q, k.transpose(-1, -2)), -1)
+    return torch.matmul(x, v).transpose(1, 2), x
+
+
+def viewed(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m).view(-1)
+
+
+SERVED = [plain, causal, biased, masked, grouped, gemma, neo, old, filled]
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator computes float64 on the CPU, too."""
+
+    def has_kernel(q, k, v, added=None):
+        return True
+
+    for module in (inductor.attention_ops, inductor.written_attention):
+        monkeypatch.setattr(module, "has_kernel", has_kernel)
+    monkeypatch.setitem(inductor.written_attention.LARGE, torch.float64, -1e30)
+
+
+def tensors(grad: bool = False) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    made = [torch.randn(2, 5, 4, 8, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
+    made.append(torch.randn(2, 1, 5, 5, dtype=torch.float64))
+    return [tensor.requires_grad_(grad) for tensor in made]
+
+
+def operators(seen: list[str]):
+    """Notes what runs."""
+
+    class Notes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.name())
+            return func(*args, **kwargs or {})
+
+    return Notes()
+
+
+@pytest.mark.parametrize("program", SERVED, ids=lambda f: f.__name__)
+def test_inference(program) -> None:
+    gm = fx.symbolic_trace(program)
+    serve_attention(gm)
+    seen: list[str] = []
+    with torch.no_grad():
+        compiled, given = aot_eager(gm, tensors()), tensors()
+        with operators(seen):
+            result = compiled(*given)
+    assert seen.count("dynamo_jit::attention") == 1
+    with torch.no_grad():
+        expected = program(*tensors())
+    result = result[0] if isinstance(result, (tuple, list)) else result
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("program", [plain, causal, biased, grouped, gemma, old, filled], ids=lambda f: f.__name__)
+def test_training(program) -> None:
+    gm = fx.symbolic_trace(program)
+    serve_attention(gm)
+    given, own = tensors(True), tensors(True)
+    result = aot_eager(gm, given)(*given)
+    result = result[0] if isinstance(result, (tuple, list)) else result
+    expected = program(*own)
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
+    seen: list[str] = []
+    with operators(seen):
+        result.square().sum().backward()
+    assert ("dynamo_jit::attention_backward" in seen) == (program is not filled)
+    expected.square().sum().backward()
+    for one, other in zip(given, own, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("program", [reused, viewed], ids=lambda f: f.__name__)
+def test_left_alone(program) -> None:
+    gm = fx.symbolic_trace(program)
+    code = gm.code
+    serve_attention(gm)
+    assert gm.code == code
+
+
+def test_rows_without_keys_are_nan_as_written() -> None:
+    given = tensors()
+    given[3].fill_(2)
+    gm = fx.symbolic_trace(filled)
+    serve_attention(gm)
+    with torch.no_grad():
+        result = aot_eager(gm, given)(*given)
+    assert torch.isnan(result[0] if isinstance(result, (tuple, list)) else result).all()
