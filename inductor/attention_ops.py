@@ -21,12 +21,23 @@ from typing import Any
 
 import torch
 
-from inductor.codegen.attention.spec import HALF, MOST_HEAD, dense_heads, result_stride
+from inductor.codegen.attention.spec import HALF, MOST_HEAD
+from inductor.config import config
 from inductor.runtime.attention import AttentionBackwardCall, AttentionCall
+from inductor.runtime.attention_reference import (
+    reference_attention,
+    reference_backward,
+    shape_of_attention,
+    shape_of_backward,
+)
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
 sdpa = torch.nn.functional.scaled_dot_product_attention
+
+FEW_QUERIES = 16  # here torch's kernels split the keys
+SMALL_HEAD = 64
+MANY_KEYS = 1024
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 FACTS = "bool causal, float scale, int window, float cap, bool nan_rows"
@@ -38,104 +49,6 @@ LIBRARY.define(
     "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask,"
     f" Tensor out, Tensor lse, {FACTS}, bool bias_grad) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-
-
-def shape_of_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float,
-    window: int, cap: float, nan_rows: bool, lse: bool,
-) -> tuple[Tensor, Tensor]:
-    """Empty tensors of the forms of the results."""
-    batch, heads, queries, _ = q.shape
-    size = (batch, heads, queries, v.shape[3])
-    out = torch.empty_strided(size, result_stride(q, v), dtype=q.dtype, device=q.device)
-    sums = size[:3] if lse else (0,)
-    return out, torch.empty(sums, dtype=torch.float32, device=q.device)
-
-
-def scores_of(
-    q: Tensor, k: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float, window: int,
-    cap: float,
-) -> Tensor:
-    """The scores that softmax gets, float32 at least."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    score = q.to(wide) @ k.to(wide).transpose(2, 3) * scale
-    if cap:
-        score = cap * torch.tanh(score / cap)
-    if bias is not None:
-        score = score + bias
-    if mask is not None:
-        score = score.masked_fill(~mask, -math.inf)
-    behind = torch.arange(q.shape[2], device=q.device)[:, None]
-    behind = behind - torch.arange(k.shape[2], device=q.device)
-    if causal:
-        score = score.masked_fill(behind < 0, -math.inf)
-    return score.masked_fill(behind >= window, -math.inf) if window else score
-
-
-def reference_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float,
-    window: int, cap: float, nan_rows: bool, lse: bool,
-) -> tuple[Tensor, Tensor]:
-    """The operator, by ATen operators."""
-    score = scores_of(q, k, bias, mask, causal, scale, window, cap)
-    weight = torch.softmax(score, -1)
-    sums = torch.logsumexp(score, -1)
-    empty = torch.isneginf(sums)
-    if not nan_rows:
-        weight = weight.masked_fill(empty[..., None], 0.0)
-    sums = sums.masked_fill(empty, math.inf)
-    v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-    out, _ = shape_of_attention(
-        q, k, v, bias, mask, causal, scale, window, cap, nan_rows, False
-    )
-    out.copy_(weight @ v.to(weight.dtype))
-    return out, sums.float() if lse else sums.new_empty(0, dtype=torch.float32)
-
-
-def shape_of_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, out: Tensor,
-    lse: Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
-    bias_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Empty tensors of the forms of the gradients: of q, k, v and bias, strides of q, k, v."""
-    grads = [
-        torch.empty_strided(x.shape, dense_heads(*x.shape), dtype=x.dtype, device=x.device)
-        for x in (q, k, v)
-    ]
-    if bias is not None and bias_grad:
-        return *grads, torch.empty(bias.shape, dtype=bias.dtype, device=q.device)  # type: ignore
-    return *grads, q.new_empty(0)  # type: ignore[return-value]
-
-
-def reference_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, out: Tensor,
-    lse: Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
-    bias_grad: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, by ATen operators."""
-    given = shape_of_backward(
-        grad, q, k, v, bias, mask, out, lse, causal, scale, window, cap, nan_rows, bias_grad
-    )
-    raw = scores_of(q, k, None, None, False, scale, 0, 0.0)
-    score = scores_of(q, k, bias, mask, causal, scale, window, cap)
-    wide = score.dtype
-    weight = torch.exp(score - lse[..., None])
-    group = q.shape[1] // k.shape[1]
-    each_k, each_v = k.repeat_interleave(group, 1).to(wide), v.repeat_interleave(group, 1).to(wide)
-    grad = grad.to(wide)
-    slope = weight * (grad @ each_v.transpose(2, 3) - (grad * out).sum(-1, keepdim=True))
-    grads = [given[0], given[1], given[2]]
-    if bias is not None and bias_grad:
-        given[3].copy_(slope.sum_to_size(bias.shape))
-    if cap:
-        slope = slope * (1 - torch.tanh(raw / cap) ** 2)
-    slope = slope * scale
-    parts = (slope @ each_k, slope.transpose(2, 3) @ q.to(wide), weight.transpose(2, 3) @ grad)
-    for result, part in zip(grads, parts, strict=True):
-        heads = result.shape[1]
-        result.copy_(part.unflatten(1, (heads, -1)).sum(2))
-    return given
 
 
 @functools.cache
@@ -202,7 +115,7 @@ def attention(
     """`F.scaled_dot_product_attention`, by our kernel where it is for these tensors."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     wanted = dropout_p == 0.0 and all_backends_allowed() and has_kernel(*tensors)
-    fits = wanted and (query.shape[1] == key.shape[1] or enable_gqa)
+    fits = wanted and (query.shape[1] == key.shape[1] or enable_gqa) and is_faster(*tensors)
     if not fits or is_causal and attn_mask is not None or scale is not None and scale <= 0:
         return sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -227,6 +140,24 @@ def all_backends_allowed() -> bool:
     )  # fmt: skip
 
 
+def is_faster(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
+    """Whether our kernel is the faster one.
+
+    As measured on an H200 beside torch's (cuDNN's): 18.9 and 20.4 us for 8 x 12 heads of 64 and 512
+    tokens, with a mask 24.5 and 35.4, with a bias 27.8 and 35.0; for 2048 tokens of 32 heads of
+    128, causal, 623 and 503. In training only where the bias has a gradient, for which torch has
+    nothing better than products and a softmax.
+    """
+    head, queries, keys = max(q.shape[3], v.shape[3]), q.shape[2], k.shape[2]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v)):
+        return added is not None and added.requires_grad
+    if queries <= FEW_QUERIES:
+        return False
+    if added is None:
+        return head <= SMALL_HEAD and keys <= MANY_KEYS
+    return head <= 2 * SMALL_HEAD
+
+
 @functools.cache
 def has_triton() -> bool:
     """Whether kernels can be made here."""
@@ -236,7 +167,9 @@ def has_triton() -> bool:
 def has_kernel(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
     """Whether there is a kernel for these tensors; added: bias or mask."""
     tensors = (q, k, v) if added is None else (q, k, v, added)
-    if not has_triton() or any(tensor.device.type != "cuda" for tensor in tensors):
+    if not (config.attention and config.kernels and has_triton()):
+        return False
+    if any(tensor.device.type != "cuda" for tensor in tensors):
         return False
     if q.dtype not in HALF or k.dtype is not q.dtype or v.dtype is not q.dtype:
         return False

@@ -44,6 +44,12 @@ config = Config(
             "computed again.",
             ("DYNAMO_ACTIVATION_MEMORY_BUDGET",),
         ),
+        Knob(
+            "attention",
+            True,
+            "Attention on a GPU by kernels of our own, where they are faster than the library's.",
+            ("DYNAMO_ATTENTION",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
             "descriptors",

@@ -1,10 +1,10 @@
 """Attention of captured graphs: calls that a kernel of our own may serve.
 
-In: a captured graph (torch-level calls). Out: the same graph (changed in place), where the target of
-such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides while the
-graph is recorded. Our kernel's result has queries outside of heads; eager's has other strides for
-some masks. So only calls are replaced whose readers all transpose it, or copy where strides ask
-for it.
+In: a captured graph (torch-level calls). Out: the same graph (changed in place), where the target
+of such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides
+while the graph is recorded. Our kernel's result has queries outside of heads; eager's has other
+strides for some masks. So only calls are replaced whose readers all transpose it, or copy where
+strides ask for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs the Triton kernels of attention on tensors.
 
 `AttentionCall` is called like the operator `dynamo_jit::attention` (see `inductor.attention_ops`).
-The first call for tensors of some sizes and strides goes through Triton, which compiles a kernel for
-just those; later ones hand addresses to the driver (`csrc/gpu.cpp`).
+The first call for tensors of some sizes and strides goes through Triton, which compiles a kernel
+for just those; later ones hand addresses to the driver (`csrc/gpu.cpp`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from dynamo.base import logs
 from dynamo.base.config import config
+from dynamo.base.counters import counters
 from inductor.codegen.attention.spec import (
     AttentionSpec,
     Blocks,
@@ -31,6 +33,7 @@ from inductor.codegen.attention.spec import (
     spec_of,
 )
 from inductor.runtime._launch import Allocation, KernelCall
+from inductor.runtime.attention_reference import reference_attention, reference_backward
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import ALIGNED, WARP, current_stream, driver_launch, is_simple
 
@@ -129,14 +132,14 @@ class Backward:
 class AttentionBackwardCall:
     """Gradients of attention by our kernels, for whatever tensors come."""
 
-    known: dict[Key, Backward] = field(default_factory=dict)
+    known: dict[Key, Callable[..., Any]] = field(default_factory=dict)
 
     def __call__(
         self, grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
         bias: torch.Tensor | None, mask: torch.Tensor | None, out: torch.Tensor,
         lse: torch.Tensor, causal: bool, scale: float, window: int, cap: float, nan_rows: bool,
         bias_grad: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> Any:
         """See `inductor.attention_ops`."""
         key = (
             q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
@@ -145,14 +148,19 @@ class AttentionBackwardCall:
             bias_grad, q.device,
         )  # fmt: skip
         backward = self.known.get(key)
-        if backward is None:
-            spec = spec_of(
-                q, k, v, bias, mask, causal=causal, scale=scale, window=window, cap=cap,
-                nan_rows=nan_rows, lse=True,
-            )  # fmt: skip
-            backward = prepare_backward(spec, four_strides(grad), bias_grad, q.device)
-            self.known[key] = backward
-        return backward(grad, q, k, v, bias, mask, out, lse)
+        if backward is not None:
+            return backward(grad, q, k, v, bias, mask, out, lse)
+        facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
+        spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=True)
+        fixed = spec, four_strides(grad), bias_grad, q.device
+        made = [functools.partial(prepare_backward, *fixed, keys, queries)
+                for keys, queries in zip(keys_choices(spec), queries_choices(spec), strict=False)]
+        slow = functools.partial(
+            reference_backward, **facts, nan_rows=nan_rows, bias_grad=bias_grad
+        )
+        given = grad, q, k, v, bias, mask, out, lse
+        self.known[key], result = first_that_runs(made, slow, given)
+        return result
 
 
 def prepare_backward(
@@ -190,13 +198,13 @@ def prepare_backward(
 class AttentionCall:
     """Attention by our kernels: forward, for whatever tensors come."""
 
-    known: dict[Key, Forward] = field(default_factory=dict)
+    known: dict[Key, Callable[..., Any]] = field(default_factory=dict)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
         mask: torch.Tensor | None, causal: bool, scale: float, window: int, cap: float,
         nan_rows: bool, lse: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Any:
         """See `inductor.attention_ops`."""
         key = (
             q.dtype, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
@@ -205,13 +213,15 @@ class AttentionCall:
             lse, q.device,
         )  # fmt: skip
         forward = self.known.get(key)
-        if forward is None:
-            spec = spec_of(
-                q, k, v, bias, mask, causal=causal, scale=scale, window=window, cap=cap,
-                nan_rows=nan_rows, lse=lse,
-            )  # fmt: skip
-            forward = self.known[key] = prepare_forward(spec, q.device)
-        return forward(q, k, v, bias, mask)
+        if forward is not None:
+            return forward(q, k, v, bias, mask)
+        facts: dict[str, Any] = {"causal": causal, "scale": scale, "window": window, "cap": cap}
+        spec = spec_of(q, k, v, bias, mask, **facts, nan_rows=nan_rows, lse=lse)
+        made = [functools.partial(prepare_forward, spec, q.device, blocks)
+                for blocks in forward_choices(spec)]
+        slow = functools.partial(reference_attention, **facts, nan_rows=nan_rows, lse=lse)
+        self.known[key], result = first_that_runs(made, slow, (q, k, v, bias, mask))
+        return result
 
 
 def prepare_forward(
@@ -226,6 +236,28 @@ def prepare_forward(
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
     nothing = torch.empty(0, dtype=torch.float32, device=device)
     return Forward(call, out, sums, nothing, device)
+
+
+def first_that_runs(
+    choices: Sequence[Callable[[], Callable[..., Any]]], slow: Callable[..., Any],
+    given: tuple[torch.Tensor | None, ...],
+) -> tuple[Callable[..., Any], Any]:
+    """The first choice that compiles and starts here (another machine has less memory for a
+    block), or the slow way; and what it gives."""
+    reason: Exception | None = None
+    for choice in choices:
+        try:
+            call = choice()
+            return call, call(*given)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            reason = error
+    text = f"attention runs as ATen operators: {type(reason).__name__}: {reason}"
+    counters["not_compiled"]["a kernel of attention"] += 1
+    for name in ("inductor", "perf_hints"):
+        logs.log(name).emit(text)
+    return slow, slow(*given)
 
 
 def _stream(device: torch.device) -> int:

@@ -115,7 +115,8 @@ def spec_of(
     return AttentionSpec(
         q.dtype, batch, heads, k.shape[1], queries, k.shape[2], head, v.shape[3],
         four_strides(q), four_strides(k), four_strides(v), result_stride(q, v), scale,
-        broadcast_strides(bias, scores), broadcast_strides(mask, scores), causal, window, cap, nan_rows, lse,
+        broadcast_strides(bias, scores), broadcast_strides(mask, scores), causal, window, cap,
+        nan_rows, lse,
     )  # fmt: skip
 
 

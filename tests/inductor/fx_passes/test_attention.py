@@ -84,6 +84,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (inductor.attention_ops, inductor.written_attention):
         monkeypatch.setattr(module, "has_kernel", has_kernel)
+    monkeypatch.setattr(inductor.attention_ops, "is_faster", has_kernel)
     monkeypatch.setitem(inductor.written_attention.LARGE, torch.float64, -1e30)
 
 

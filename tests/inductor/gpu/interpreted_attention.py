@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from inductor.attention_ops import reference_attention, reference_backward
 from inductor.codegen.attention.spec import Blocks, four_strides, spec_of
 from inductor.runtime.attention import prepare_backward, prepare_forward
+from inductor.runtime.attention_reference import reference_attention, reference_backward
 
 HALF = torch.float16
 LEAST = torch.finfo(torch.float32).min
