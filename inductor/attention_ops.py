@@ -114,9 +114,12 @@ def attention(
 ) -> Tensor:
     """`F.scaled_dot_product_attention`, by our kernel where it is for these tensors."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-    wanted = dropout_p == 0.0 and all_backends_allowed() and has_kernel(*tensors)
+    plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0
+    plain = plain and (scale is None or isinstance(scale, (int, float)) and scale > 0)
+    plain = plain and not (is_causal and attn_mask is not None)
+    wanted = plain and all_backends_allowed() and has_kernel(*tensors)
     fits = wanted and (query.shape[1] == key.shape[1] or enable_gqa) and is_faster(*tensors)
-    if not fits or is_causal and attn_mask is not None or scale is not None and scale <= 0:
+    if not fits:
         return sdpa(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )

@@ -69,7 +69,7 @@ def _plan(
     """(bias, scale, cap) for the kernel; None where it does not compute this."""
     if any(tensor.dim() != 4 for tensor in (q, k, v)) or torch.is_autocast_enabled("cuda"):
         return None
-    if q.shape[1] != k.shape[1] or not has_kernel(q, k.transpose(-1, -2), v):
+    if not has_kernel(q, k.transpose(-1, -2), v) or q.shape[1] != k.shape[1]:
         return None
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *operands))
     size = (*q.shape[:3], k.shape[3])

@@ -7,9 +7,21 @@ from typing import Any
 import pytest
 import torch
 
+import inductor.attention_ops
+from dynamo.aot.capture import capture_forward
+from dynamo.base.counters import counters
+from inductor import cuda
 from inductor.codegen.attention.spec import Blocks, four_strides, spec_of
-from inductor.runtime.attention import prepare_backward, prepare_forward
+from inductor.fx_passes.attention import serve_attention
+from inductor.lowering.run import lower_graph
+from inductor.runtime.attention import (
+    AttentionBackwardCall,
+    AttentionCall,
+    prepare_backward,
+    prepare_forward,
+)
 from inductor.runtime.attention_reference import reference_attention, reference_backward
+from inductor.scheduler.run import schedule_graph
 
 HALF = torch.float16
 LEAST = torch.finfo(torch.float32).min
@@ -78,3 +90,57 @@ def test_least_number_as_bias_is_no_infinity() -> None:
     spec = spec_of(q, k, v, bias, None, lse=False, **facts)
     out, _ = prepare_forward(spec, q.device, Blocks(16, 16, 4, 2))(q, k, v, bias, None)
     torch.testing.assert_close(out, v.mean(2, keepdim=True).expand_as(out), rtol=2e-3, atol=2e-3)
+
+
+def test_calls_keep_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    (q, k, v, bias, _), facts = tensors(bias=(1, 2, 37, 40))
+    forward, backward = AttentionCall(), AttentionBackwardCall()
+    expected, sums = reference_attention(q, k, v, bias, None, *facts.values(), True)
+    for _ in range(2):
+        out, lse = forward(q, k, v, bias, None, *facts.values(), True)
+        torch.testing.assert_close(out, expected, rtol=2e-3, atol=2e-3)
+        got = backward(out, q, k, v, bias, None, out, lse, *facts.values(), True)
+        want = reference_backward(out, q, k, v, bias, None, out, sums, *facts.values(), True)
+        torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+    assert len(forward.known) == len(backward.known) == 1
+    forward(q.clone(), k, v, None, None, *facts.values(), False)
+    assert len(forward.known) == 2
+
+
+def test_a_kernel_that_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("out of resources")
+
+    monkeypatch.setattr("inductor.runtime.attention.prepare_forward", refuse)
+    (q, k, v, _, _), facts = tensors()
+    before = counters["not_compiled"]["a kernel of attention"]
+    call = AttentionCall()
+    for _ in range(2):
+        out, _ = call(q, k, v, None, None, *facts.values(), False)
+    expected, _ = reference_attention(q, k, v, None, None, *facts.values(), False)
+    assert torch.equal(out, expected)
+    assert counters["not_compiled"]["a kernel of attention"] == before + 1
+
+
+def test_in_a_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated module calls the operator, with views of what other kernels wrote."""
+
+    def program(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        parts = (x * 2).view(2, 8, 3, 2, 4)
+        q, k, v = (parts[:, :, n].transpose(1, 2) for n in range(3))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=m)
+        return y.transpose(1, 2).reshape(2, 8, 8) + 1
+
+    for name in ("has_kernel", "is_faster"):
+        monkeypatch.setattr(inductor.attention_ops, name, lambda *_: True)
+    gm = torch.fx.symbolic_trace(program)
+    serve_attention(gm)
+    given = [torch.randn(2, 8, 24), torch.rand(1, 1, 8, 8) > 0.3]
+    given[1][..., 0] = True
+    with torch.no_grad():
+        module = capture_forward(gm, given).module
+        graph = lower_graph(module).graph
+        text = cuda.generate(graph, schedule_graph(graph, 8)).text
+        assert "dynamo_jit::attention" in text
+        result = cuda.load(text, graph, False)()(*given)[0]
+    torch.testing.assert_close(result, program(*given))
