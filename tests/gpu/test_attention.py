@@ -1,0 +1,112 @@
+"""Each way to compute attention: forward, and gradients where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tests.gpu.support import DEVICE, HALVES, check
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+MASKS = ("none", "causal", "bool", "bias")
+B, H, S = 2, 4, 130
+
+
+def program(mask: str, grouped: bool, gradients: bool) -> Callable[..., Any]:
+    def attend(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor | None) -> Any:
+        q = q * x
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=m, is_causal=mask == "causal", enable_gqa=grouped)
+        return out.transpose(1, 2).reshape(B, S, -1) * 2
+
+    def train(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor | None) -> Any:
+        out = attend(x, q, k, v, m)
+        wanted = [q, k, v] + ([m] if m is not None and m.is_floating_point() else [])
+        return out, torch.autograd.grad(out.square().sum(), wanted)
+
+    return train if gradients else attend
+
+
+def inputs(mask: str, grouped: bool, gradients: bool, size: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    def made(heads: int) -> torch.Tensor:
+        lying = torch.randn(B, S, heads, size, device=DEVICE).to(dtype)  # as a projection gives it
+        return lying.transpose(1, 2).detach().requires_grad_(gradients)
+
+    other = H // 2 if grouped else H
+    m: torch.Tensor | None = None
+    if mask == "bool":
+        m = torch.rand(B, 1, S, S, device=DEVICE) > 0.3
+        m[..., 0] = True
+    elif mask == "bias":
+        m = torch.randn(1, H, S, S, device=DEVICE).to(dtype)
+    return torch.ones(size, device=DEVICE, dtype=dtype), made(H), made(other), made(other), m
+
+
+def run(backend: str, mask: str, grouped: bool, gradients: bool, size: int, dtype: torch.dtype) -> None:
+    f = program(mask, grouped, gradients)
+    with sdpa_kernel([BACKENDS[backend]]):
+        try:
+            f(*inputs(mask, grouped, gradients, size, dtype))
+        except RuntimeError as error:
+            pytest.skip(f"eager has no such kernel: {error!s:.80}")
+
+        def exactly(x: torch.Tensor, *args: Any) -> Any:
+            with sdpa_kernel([SDPBackend.MATH] if x.dtype == torch.float64 else [BACKENDS[backend]]):
+                return f(x, *args)
+
+        check(f, lambda: inputs(mask, grouped, gradients, size, dtype), reference=exactly, calls=2, slack=8.0)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masks(backend: str, mask: str, gradients: bool) -> None:
+    for dtype in (*HALVES, torch.float32) if backend in ("math", "efficient") else HALVES:
+        run(backend, mask, False, gradients, 64, dtype)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("size", [32, 72, 80, 128, 256])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_head_sizes(backend: str, size: int, gradients: bool) -> None:
+    run(backend, "causal", False, gradients, size, torch.bfloat16)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("mask", ["none", "causal", "bool"])
+@pytest.mark.parametrize("backend", ["flash", "cudnn", "math"])
+def test_groups(backend: str, mask: str, gradients: bool) -> None:
+    run(backend, mask, True, gradients, 64, torch.bfloat16)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_as_torch_chooses(mask: str, gradients: bool) -> None:
+    f = program(mask, False, gradients)
+    check(f, lambda: inputs(mask, False, gradients, 64, torch.float16), calls=2, slack=8.0)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+def test_written_by_hand(gradients: bool) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.transpose(-1, -2)) * 0.125 + bias
+        return scores.float().softmax(-1).to(v.dtype) @ v
+
+    def train(*args: torch.Tensor) -> Any:
+        out = attend(*args)
+        return out, torch.autograd.grad(out.square().sum(), args)
+
+    def make() -> tuple[Any, ...]:
+        _, q, k, v, m = inputs("bias", False, gradients, 64, torch.bfloat16)
+        return q, k, v, m.requires_grad_(gradients)
+
+    check(train if gradients else attend, make, calls=2, slack=8.0)

@@ -1,0 +1,167 @@
+"""Programs of users: CUDA graphs, sizes that change, optimizers, operators of libraries."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dynamo
+from tests.gpu.support import DEVICE, DTYPES, assert_near, check, data, left_uncompiled
+
+LIBRARY = "dynamo_gpu_tests"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype)[6:])
+def test_sizes_that_change(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.layer_norm(x @ w, w.shape[1:])
+        return F.gelu(y).softmax(-1), y.sum(0), x.float().cumsum(0).mean()
+
+    rows = iter((8, 17, 64, 3, 130, 257))
+    check(f, lambda: (data(next(rows), 48, dtype=dtype), data(48, 100, dtype=dtype)), calls=6, slack=8.0)
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_training_with_sizes_that_change(dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        out = F.silu(x @ w).log_softmax(-1)
+        return out, torch.autograd.grad(out.square().mean(), (x, w))
+
+    rows = iter((8, 17, 64, 3))
+
+    def make() -> tuple[Any, ...]:
+        return data(next(rows), 48).requires_grad_(), data(48, 64).requires_grad_()
+
+    check(f, make, calls=4, slack=16.0, dynamic=dynamic)
+
+
+def test_recorded_calls() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.relu(x @ w)
+        for _ in range(4):
+            y = F.relu(y @ w + x)
+        return y, y.sum(-1)
+
+    w = data(64, 64) * 0.1
+    check(f, lambda: (data(32, 64), w.clone()), calls=6, mode="reduce-overhead", slack=32.0)
+
+
+def test_results_of_recorded_calls_stay() -> None:
+    f = dynamo.compile(lambda x, w: ((x @ w).relu() @ w).relu() @ w, mode="reduce-overhead")
+    w = data(64, 64) * 0.1
+    given = [data(32, 64) for _ in range(6)]
+    with torch.no_grad():
+        found = [f(x, w) for x in given]
+        for x, y in zip(given, found, strict=True):
+            torch.testing.assert_close(y, ((x @ w).relu() @ w).relu() @ w, rtol=1e-3, atol=1e-4)
+    assert not left_uncompiled(), left_uncompiled()
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop"])
+def test_optimizers_under_a_schedule(kind: str, mode: str | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 4)).to(DEVICE)
+
+    def trained(compiles: bool) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        mine = copy.deepcopy(model)
+        extra = {"momentum": 0.9} if kind == "SGD" else {}
+        optimizer = getattr(torch.optim, kind)(mine.parameters(), lr=0.01, **extra)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = F.cross_entropy(mine(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        run = dynamo.compile(step, mode=mode) if compiles else step
+        for _ in range(12):
+            run(data(16, 32), torch.randint(0, 4, (16,), device=DEVICE))
+            schedule.step()
+        return [p.detach() for p in mine.parameters()]
+
+    for found, wanted in zip(trained(True), trained(False), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-4)
+    assert not left_uncompiled(), left_uncompiled()
+
+
+@torch.library.custom_op(f"{LIBRARY}::scaled", mutates_args=())
+def scaled(x: torch.Tensor, k: float) -> torch.Tensor:
+    return x * k
+
+
+@scaled.register_fake
+def _(x: torch.Tensor, k: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.k = inputs[1]
+
+
+scaled.register_autograd(lambda ctx, g: (scaled(g, ctx.k), None), setup_context=keep)
+
+
+@torch.library.custom_op(f"{LIBRARY}::fill", mutates_args={"x"})
+def fill(x: torch.Tensor, k: float) -> None:
+    x.fill_(k)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_operators_of_libraries(mode: str | None) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        out = scaled(x.sin() @ w, 2.0).relu() @ w
+        return out.detach(), torch.autograd.grad(out.sum(), (x, w))
+
+    check(f, lambda: (data(16, 16).requires_grad_(), data(16, 16).requires_grad_()), calls=4, mode=mode, slack=16.0)
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_operators_that_write(mode: str | None) -> None:
+    def f(x: torch.Tensor) -> Any:
+        t = x.exp()
+        before = t * 2
+        fill(t, 3.0)
+        return before, (t + x).cos() @ x, t
+
+    check(f, lambda: (data(16, 16),), calls=4, mode=mode, slack=16.0)
+
+
+def test_writes_into_inputs() -> None:
+    def f(cache: torch.Tensor, new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(1, at, new * 2)
+        return cache.softmax(-1)
+
+    def make() -> tuple[Any, ...]:
+        return data(2, 64, 32), data(2, 1, 32), torch.randint(0, 64, (1,), device=DEVICE)
+
+    check(f, make, calls=4)
+
+
+def test_large_reductions() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x.sum(), x.float().var(-1), x.softmax(-1), x.amax(0), x.argmax(-1), F.cross_entropy(x.float(), x.argmax(-1))
+
+    check(f, lambda: (data(512, 50257, dtype=torch.bfloat16),), calls=2, slack=8.0)
+
+
+def test_on_another_stream() -> None:
+    if DEVICE == "cpu":
+        pytest.skip("streams are of GPUs")
+    f = dynamo.compile(lambda x: (x.sin() + 1).softmax(-1) @ x)
+    side = torch.cuda.Stream()
+    for _ in range(3):
+        x = data(64, 64)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            found = f(x)
+        torch.cuda.current_stream().wait_stream(side)
+        assert_near(found, (x.sin() + 1).softmax(-1) @ x, (x.double().sin() + 1).softmax(-1) @ x.double(), 16.0)
