@@ -57,6 +57,7 @@ from dynamo.symbolic.rules import (
     torch_functions,
     transforms,
     trees,
+    triton_kernels,
     typed_tensors,
     unknown_numbers,
     values,
@@ -104,8 +105,8 @@ PARTS = (
     operators, optimizer_steps, optimizers, parameters, patterns, picking, placing,
     python_modules, python_random, python_sources, random_state, seeded_random,
     standard_library, standin_groups, standin_iterators, standins, table, tensor, tensors,
-    texts, torch_functions, transforms, trees, typed_tensors, unknown_numbers, value_vars, values,
-    warning_filters, weakrefs,
+    texts, torch_functions, transforms, trees, triton_kernels, typed_tensors, unknown_numbers,
+    value_vars, values, warning_filters, weakrefs,
 )
 # torch does not need numpy either.
 if importlib.util.find_spec("numpy") is not None:

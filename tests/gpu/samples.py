@@ -75,7 +75,7 @@ def calls_of(name: str) -> Watch:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         entries = [database().get(key, []) for key in (name, name.rstrip("_"), REACHED_BY.get(name, ""))]
-        for entry in dict.fromkeys(itertools.chain(*entries)):
+        for entry in {id(entry): entry for entry in itertools.chain(*entries)}.values():
             for dtype in (torch.float32, torch.int64, torch.bool):
                 if dtype in entry.supported_dtypes("cpu"):
                     try_out(watch, entry, dtype)
