@@ -43,6 +43,7 @@ from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.gpu_products import choose_templates
 from inductor.ir.extent import Sizes
@@ -388,6 +389,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         module = unfuse_biases(module, LOWERINGS.__contains__)
         if config.kernels:  # ATen's results would have the strides of what they read
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
+            module = call_in_place(module)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return run_as_it_is(module)

@@ -36,6 +36,7 @@ from dynamo.aot.reference import (
     metadata_of,
     run_reference,
 )
+from dynamo.aot.written_operators import prepare_operators
 from dynamo.base.errors import Signal
 from dynamo.shapes.fake import Fake
 
@@ -65,6 +66,7 @@ def record_program(
     world: Any, gm: fx.GraphModule, example_inputs: list[Any]
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     """The recorded program: what its outputs are, their values, and the inputs that it writes."""
+    prepare_operators(gm)
     reference = run_reference(world, gm, list(example_inputs))
     if world.is_symbolic:
         check_example(reference, gm, list(example_inputs))

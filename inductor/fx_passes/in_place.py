@@ -138,7 +138,7 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
         chain, copied = pending.pop()
         given: Any = chain[0].args[0]
         base: Any = _shown(given)
-        copied = copied or not _is_made(base)
+        copied = copied or not is_made(base)
         base = _copy_of(graph, chain[0]) if copied else base
         if base is None:
             continue
@@ -182,7 +182,7 @@ def _first_behind(
     return None
 
 
-def _is_made(node: Any) -> bool:
+def is_made(node: Any) -> bool:
     """Whether the memory of its result is nobody else's."""
     target, fake = node.target, node.meta["val"]
     if not isinstance(target, OpOverload) or not is_fake(fake) or target in SHOWS:

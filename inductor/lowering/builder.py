@@ -237,14 +237,14 @@ class Builder:
 
     def extern_into(
         self, target: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any],
-        buffer: str, reason: str,
+        buffers: tuple[str, ...], reason: str,
     ) -> None:
-        """Call an operator that writes into a buffer, which its first argument shows."""
+        """Call an operator that writes into these buffers, which arguments show."""
         plain = tuple(_argument(arg) for arg in args)
         named = tuple((key, _argument(value)) for key, value in kwargs.items())
         self.nodes.append(
             ExternKernel(
-                self.new_name(), None, target, plain, named, (buffer,), self.origins, reason
+                self.new_name(), None, target, plain, named, buffers, self.origins, reason
             )
         )
 

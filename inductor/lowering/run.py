@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
+from dynamo.aot.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
 from inductor.ir.extent import Real
@@ -158,6 +159,9 @@ class _Run:
         result = self._described(node)
         call = Call(self.builder, target, result, len(node.users), is_part=PART in node.meta)
         function = LOWERINGS.get(target)
+        if target._schema.is_mutable and target.namespace not in ("aten", "prims"):
+            self._write_arguments(node, call, args, kwargs)
+            return
         if target._schema.is_mutable and isinstance(args[0], Tensor):
             self.values[node] = self._write(node, call, args, kwargs)
             return
@@ -278,8 +282,23 @@ class _Run:
             value = function(call, *args, **kwargs)
         if value is NotImplemented:
             self.fallbacks.append((str(call.target), call.reason))
-            self.builder.extern_into(call.target, args, kwargs, view.buffer, call.reason)
+            self.builder.extern_into(
+                call.target, args, kwargs, (view.buffer,), call.reason)
         return goal
+
+    def _write_arguments(self, node: torch.fx.Node, call: Call, args: Any, kwargs: Any) -> None:
+        """An operator of a library, which returns nothing."""
+        goals = [args[n] for n in written_places(call.target)]
+        for n in written_places(call.target):
+            place = self.places.get(node.args[n].meta[PLACE])  # type: ignore[union-attr]
+            if args[n].realize().buffer != place:
+                raise Unsupported(f"{node.args[n]} does not lie in memory of its own")
+        buffers = tuple(goal.realize().buffer for goal in goals)
+        for buffer in buffers:
+            self._read_before(buffer)
+        for tensor in self._tensors_of((args, kwargs)):
+            tensor.realize()
+        self.builder.extern_into(call.target, args, kwargs, buffers, "an operator of a library")
 
     def _tensors_of(self, value: Any) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
