@@ -36,8 +36,9 @@ from dynamo.aot.reference import (
     metadata_of,
     run_reference,
 )
-from dynamo.aot.written_operators import prepare_operators
 from dynamo.base.errors import Signal
+from dynamo.base.kernel_launches import launches_recorded
+from dynamo.base.written_operators import prepare_operators
 from dynamo.shapes.fake import Fake
 
 aten = torch.ops.aten
@@ -67,6 +68,13 @@ def record_program(
 ) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     """The recorded program: what its outputs are, their values, and the inputs that it writes."""
     prepare_operators(gm)
+    with launches_recorded():
+        return _record_program(world, gm, example_inputs)
+
+
+def _record_program(
+    world: Any, gm: fx.GraphModule, example_inputs: list[Any]
+) -> tuple[Session, OutputPlan, list[Any], list[tuple[int, Any]]]:
     reference = run_reference(world, gm, list(example_inputs))
     if world.is_symbolic:
         check_example(reference, gm, list(example_inputs))
@@ -141,7 +149,7 @@ class Session:
     def recording(self) -> Iterator[None]:
         """What runs inside is functionalized and recorded."""
         autocast_cached = torch.is_autocast_cache_enabled()
-        with self.recorder, cheap_checks():
+        with self.recorder, cheap_checks(), launches_recorded():
             torch._enable_functionalization(reapply_views=True)  # type: ignore[attr-defined]
             try:
                 yield

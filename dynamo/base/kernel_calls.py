@@ -1,9 +1,9 @@
 """Triton kernels of the program as operators of torch, so that graphs can hold their calls.
 
 In: a kernel (`triton.jit`, `triton.autotune`, `triton.heuristics`) and what is known of one call:
-which arguments are tensors, which numbers, which constants. Out: an operator that takes the tensors,
-the numbers and the grids, and launches the kernel. Its schema says what it writes; nothing follows
-from calling it but this. Equal calls have one operator.
+which arguments are tensors, which numbers, which constants. Out: an operator that takes the
+tensors, the numbers and the grids, and launches the kernel. Its schema says what it writes; nothing
+follows from calling it but this. Equal calls have one operator.
 
 Triton is not imported here: whoever has such a kernel has imported it.
 """
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from dynamo.base.kernel_writes import written_names
+from dynamo.base.written_operators import twin_of
 
 NAMESPACE = "dynamo_kernels"
 KINDS = {"tensor": "Tensor", "int": "SymInt", "float": "float", "bool": "bool"}
@@ -66,7 +67,9 @@ class Operators:
         self._library.impl(name, launcher(kernel, call), "CompositeExplicitAutograd")
         self._library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", _nothing, lib=self._library)
-        return getattr(getattr(torch.ops, NAMESPACE), name).default
+        operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+        twin_of(operator)
+        return operator
 
 
 operators = Operators()
@@ -114,6 +117,47 @@ def function_of(kernel: Any) -> Any:
     while not inspect.isfunction(kernel) and hasattr(kernel, "fn") and seen < 8:
         kernel, seen = kernel.fn, seen + 1
     return kernel if inspect.isfunction(kernel) else None
+
+
+def layers_of(kernel: Any) -> list[Any]:
+    """What is wrapped around the Python function, from outside."""
+    found = [kernel]
+    while hasattr(found[-1], "fn") and len(found) < 8:
+        found.append(found[-1].fn)
+    return found[:-1]
+
+
+def hooks_of(layer: Any) -> bool:
+    """True where Python functions of the user's run at each launch."""
+    return bool(getattr(layer, "pre_run_hooks", None)) or bool(
+        getattr(layer, "user_defined_pre_hook", False)
+        or getattr(layer, "user_defined_post_hook", False))
+
+
+def parameters_of(kernel: Any) -> dict[str, bool]:
+    """The kernel's parameters; True for those that are constants of its code."""
+    parameters = getattr(kernel, "params", None) or getattr(layers_of(kernel)[-1], "params", None)
+    if parameters is not None:
+        return {p.name: bool(p.is_constexpr) for p in parameters}
+    hints = function_of(kernel).__annotations__  # an interpreted one
+    names = layers_of(kernel)[-1].arg_names
+    return {name: "constexpr" in str(hints.get(name, "")) for name in names}
+
+
+def configurations(kernel: Any) -> list[tuple[tuple[str, Any], ...]]:
+    """The parameters that each configuration of `triton.autotune` sets."""
+    for layer in layers_of(kernel):
+        configs = getattr(layer, "configs", None)
+        if configs:
+            return [tuple(config.kwargs.items()) for config in configs]
+    return [()]
+
+
+def defaults_of(kernel: Any) -> dict[str, Any]:
+    """Constants that the kernel's signature has."""
+    defaults = function_of(kernel).__defaults__ or ()
+    names = list(parameters_of(kernel))
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
 
 
 def is_operator(target: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
-from dynamo.aot.written_operators import written_places
+from dynamo.base.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
 from inductor.ir.extent import Real

@@ -11,7 +11,7 @@ import triton.language as tl
 
 import dynamo
 from dynamo.base.kernel_writes import written_names
-from tests.gpu.support import DEVICE, check, data
+from tests.gpu.support import DEVICE, check, data, left_uncompiled
 
 MODES = [None, "reduce-overhead"] if DEVICE == "cuda" else [None]
 LIBRARY = "dynamo_kernel_tests"
@@ -207,6 +207,7 @@ def test_backward_behind_the_graph() -> None:
         x.grad = y.grad = None
         Scaled.apply(x.sin(), y * 2).relu().square().sum().backward()
         torch.testing.assert_close(found, (x.grad, y.grad))
+    assert not left_uncompiled(), left_uncompiled()
 
 
 def test_numbers_and_sizes_that_change() -> None:

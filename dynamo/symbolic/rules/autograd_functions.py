@@ -20,6 +20,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 
 from dynamo.base.cuts import runs_alone
 from dynamo.base.errors import Break
+from dynamo.base.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules import torch_functions, transforms
 from dynamo.symbolic.rules.table import rule
@@ -104,7 +105,8 @@ def apply_function(tx: SymbolicFrame, cls: Var, /, *args: Var, **kwargs: Var) ->
     try:
         if transformed:
             return transforms.on_tensors(tx, target, args, {})
-        return torch_functions.call_in_graph(tx, target, list(args), {})
+        with launches_recorded():
+            return torch_functions.call_in_graph(tx, target, list(args), {})
     except ObservedException as error:
         raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
 

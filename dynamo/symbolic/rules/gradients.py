@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 
 from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
+from dynamo.base.kernel_launches import launches_recorded
 from dynamo.base.gradients import gradients, gradients_of_leaves
 from dynamo.guards.sources import AttrSource
 from dynamo.shapes.fake import has_outer_history
@@ -181,7 +182,8 @@ def given_gradients(
 def run(tx: SymbolicFrame, function: Any, args: list[Var]) -> list[Var]:
     """The gradients that the node gives; where it fails, eager raises its own error."""
     try:
-        result = torch_functions.put_in_graph(tx, function, args, {})
+        with launches_recorded():
+            result = torch_functions.put_in_graph(tx, function, args, {})
     except ObservedException as error:
         raise Break("backward", f"which fails: {error.value!r}") from error
     assert isinstance(result, TupleVar)

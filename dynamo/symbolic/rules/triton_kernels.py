@@ -2,8 +2,8 @@
 
 `kernel[grid]` is a Python function of Triton's that calls `kernel.run(..., grid=grid)`: the rule is
 for `run`, and so for all wrappers (`triton.autotune`, `triton.heuristics`). The kernel is compiled
-and tuned by Triton, at the first call. A grid that is a function of the arguments is asked here, for
-each configuration.
+and tuned by Triton, at the first call. A grid that is a function of the arguments is asked here,
+for each configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.base.kernel_calls import DIMENSIONS, KernelCall, function_of, operators
+from dynamo.base.kernel_calls import (
+    DIMENSIONS,
+    KernelCall,
+    configurations,
+    defaults_of,
+    function_of,
+    hooks_of,
+    layers_of,
+    operators,
+    parameters_of,
+)
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.rules.table import late_rule
 from dynamo.symbolic.rules.torch_functions import call_in_graph
@@ -83,31 +93,6 @@ def real_kernel(tx: SymbolicFrame, kernel: Var) -> Any:
     return kernel.real
 
 
-def layers_of(kernel: Any) -> list[Any]:
-    """What is wrapped around the Python function, from outside."""
-    found = [kernel]
-    while hasattr(found[-1], "fn") and len(found) < 8:
-        found.append(found[-1].fn)
-    return found[:-1]
-
-
-def hooks_of(layer: Any) -> bool:
-    """True where Python functions of the user's run at each launch."""
-    return bool(getattr(layer, "pre_run_hooks", None)) or bool(
-        getattr(layer, "user_defined_pre_hook", False)
-        or getattr(layer, "user_defined_post_hook", False))
-
-
-def parameters_of(kernel: Any) -> dict[str, bool]:
-    """The kernel's parameters; True for those that are constants of its code."""
-    parameters = getattr(kernel, "params", None) or getattr(layers_of(kernel)[-1], "params", None)
-    if parameters is not None:
-        return {p.name: bool(p.is_constexpr) for p in parameters}
-    hints = function_of(kernel).__annotations__  # an interpreted one
-    names = layers_of(kernel)[-1].arg_names
-    return {name: "constexpr" in str(hints.get(name, "")) for name in names}
-
-
 def sorted_out(
     tx: SymbolicFrame, named: dict[str, Var], parameters: dict[str, bool]
 ) -> tuple[list[str], list[str], list[Var], list[tuple[str, Any]]]:
@@ -157,7 +142,7 @@ def all_grids(
     """Three sizes for each grid, one grid for each configuration that may make another."""
     if not is_function(grid):
         return sizes_of(tx, grid), ((),)
-    meta = defaults_of(kernel) | named
+    meta = {name: ConstVar(value) for name, value in defaults_of(kernel).items()} | named
     found: dict[tuple[tuple[str, Any], ...], list[Var]] = {}
     for chosen in configurations(kernel):
         given = meta | {name: ConstVar(value) for name, value in chosen}
@@ -179,23 +164,6 @@ def as_dict(tx: SymbolicFrame, kernel: Any, given: dict[str, Var]) -> Var:
             given[name] = tx.call(heuristic, [DictVar.from_names(dict(given))], {})
     names = parameters_of(kernel)
     return DictVar.from_names({name: var for name, var in given.items() if name in names})
-
-
-def defaults_of(kernel: Any) -> dict[str, Var]:
-    """Constants that the kernel's signature has."""
-    defaults = function_of(kernel).__defaults__ or ()
-    names = list(parameters_of(kernel))
-    return {name: ConstVar(value) for name, value in
-            zip(names[len(names) - len(defaults):], defaults, strict=True)}
-
-
-def configurations(kernel: Any) -> list[tuple[tuple[str, Any], ...]]:
-    """The parameters that each configuration of `triton.autotune` sets."""
-    for layer in layers_of(kernel):
-        configs = getattr(layer, "configs", None)
-        if configs:
-            return [tuple(config.kwargs.items()) for config in configs]
-    return [()]
 
 
 def sizes_of(tx: SymbolicFrame, grid: Var) -> list[Var]:

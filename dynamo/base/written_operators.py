@@ -1,7 +1,7 @@
 """A functional form for operators of libraries that write their arguments.
 
-In: an operator such as `lib::fill(Tensor(a!) x, float k) -> ()`. Out: its twin, which writes nothing
-and gives the written arguments as new values behind what the operator returns: `(Tensor x, float k)
+In: an operator such as `lib::fill(Tensor(a!) x, float k) -> ()`. Out: its twin, which writes
+nothing and gives the written arguments as new values behind what the operator returns: `(Tensor x, float k)
 -> Tensor`. Under functionalization a call of the operator becomes a call of the twin; the backend
 calls the operator itself where nobody wants the old values.
 """
@@ -23,7 +23,7 @@ FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
 class Twins:
-    """The twins of this process, and the library that each operator's functional form is kept in."""
+    """The twins of this process, and the libraries that functional forms are kept in."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
