@@ -158,6 +158,8 @@ def index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Any:
 def gather(call: Call, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Any:
     if not x.size or not index.size:
         return call.refuse("no dimension")
+    if len(index.size) != len(x.size):  # only one without elements may be so
+        return call.refuse(NOTHING)
     axis = dim % len(x.size)
     if x.size[axis] == 0:
         return call.refuse(NOTHING)

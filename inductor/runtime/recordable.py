@@ -4,8 +4,10 @@ In: a loop graph and its schedule. Out: why it must not be recorded (`refusal`),
 recording writes (`written_inputs`), whose addresses have to stay.
 
 Allowed is what does the same each time its launches run again: no operator that waits for the
-device or reads its memory on the host, no code that is not known. Random numbers may be drawn by
-ATen's own operators: PyTorch moves their seed and offset from replay to replay.
+device or reads its memory on the host. Random numbers may be drawn by ATen's own operators: PyTorch
+moves their seed and offset from replay to replay. Operators of libraries and the program's Triton
+kernels are recorded, unless they carry torch's tag `cudagraph_unsafe`; one that waits for the device
+fails while it is recorded, and its graph runs without.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from typing import Any
 
 import torch
 
+from dynamo.base.written_operators import operator_of
 from inductor.ir.graph import ComputedBuffer, ExternKernel, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.schedule import Schedule
 
 FEWEST_STEPS = 3  # a graph costs as much as so many launches
-KNOWN = ("aten", "prims", "dynamo_jit")
+UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 WAITS = (
     "nonzero", "item", "_local_scalar_dense", "unique", "masked_select", "bincount",
     "repeat_interleave", "histc", "linalg_", "_linalg_", "_embedding_bag", "equal",
@@ -71,8 +74,8 @@ def draws_random(schedule: Schedule) -> bool:
 def _extern_refusal(step: ExternKernel) -> str:
     target = step.target
     name = target._schema.name.split("::")[1]
-    if target.namespace not in KNOWN:
-        return f"{target} is not known"
+    if UNSAFE is not None and UNSAFE in (operator_of(target) or target).tags:
+        return f"{target} says that it must not be recorded"
     if torch.Tag.nondeterministic_seeded in target.tags and _argument(step, "dropout_p") != 0:
         if name not in RANDOM or _argument(step, "generator") is not None:
             return f"{target} draws random numbers"

@@ -112,7 +112,7 @@ def candidates(target: Any) -> Iterator[Sample]:
     if target in watch.calls:
         return
     for others in (*watch.calls.values(), watch.given):
-        for args, kwargs in others:
+        for args, kwargs in [*others, *((args[:2], {}) for args, _ in others)]:
             if target._overloadname.startswith(("Scalar", "Tensor_Scalar")) and len(args) > 1:
                 args = (args[0], 2, *args[2:])
             yield args, {key: value for key, value in kwargs.items() if key != "out"}

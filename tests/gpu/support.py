@@ -41,9 +41,10 @@ def exactly(value: Any) -> Any:
     return tree_map(exact, value)
 
 
-def assert_near(found: Any, eager: Any, exact: Any, slack: float = 2.0) -> None:
+def assert_near(found: Any, eager: Any, exact: Any, slack: float = 2.0, inside: torch.dtype | None = None) -> None:
     """Of each tensor the greatest distance to float64 is at most `TIMES` that of eager, and `slack` units of
-    rounding of its greatest value; what is no float equals eager's."""
+    rounding of its greatest value; what is no float equals eager's. inside: what it was computed in, if that is
+    less than what it is."""
     given, wanted, best = tree_leaves(found), tree_leaves(eager), tree_leaves(exact)
     assert len(given) == len(wanted), (len(given), len(wanted))
     for n, (one, other, true) in enumerate(zip(given, wanted, best, strict=True)):
@@ -55,7 +56,8 @@ def assert_near(found: Any, eager: Any, exact: Any, slack: float = 2.0) -> None:
         if not other.is_floating_point():
             torch.testing.assert_close(one, other, rtol=1e-6, atol=0, equal_nan=True)
             continue
-        error, allowed = distances(one.detach(), other.detach(), true.detach(), slack)
+        kind = other.dtype if inside is None else inside
+        error, allowed = distances(one.detach(), other.detach(), true.detach(), slack * torch.finfo(kind).eps)
         assert error <= allowed, f"result {n} {tuple(one.shape)} {one.dtype}: error {error:.2e}, allowed {allowed:.2e}"
 
 
@@ -71,7 +73,7 @@ def distances(one: torch.Tensor, other: torch.Tensor, true: torch.Tensor, slack:
     scale = true[good].abs().max().item()
     error = (one - true)[good].abs().max().item()
     allowed = TIMES * (wanted - true)[good].abs().max().item()
-    return error, allowed + slack * torch.finfo(other.dtype).eps * scale + 1e-30
+    return error, allowed + slack * scale + 1e-30
 
 
 def check(function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], *, calls: int = 3, slack: float = 2.0,
@@ -115,10 +117,13 @@ def joined(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_model(model: torch.nn.Module, make: Callable[[], dict[str, Any]], *, training: bool, calls: int = 3,
-                slack: float = 4.0, exact: bool = True, fullgraph: bool = True, **options: Any) -> None:  # fmt: skip
-    """A model's results, or a training step's loss and gradients, and its buffers."""
+                slack: float = 4.0, exact: Any = True, fullgraph: bool = True, **options: Any) -> None:  # fmt: skip
+    """A model's results, or a training step's loss and gradients, and its buffers. exact: False where it draws
+    numbers, so that eager itself is the reference; else what makes a float64 model of one, or True."""
     ours, twin, best = (copy.deepcopy(model).train(training) for _ in range(3))
-    best = best.double() if exact else best
+    if exact:
+        best = best.double() if exact is True else exact(best)
+    inside = next(model.parameters()).dtype
     compiled = dynamo.compile(ours, fullgraph=fullgraph, backend="inductor", **options)
     steps = []
     for owner, call in ((ours, compiled), (twin, twin), (best, best)):
@@ -132,7 +137,7 @@ def check_model(model: torch.nn.Module, make: Callable[[], dict[str, Any]], *, t
             with torch.set_grad_enabled(training):
                 results = [x for x in tree_leaves(step(**given)) if isinstance(x, torch.Tensor)]
                 found.append([x.detach().clone() for x in results])
-        assert_near(*found, slack)
+        assert_near(*found, slack, inside)
     if training:
-        assert_near(list(ours.buffers()), list(twin.buffers()), list(best.buffers()), slack)
+        assert_near(list(ours.buffers()), list(twin.buffers()), list(best.buffers()), slack, inside)
     assert not left_uncompiled(), left_uncompiled()

@@ -47,7 +47,7 @@ def inputs(mask: str, grouped: bool, gradients: bool, size: int, dtype: torch.dt
         m = torch.rand(B, 1, S, S, device=DEVICE) > 0.3
         m[..., 0] = True
     elif mask == "bias":
-        m = torch.randn(1, H, S, S, device=DEVICE).to(dtype)
+        m = torch.randn(1, H, S, S, device=DEVICE).to(dtype).requires_grad_(gradients)
     return torch.ones(size, device=DEVICE, dtype=dtype), made(H), made(other), made(other), m
 
 
@@ -107,6 +107,6 @@ def test_written_by_hand(gradients: bool) -> None:
 
     def make() -> tuple[Any, ...]:
         _, q, k, v, m = inputs("bias", False, gradients, 64, torch.bfloat16)
-        return q, k, v, m.requires_grad_(gradients)
+        return q, k, v, m
 
     check(train if gradients else attend, make, calls=2, slack=8.0)

@@ -15,7 +15,8 @@ from tests.gpu.support import DEVICE, DTYPES, assert_near, left_uncompiled
 
 # Lowered operators that no program calls by itself, or that other tests reach.
 WITHOUT_SAMPLES = frozenset((
-    "prims.convert_element_type.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.cudnn_batch_norm.default",
+    "prims.convert_element_type.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.detach.default",
+    "aten.cudnn_batch_norm.default", "aten._native_batch_norm_legit_no_training.default", "aten._reshape_alias.default",
 ))  # fmt: skip
 OPERATORS = sorted({str(target): target for target in LOWERINGS}.items())
 
@@ -91,6 +92,8 @@ def test_against_eager(name: str, dtype: torch.dtype) -> None:
         wanted = [target(*args, **kwargs) for args, kwargs in copied(samples)]
         exact = [exact_of(target, sample) for sample in samples]
     for n, (one, other, best) in enumerate(zip(found, wanted, exact, strict=True)):
+        if name == "aten.native_batch_norm.default" and not samples[n][0][5]:  # its statistics are nobody's
+            one, other, best = one[0], other[0], best[0]
         try:
             assert_near(one, other, other if best is None else best)
         except AssertionError as error:

@@ -153,4 +153,14 @@ def test_transformers(name: str, training: bool, mode: str | None) -> None:
     dtype = torch.bfloat16 if training else torch.float16
     model = configuration(name).to(DEVICE, dtype)
     whole = name not in WITH_EXPERTS
-    check_model(model, lambda: tokens(name), training=training, mode=mode, fullgraph=whole, slack=8.0, exact=whole)
+    exact: Any = True if whole else with_exact_experts
+    if not whole:  # where rounding chooses another expert, half precision says nothing
+        model = model.float()
+    check_model(model, lambda: tokens(name), training=training, mode=mode, fullgraph=whole, slack=8.0, exact=exact)
+
+
+def with_exact_experts(model: nn.Module) -> nn.Module:
+    """In float64, which grouped products do not know."""
+    model = model.double()
+    model.set_experts_implementation("eager")
+    return model

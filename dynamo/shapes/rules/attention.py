@@ -1,4 +1,4 @@
-"""Shape rules: attention on the CPU."""
+"""Shape rules: attention on the CPU, and layers of `nn.TransformerEncoder` as one operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
+from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several, contiguous_stride
 from dynamo.shapes.rules.table import shape_rule
 
 aten = torch.ops.aten
@@ -34,6 +34,17 @@ def _flash_attention_cpu(
             Fresh(cache.facts(query.size[:3], sums_stride, 0, wide, query.device)),
         ),
     )
+
+
+@shape_rule(aten._transformer_encoder_layer_fwd.default)
+def _encoder_layer(
+    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Outcome | None:
+    source = args[0].facts
+    if len(source.size) != 3 or 0 in source.size:
+        return None
+    stride = contiguous_stride(source.size)
+    return Fresh(cache.facts(source.size, stride, 0, source.dtype, source.device))
 
 
 def _attention_strides(

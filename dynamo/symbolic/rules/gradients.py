@@ -15,8 +15,8 @@ from torch.autograd.function import BackwardCFunction
 
 from dynamo.base.cuts import watch_gradient
 from dynamo.base.errors import Break
-from dynamo.base.kernel_launches import launches_recorded
 from dynamo.base.gradients import gradients, gradients_of_leaves
+from dynamo.base.kernel_launches import launches_recorded
 from dynamo.guards.sources import AttrSource
 from dynamo.shapes.fake import has_outer_history
 from dynamo.symbolic.graph import storage_of

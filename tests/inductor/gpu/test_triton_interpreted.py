@@ -22,11 +22,11 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("name", [
     "interpreted_cases.py", "interpreted_programs.py", "interpreted_symbolic.py", "interpreted_templates.py",
-    "interpreted_attention.py"])
+    "interpreted_attention.py", "../../gpu/user_kernels.py"])
 def test_in_the_interpreter(name: str) -> None:
     """The file in a process of its own; TRITON_SEEDS=from,to for other random kernels."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider",
+        [sys.executable, "-m", "pytest", "-q", "-x", "-W", "ignore", "-p", "no:cacheprovider", "-m", "gpu or not gpu",
          str(HERE / name)],
         env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=600,
     )
