@@ -98,9 +98,9 @@ class Tuner:
         self._show("")
         for question in questions:
             times = found[question.key.digest]
-            content = json.dumps(times).encode()
-            self.store.write(question.key, ".json", content)
-            self.store.describe(question.key)
+            if times:
+                self.store.write(question.key, ".json", json.dumps(times).encode())
+                self.store.describe(question.key)
             logs.log("autotuning").emit(_report(question, times))
         metrics.count("measured", len(ways))
         return found
