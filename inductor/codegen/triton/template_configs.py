@@ -10,7 +10,7 @@ from dataclasses import replace
 from inductor.codegen.triton.configs import power_of_two
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
-from inductor.scheduler.schedule import Blocks, TemplateKernel
+from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
 DESCRIBED = (  # where `config.descriptors` allows it
@@ -126,12 +126,20 @@ def can_describe(template: TemplateKernel) -> bool:
     return True
 
 
+def _moves_in_words(one: Product) -> bool:
+    """Whether the right operand comes 16 bytes at a time."""
+    dense, step = sorted(one.right.stride[-2:], key=hint_of)
+    return dense == 1 and hint_of(step) * one.dtype.itemsize % ALIGNMENT == 0
+
+
 def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:
     """The template with blocks with which it is surely faster; None where that is not known."""
     first = template.products()[0]
     if first.dtype.itemsize != 2 or hint_of(first.m) > FEW or first.batch != 1:
         return None
     if not template.epilogues() and len(template.parts) == 1:
+        return None
+    if not all(_moves_in_words(product) for product in template.products()):
         return None
     # What reads weights once is as fast as memory is; the launches of other kernels are saved.
     if _width(template) > 1:

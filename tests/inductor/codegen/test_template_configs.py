@@ -45,6 +45,8 @@ def test_only_few_rows_are_likely() -> None:
     (part,) = template(8, 768, 768).parts
     both = likely_blocks(TemplateKernel("t", (part, part)))
     assert both is not None and both.blocks is not None and both.blocks.rows == 16
+    (odd,) = template(8, 768, 771).parts  # whose rows begin anywhere
+    assert likely_blocks(TemplateKernel("t", (odd, odd))) is None
 
 
 def test_sums_are_split_where_tiles_are_few() -> None:

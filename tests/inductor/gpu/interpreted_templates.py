@@ -270,7 +270,7 @@ def test_few_rows_take_templates_without_measuring() -> None:
     def choose(graph, schedule):
         return gpu_products.choose_templates(graph, schedule, None)
 
-    g, u, d = noise(70, 40) / 8, noise(70, 40) / 8, noise(40, 70) / 8
+    g, u, d = noise(72, 40) / 8, noise(72, 40) / 8, noise(40, 72) / 8
 
     def function(x, g, u, d):
         return F.linear(F.silu(F.linear(x, g)) * F.linear(x, u), d) + x
