@@ -255,7 +255,7 @@ def every_operation(dtype: torch.dtype) -> Case:
             elif row.name.startswith("shift"):
                 value = ops.call(row.name, x, distance)
             else:
-                value = ops.call(row.name, *(x, y)[: row.arity])
+                value = ops.call(row.name, *(x, y, x)[: row.arity])
             buffers[row.name] = torch.zeros(len(a), dtype=value.dtype)
             ops.store(row.name, o[0], value)
         for goal in (F32, F64, torch.float16, torch.int32, torch.int64, torch.bool):
