@@ -187,6 +187,8 @@ class Held:
         self.known: tuple[Any, Any, torch.Tensor] | None = None
 
     def __call__(self, value: int | float) -> torch.Tensor:
+        if torch._C._cuda_isCurrentStreamCapturing():
+            return as_tensor(value, self.device)  # of the memory of that graph
         stream = torch._C._cuda_getCurrentRawStream(self.device.index or 0)
         known, bits = self.known, (type(value), PACK(value))
         if known is None or known[:2] != (stream, bits):

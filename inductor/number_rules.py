@@ -26,6 +26,7 @@ from inductor.number_functions import FILLS, FUNCTIONS, WHOLE, Goal, Number
 
 HALF = (torch.float16, torch.bfloat16)
 REAL = (*HALF, torch.float32, torch.float64, torch.int64, torch.bool)
+READ = frozenset((*REAL, torch.int8, torch.int16, torch.int32, torch.uint8))
 # Names of operators and methods by that of their function.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "add": ("__add__", "__radd__"), "mul": ("multiply", "__mul__", "__rmul__"),
@@ -133,7 +134,7 @@ def _fits(rule: Rule, user: fx.Node, goal: torch.Tensor) -> bool:
     inputs = [_value(node) for node in user.all_input_nodes]
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     numbers = [value for value in inputs if type(value) in (int, float)]
-    if goal.dtype not in REAL or any(tensor.dtype not in REAL for tensor in tensors):
+    if goal.dtype not in REAL or any(tensor.dtype not in READ for tensor in tensors):
         return False
     if rule.name in COMPARISONS:
         return True
@@ -166,6 +167,7 @@ class WithNumbers:
         )
         goals = _tensors_of(user.meta.get("example_value"))
         self.dtypes = tuple(goal.dtype for goal in goals)
+        self.strides = tuple(goal.stride() for goal in goals)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = [self._marked(at, value) for at, value in enumerate(args)]
@@ -204,7 +206,15 @@ class WithNumbers:
         if self.rule.name == "setitem":
             return None
         result = result.to(dtype)
-        return result if written is None else written.copy_(result)
+        return laid_out(result, self.strides[at]) if written is None else written.copy_(result)
+
+
+def laid_out(result: torch.Tensor, strides: tuple[Any, ...]) -> torch.Tensor:
+    """The tensor with the strides of eager's result; as it is where they are not known yet."""
+    if any(type(step) is not int for step in strides) or result.stride() == strides:
+        return result
+    made = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return made.copy_(result)
 
 
 def _item(value: Any, at: int) -> Any:

@@ -70,8 +70,8 @@ FLOAT_FREE = frozenset(
     """full new_full dropout alpha_dropout feature_dropout layer_norm group_norm batch_norm
     instance_norm rms_norm scaled_dot_product_attention elu celu hardtanh softplus threshold
     hardshrink softshrink normal uniform bernoulli exponential nan_to_num rrelu smooth_l1_loss
-    huber_loss linspace logspace fft_fftfreq kaiser_window normalize cross_entropy nll_loss norm
-    vector_norm index_fill isclose cosine_similarity pairwise_distance gumbel_softmax
+    huber_loss linspace logspace fft_fftfreq kaiser_window setitem normalize cross_entropy nll_loss
+    norm vector_norm index_fill isclose cosine_similarity pairwise_distance gumbel_softmax
     poisson_nll_loss gaussian_nll_loss margin_ranking_loss triplet_margin_loss
     cosine_embedding_loss hinge_embedding_loss local_response_norm""".split()
 )
