@@ -1,0 +1,308 @@
+"""What lives how long between forward and backward, and what is saved at all."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import dynamo
+from dynamo import aot
+from dynamo.aot import api
+from dynamo.aot.boxed import call_with, of_places, run_as_it_is, with_list
+from dynamo.aot.budget import knapsack, within
+from dynamo.aot.decompositions import default_decompositions
+from dynamo.aot.fakes import bytes_of
+from dynamo.aot.partition import Partition
+from tests.aot.programs import captured
+
+MIB = 1 << 20
+
+
+class Classifier(nn.Module):
+    """The loss reads logits that are an output, too."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 50, bias=bias)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.head(F.gelu(self.inner(x)))
+        return F.cross_entropy(logits.float(), y), logits
+
+
+def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    for weight in weights:
+        x = torch.sin(x @ weight)
+    return x.sum()
+
+
+def saved_bytes(seen: list[Partition], values: list[int]) -> int:
+    """What is saved beside the program's own values."""
+    total = 0
+    for partition, count in zip(seen, values, strict=True):
+        results: Any = partition.forward.graph.output_node().args[0]
+        for half in partition.backwards:
+            total += sum(
+                bytes_of(results[at].meta["val"])
+                for kind, at in half.saved if kind == "output" and at >= count
+            )
+    return total
+
+
+@pytest.fixture
+def partitions(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Bytes that the graphs compiled in the test save."""
+    seen: list[Partition] = []
+    values: list[int] = []
+    original = api.partition_joint
+
+    def spying(joint: Any, *rest: Any) -> Partition:
+        seen.append(original(joint, *rest))
+        values.append(joint.values)
+        return seen[-1]
+
+    monkeypatch.setattr(api, "partition_joint", spying)
+    return lambda: saved_bytes(seen, values)
+
+
+def watching(log: list[int]) -> Callable[..., Any]:
+    """A backend whose backward notes how many saved tensors are alive when it has emptied its
+    list, and before."""
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def forward(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        count = module.meta["values"]
+
+        def call(*inputs: torch.Tensor) -> Any:
+            results = module.forward(*inputs)
+            alive.extend(weakref.ref(value) for value in results[count:])
+            return results
+
+        return call
+
+    def backward(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        run = run_as_it_is(module)
+
+        def of_list(given: list[Any]) -> Any:
+            copies = [value.clone() for value in given]
+            log.append(sum(ref() is not None for ref in alive))
+            given.clear()
+            log.append(sum(ref() is not None for ref in alive))
+            return call_with(run, copies)
+
+        return with_list(lambda *args: of_list(list(args)), of_list)
+
+    def compile_graph(gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        return aot.compile_training(gm, examples, forward, backward)
+
+    return compile_graph
+
+
+def test_saved_tensors_die_when_backward_lets_go_of_them() -> None:
+    log: list[int] = []
+    weights = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    x = torch.randn(4, 8)
+    layers(x, *weights).backward()
+    expected = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None
+    compiled = dynamo.compile(layers, backend=watching(log))
+    compiled(x, *weights).backward()
+    assert log[0] > 0 and log[1] == 0
+    for weight, grad in zip(weights, expected, strict=True):
+        torch.testing.assert_close(weight.grad, grad)
+
+
+def test_a_retained_graph_keeps_them() -> None:
+    log: list[int] = []
+    weights = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    loss = dynamo.compile(layers, backend=watching(log))(torch.randn(4, 8), *weights)
+    loss.backward(retain_graph=True)
+    assert log[0] == log[1] > 0
+    first = [weight.grad.clone() for weight in weights]  # type: ignore[union-attr]
+    loss.backward()
+    assert log[3] == 0
+    for weight, grad in zip(weights, first, strict=True):
+        torch.testing.assert_close(weight.grad, 2 * grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_a_module_as_it_is_empties_its_list() -> None:
+    module = torch.fx.symbolic_trace(lambda x, y: (x * y).sin() + y)
+    run = run_as_it_is(module)
+    x, y = torch.randn(3), torch.randn(3)
+    given = [x, y]
+    assert torch.equal(call_with(run, given), (x * y).sin() + y) and not given
+    assert torch.equal(run(x, y), (x * y).sin() + y)
+    chosen = of_places(run, [2, 0])
+    given = [y, None, x]  # type: ignore[list-item]
+    assert torch.equal(call_with(chosen, given), (x * y).sin() + y) and not given
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_are_saved_once(partitions: Callable[[], int], dtype: torch.dtype) -> None:
+    model = Classifier().to(dtype)
+    x, y = torch.randn(64, 16, dtype=dtype), torch.randint(50, (64,))
+    loss, _ = dynamo.compile(model, backend="aot_eager")(x, y)
+    loss.backward()
+    assert 0 < partitions() < 64 * 50 * dtype.itemsize
+
+
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "not": lambda logits: None,
+    "with numbers": lambda logits: logits.mul_(3.0),
+    "through a view": lambda logits: logits.view(-1)[3:].zero_(),
+    "with detach": lambda logits: logits.detach().fill_(7.0),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_program_may_write_into_logits(how: str, bias: bool, backend: str) -> None:
+    """As eager does not save them, that changes no gradient and raises nothing."""
+    model = Classifier(bias)
+    x, y = torch.randn(12, 16), torch.randint(50, (12,))
+
+    def step(function: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        loss, logits = function(x, y)
+        with torch.no_grad():
+            WRITES[how](logits)
+        loss.backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]  # type: ignore
+
+    for want, got in zip(step(model), step(dynamo.compile(model, backend=backend)), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_writes_into_logits_and_bias_are_told() -> None:
+    model = Classifier()
+    loss, logits = dynamo.compile(model)(torch.randn(12, 16), torch.randint(50, (12,)))
+    with torch.no_grad():
+        logits.zero_()
+        model.head.bias.zero_()
+    with pytest.raises(RuntimeError, match="modified by inplace operations"):
+        loss.backward()
+
+
+def test_writes_into_saved_weights_raise_as_in_eager() -> None:
+    model = Classifier()
+    loss, _ = dynamo.compile(model)(torch.randn(12, 16), torch.randint(50, (12,)))
+    with torch.no_grad():
+        model.head.weight.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmaxes_over_rows(name: str, dtype: torch.dtype, dim: int) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        wide = torch.float32 if dtype is torch.bfloat16 else dtype
+        return getattr(F, name)(x.to(wide) * 2, dim=dim).to(dtype).sin()
+
+    x = torch.randn(3, 70, 5, dtype=dtype)
+    x[0, 0, 0] = float("-inf")
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    results = [f(given) for f, given in zip((program, dynamo.compile(program)), inputs, strict=True)]
+    for result in results:
+        result.sum().backward()
+    near: dict[str, Any] = {"equal_nan": True}
+    if dtype is torch.bfloat16:
+        near.update(rtol=2e-2, atol=4e-3)
+    torch.testing.assert_close(results[1], results[0], **near)
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, **near)
+
+
+def test_what_is_computed_twice_is_saved_once(partitions: Callable[[], int]) -> None:
+    def program(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = (x @ x) * torch.cumsum(m, 0)
+        return x
+
+    x, m = torch.randn(32, 32, requires_grad=True), torch.randn(32, 32)
+    dynamo.compile(program, backend="aot_eager")(x, m).sum().backward()
+    each = 32 * 32 * 4
+    assert partitions() <= 6 * each  # two for each step but the first, and one sum
+
+
+def test_results_that_are_equal_stay_apart() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.cumsum(0), x.cumsum(0)
+
+    x = torch.randn(4, requires_grad=True)
+    first, second = dynamo.compile(program)(x)
+    first.data.zero_()
+    assert torch.equal(second, x.cumsum(0)) and not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_budget_gives_the_same_gradients(
+    budget: float, backend: str, partitions: Callable[[], int]
+) -> None:
+    weights = [(torch.randn(16, 16) / 4).requires_grad_() for _ in range(6)]
+    x = torch.randn(256, 16)
+    dynamo.compile(layers, backend="aot_eager")(x, *weights)
+    most = partitions()
+    layers(x, *weights).backward()
+    expected = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None
+    options = {"activation_memory_budget": budget, "kernels": backend == "inductor"}
+    dynamo.reset()
+    dynamo.compile(layers, options=options)(x, *weights).backward()
+    assert most > 0 and partitions() - most <= budget * most
+    for weight, grad in zip(weights, expected, strict=True):
+        torch.testing.assert_close(weight.grad, grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_budget_draws_random_numbers_once() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.dropout(x @ w, 0.5)
+        return x.sum()
+
+    x, w = torch.randn(64, 8), torch.randn(8, 8, requires_grad=True)
+    torch.manual_seed(3)
+    program(x, w).backward()
+    expected, w.grad = w.grad, None
+    torch.manual_seed(3)
+    dynamo.compile(program, options={"activation_memory_budget": 0.0})(x, w).backward()
+    torch.testing.assert_close(w.grad, expected)
+
+
+def test_knapsack_takes_what_is_worth_most() -> None:
+    assert knapsack([4, 3, 3], [5.0, 3.0, 3.0], 6) == [1, 2]
+    assert knapsack([4, 3, 3], [7.0, 3.0, 3.0], 6) == [0]
+    assert knapsack([4, 3], [1.0, 1.0], 0) == []
+    assert within(1.0) is aot.min_cut.min_cut
+
+
+def test_what_is_computed_again_stands_by_its_reader() -> None:
+    """Not at the front of backward, where all of it would live at once."""
+    weights = [torch.randn(16, 16, requires_grad=True) for _ in range(5)]
+    gm, inputs = captured(layers, torch.randn(64, 16), *weights)
+    found: list[torch.fx.GraphModule] = []
+
+    def note(module: torch.fx.GraphModule, fakes: list[Any]) -> Callable[..., Any]:
+        found.append(module)
+        return module.forward
+
+    call = aot.compile_training(
+        gm, inputs, note, note, decompositions=default_decompositions()
+    )
+    result = call(*inputs)
+    (result[0] if isinstance(result, (tuple, list)) else result).backward()
+    places = [at for at, node in enumerate(found[1].graph.nodes) if "cos" in str(node.target)]
+    assert len(places) == 5 and places[-1] - places[0] > 8
