@@ -169,7 +169,7 @@ def _draws(node: fx.Node) -> bool:
         return True
     at = names.index("dropout_p")
     given = node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return given != 0.0
+    return bool(given != 0.0)
 
 
 def _is_cheap(node: Any) -> bool:

@@ -4,9 +4,9 @@ In: a loop graph, its schedule and its printed kernels. Out: the text of a modul
 `make(constants, prepare, slow)`, which gives a function of the sizes known at a call (`k0`, ..,
 if there are any), and that one gives the function which runs the schedule: tensors in (those of
 `graph.inputs` that are not None, in order), a tuple out. It allocates what kernels write, calls
-ATen for the rest, and frees every buffer after its last use (inputs, too: see `boxed`). `prepare` (a method of
-`runtime.triton_launch.Preparation`) makes a launcher of each Triton function, `slow` a callable of
-each kernel that Triton cannot do.
+ATen for the rest, and frees every buffer after its last use (inputs, too: see `boxed`). `prepare`
+(a method of `runtime.triton_launch.Preparation`) makes a launcher of each Triton function, `slow` a
+callable of each kernel that Triton cannot do.
 
     def make(constants, prepare, slow):
         triton0 = prepare(fused_add_relu_1a2b3c4d, ...)

@@ -39,7 +39,7 @@ def _handed_on(kernel: Kernel, name: str) -> Kernel:
     if len(stores) != 1 or not loads:
         return kernel
     first, store = stores[0]
-    once = all(map(is_one, kernel.stages[first].ranges)) and store.index is not None
+    once = all(map(is_one, kernel.stages[first].ranges))
     if not once or store.imm != "set" or not _is_of_row(store.index):
         return kernel
     for at, load in loads:
@@ -60,8 +60,8 @@ def _handed_on(kernel: Kernel, name: str) -> Kernel:
     return replace(kernel, stages=tuple(stages), locals=(*kernel.locals, local))
 
 
-def _is_of_row(index: Index) -> bool:
-    return all(var.name.startswith("o") for var in index.variables())
+def _is_of_row(index: Index | None) -> bool:
+    return index is not None and all(var.name.startswith("o") for var in index.variables())
 
 
 def recompute_locals(kernel: Kernel) -> Kernel:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from interpreter_repairs import repair
 
 import dynamo
-from dynamo.aot.api import compile_inference
+from dynamo.aot.api import compile_inference, compile_training
+from dynamo.aot.boxed import of_places
 from inductor import cuda
 from inductor.codegen.triton import plan, split
 from inductor.codegen.triton.launch import NotPrintable
@@ -25,19 +26,25 @@ from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
 
 
+def compile_aten(module, fakes):
+    module = write_in_place(read_parts(module), LOWERINGS.__contains__)
+    graph = lower_graph(module).graph
+    there = dataclasses.replace(graph, device=torch.device("cuda"))
+    text = cuda.generate(graph, schedule_graph(there, 8)).text
+    texts.append(text)
+    call = cuda.load(text, graph, False)()
+    return of_places(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
+
+
+def trained(gm, example_inputs):
+    """A backend for programs whose results are differentiated."""
+    return compile_training(
+        gm, example_inputs, compile_aten, compile_aten, decompositions=_decompositions()
+    )
+
+
 def interpreted(gm, example_inputs):
     """A backend: the GPU path on CPU tensors."""
-
-    def compile_aten(module, fakes):
-        module = write_in_place(read_parts(module), LOWERINGS.__contains__)
-        graph = lower_graph(module).graph
-        there = dataclasses.replace(graph, device=torch.device("cuda"))
-        text = cuda.generate(graph, schedule_graph(there, 8)).text
-        texts.append(text)
-        call = cuda.load(text, graph, False)()
-        positions = [n for n, buffer in enumerate(graph.inputs) if buffer is not None]
-        return lambda *args: call(*(args[n] for n in positions))
-
     return compile_inference(
         gm, example_inputs, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
     )
@@ -209,6 +216,47 @@ def test_what_else_is_done_with_the_maximum_keeps_two_loops(monkeypatch) -> None
     found = dynamo.compile(program, backend=interpreted)(x, y)
     torch.testing.assert_close(found, program(x, y))
     assert "k_sum_of_exp(" not in texts[-1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_statistics_of_rows_that_are_results_take_one_loop(dtype, monkeypatch) -> None:
+    """What later stages read of them stays in registers, and no row is kept in memory."""
+    repair(monkeypatch)
+    monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
+    monkeypatch.setattr(plan, "ENOUGH_ROWS", 4)
+    texts.clear()
+
+    def program(x):
+        x = x.float()
+        top = x.amax(-1, keepdim=True)
+        return top, (x - top).exp().sum(-1, keepdim=True)
+
+    x = (torch.randn(6, 300) * 20).to(dtype)
+    found = dynamo.compile(program, backend=interpreted)(x)
+    torch.testing.assert_close(found, program(x))
+    assert "k_sum_of_exp(" in texts[-1] and texts[-1].count("(stream, ") == 1
+
+
+def test_losses_over_classes_keep_no_row(monkeypatch) -> None:
+    repair(monkeypatch)
+    monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
+    monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
+    texts.clear()
+    x, w, y = torch.randn(200, 8), torch.randn(8, 300), torch.randint(300, (200,))
+
+    def loss(x, w, y):
+        return F.cross_entropy(x @ w, y)
+
+    grads = []
+    for function in (loss, dynamo.compile(loss, backend=trained)):
+        given = x.clone().requires_grad_(), w.clone().requires_grad_()
+        function(*given, y).backward()
+        grads.append([one.grad for one in given])
+    torch.testing.assert_close(grads[1], grads[0])
+    assert len(texts) == 2 and not any("(60000,), (1,), torch.float32" in text for text in texts)
+    assert "k_sum_of_exp(" in texts[0] and "Allocation((200, 300)" not in texts[0]
+    assert "del " in texts[1] and "args.clear()" in texts[1]
 
 
 def test_batch_statistics(monkeypatch) -> None:
