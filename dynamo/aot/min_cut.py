@@ -23,6 +23,8 @@ _BYTE = 100
 _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
+FEW = 8  # one of so many elements
+
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
 _CHEAP = frozenset(
     {
@@ -129,7 +131,7 @@ class _Network:
                     continue
                 if viewed(user) is not None:
                     work.append(user)
-                elif not _fuses(user):
+                elif not _fuses(user) and not _reads_few(user):
                     return True
         return False
 
@@ -179,6 +181,14 @@ def _is_cheap(node: Any) -> bool:
         return True
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _reads_few(node: fx.Node) -> bool:
+    """Whether it takes few elements of what it reads, which needs no memory for the others."""
+    if node.target is not aten.gather.default:
+        return False
+    given: Any = node.args[0]
+    return FEW * elements_of(node.meta["val"]) < elements_of(given.meta["val"])
 
 
 def _fuses(node: fx.Node) -> bool:
