@@ -86,7 +86,7 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
     return factor * (x - target) * grad
 
 
-@frequent("nll_loss_forward.default")
+@frequent("nll_loss_forward.default", half_on_gpu=True)
 def nll_loss_forward(
     x: Tensor, target: Tensor, weight: Maybe, reduction: int, ignore_index: int
 ) -> Any:
@@ -104,8 +104,8 @@ def nll_loss_forward(
     loss = torch.where(counts, loss, 0.0)
     if reduction == 0:
         return loss, torch.zeros((), dtype=x.dtype, device=x.device)
-    total = weights.sum()
-    return (loss.sum() / total if reduction == 1 else loss.sum()), total
+    total, added = widened(weights).sum(), widened(loss).sum()
+    return (added / total if reduction == 1 else added).to(x.dtype), total.to(x.dtype)
 
 
 @frequent("nll_loss_backward.default", "nll_loss2d_backward.default", half=True)
@@ -186,11 +186,12 @@ def softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> A
     return (scaled - y * torch.sum(scaled, [dim], keepdim=True)).contiguous()
 
 
-@frequent("_log_softmax_backward_data.default")
+@frequent("_log_softmax_backward_data.default", half_on_gpu=True)
 def log_softmax_backward(grad: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Any:
     if dtype is not grad.dtype:
         return NotImplemented
-    return (grad - torch.exp(y) * torch.sum(grad, [dim], keepdim=True)).contiguous()
+    total = torch.sum(widened(grad), [dim], keepdim=True)
+    return (widened(grad) - torch.exp(widened(y)) * total).to(dtype).contiguous()
 
 
 @frequent("embedding_dense_backward.default", half_on_gpu=True)
@@ -308,7 +309,7 @@ def batch_norm_backward(
     )
 
 
-@frequent("native_layer_norm_backward.default")
+@frequent("native_layer_norm_backward.default", half_on_gpu=True)
 def layer_norm_backward(
     grad: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, scale: Tensor, weight: Maybe,
     bias: Maybe, mask: Sequence[bool],
@@ -319,15 +320,20 @@ def layer_norm_backward(
         return NotImplemented
     count = math.prod(shape)
     grad, x = grad.contiguous(), x.contiguous()
-    normal = (x - mean) * scale
-    weighted = grad if weight is None else grad * weight
+    mean, scale, kept = widened(mean), widened(scale), x.dtype
+    normal = (widened(x) - mean) * scale
+    weighted = widened(grad) if weight is None else widened(grad) * widened(weight)
     total = torch.sum(weighted, inner, keepdim=True)
     dot = torch.sum(weighted * normal, inner, keepdim=True)
-    return (
-        scale / count * (weighted * count - total - normal * dot) if mask[0] else None,
-        torch.sum(grad * normal, outer) if mask[1] and weight is not None else None,
-        torch.sum(grad, outer) if mask[2] and bias is not None else None,
-    )
+    of_x = scale / count * (weighted * count - total - normal * dot)
+    if is_half_on_gpu(x):  # sums over rows are a kernel of their own, which reads half precision
+        normal = (widened(x) - mean) * scale
+    of_weight = of_bias = None
+    if mask[1] and weight is not None:
+        of_weight = torch.sum(widened(grad) * normal, outer).to(weight.dtype)
+    if mask[2] and bias is not None:
+        of_bias = torch.sum(widened(grad), outer).to(bias.dtype)
+    return of_x.to(kept) if mask[0] else None, of_weight, of_bias
 
 
 @frequent("native_group_norm_backward.default")

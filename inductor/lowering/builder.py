@@ -61,13 +61,15 @@ def memory_order(layout: Layout) -> list[int]:
 
 
 class Builder:
-    """See the top of the file. `origins` is set by the driver for each fx node."""
+    """See the top of the file. `origins` is set by the driver for each fx node. recipes: how the
+    elements of stored tensors are computed, and what that reads."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.nodes: list[Node] = []
         self.constants: list[ConstantBuffer] = []
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
+        self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
         self.origins = Origins()
         self.fallbacks: dict[str, int] = {}
         self._count = 0
@@ -103,6 +105,8 @@ class Builder:
         layout = _own(tensor.layout)
         name = self.new_name()
         body = _pointwise_body(name, layout, tensor.load)
+        if tensor.compute is not None:
+            self.recipes[name] = (layout, tensor.compute, tensor.reads)
         origins = tensor.origins if tensor.origins.nodes else self.origins
         self.nodes.append(ComputedBuffer(name, layout, body, "pointwise", origins))
         return ViewRef(name, layout.size, layout.stride, 0, layout.dtype)

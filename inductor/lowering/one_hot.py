@@ -9,89 +9,112 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inductor.ir.body import IndirectVar, Op, Ops, Value, loop_variables
-from inductor.ir.graph import Layout
-from inductor.ir.index import constant, variable
+from inductor.ir.graph import Layout, joined_origins
+from inductor.ir.index import constant, flatten, variable
 from inductor.lowering.builder import Builder
 from inductor.lowering.tensor import Indices, Tensor
 
 HIT = "hit"  # the variable of the axis
-CARRIES_ZERO = ("neg", "to_dtype")  # of 0 they make 0
 
 
 def sum_of_one_hot(
     builder: Builder, layout: Layout, source: Tensor, axis: int
 ) -> Tensor | None:
     """The sum along the axis; None where more than one element may count."""
-    lazy = _as_computed(builder, source)
-    if lazy is None:
-        return None
-    source, size = lazy, lazy.size[axis]
+    size = source.size[axis]
 
-    def at(ops: Ops, i: Indices) -> Value | None:
+    def search(ops: Ops, i: Indices) -> tuple[_Search, Value | None]:
         kept = i if len(i) != len(source.size) else (*i[:axis], *i[axis + 1 :])
         hit = HIT  # another one where this is read in such a sum along another axis
         while any(var.name == hit for index in kept for var in index.variables()):
             hit += HIT
-        value = source.load(ops, (*kept[:axis], variable(hit, size), *kept[axis:]))
-        return _only_hit(ops, value.position, hit, size)
+        where = (*kept[:axis], variable(hit, size), *kept[axis:])
+        searching = _Search(builder, ops, where, hit, size)
+        return searching, searching.only_hit(source.load(ops, where).position)
 
-    if at(Ops(), loop_variables(layout.size)) is None:
+    searched, found = search(Ops(), loop_variables(layout.size))
+    if found is None:
         return None
 
     def compute(ops: Ops, i: Indices) -> Value:
-        value = at(ops, i)
+        value = search(ops, i)[1]
         assert value is not None
         return value
 
-    return builder.computed(layout, [source], 2, compute)
-
-
-def _as_computed(builder: Builder, source: Tensor) -> Tensor | None:
-    """The tensor as it is computed, though it may have been stored since."""
-    if source.view is None:
-        return source
-    if source.recipe is None:
-        return None
-    compute, reads = source.recipe
-    for node in builder.nodes:
-        written = getattr(node, "mutates", ())
-        if not reads.isdisjoint((written,) if isinstance(written, str) else written):
-            return None
+    reads = source.reads | searched.reads
     return Tensor(
-        source.layout, builder, compute=compute, cost=4, reads=reads, origins=source.origins
+        layout, builder, compute=compute, cost=source.cost + 4, reads=reads,
+        origins=joined_origins([source.origins, builder.origins]),
     )
 
 
-def _only_hit(ops: Ops, position: int, hit: str, size: int) -> Value | None:
-    """The one element that may be other than zero."""
-    recorded = ops.recorded
-    moving = _moving(recorded, hit)
-    if recorded[position].name in CARRIES_ZERO:
-        op = recorded[position]
-        inner = _only_hit(ops, op.args[0], hit, size)
-        if inner is None:
+class _Search:
+    """The search for the one element that may be other than zero, at `where`, in recorded ops.
+
+    reads: what tensors read that are computed again, though they have been stored since.
+    """
+
+    def __init__(
+        self, builder: Builder, ops: Ops, where: Indices, hit: str, size: int
+    ) -> None:
+        self.builder = builder
+        self.ops = ops
+        self.where = where
+        self.hit = hit
+        self.size = size
+        self.reads: frozenset[str] = frozenset()
+
+    def only_hit(self, position: int) -> Value | None:
+        ops = self.ops
+        op = ops.recorded[position]
+        if op.name == "where":
+            return self._chosen(op)
+        if op.name not in ("load", "neg", "to_dtype"):  # of 0, the latter two make 0
             return None
-        return ops.neg(inner) if op.name == "neg" else ops.to_dtype(inner, op.dtype)
-    if recorded[position].name != "where":
-        return None
-    test, value, other = recorded[position].args
-    tests = list(_conjuncts(recorded, test))
-    hits = [each for each in tests if moving[each]]
-    if moving[value] or not _is_zero(recorded, other) or len(hits) != 1:
-        return None
-    place = _place(recorded, moving, hits[0], hit)
-    if place is None:
-        return None
-    start, target = place
-    found = ops.bitwise_and(
-        ops.ge(target, ops.constant(start, target.dtype)),
-        ops.lt(target, ops.constant(start + size, target.dtype)),
-    )
-    for each in tests:
-        if each != hits[0]:
-            found = ops.bitwise_and(found, Value(each, recorded[each].dtype))
-    of = recorded[value].dtype
-    return ops.where(found, Value(value, of), ops.constant(0, of))
+        inner = self._computed(op) if op.name == "load" else op.args[0]
+        value = None if inner is None else self.only_hit(inner)
+        if value is None:
+            return None
+        return ops.neg(value) if op.name == "neg" else ops.to_dtype(value, op.dtype)
+
+    def _computed(self, op: Op) -> int | None:
+        """What a buffer holds here, computed again."""
+        recipe = self.builder.recipes.get(op.buffer)
+        if recipe is None or op.args:
+            return None
+        layout, compute, reads = recipe
+        if len(layout.size) != len(self.where) or op.index != flatten(self.where, layout.stride):
+            return None
+        for node in self.builder.nodes:
+            written = getattr(node, "mutates", ())
+            touched = (written,) if isinstance(written, str) else written
+            if op.buffer in touched or not reads.isdisjoint(touched):
+                return None
+        self.reads |= reads
+        return compute(self.ops, self.where).position
+
+    def _chosen(self, op: Op) -> Value | None:
+        """Of `where(position == place, value, 0)`."""
+        ops, recorded = self.ops, self.ops.recorded
+        moving = _moving(recorded, self.hit)
+        test, value, other = op.args
+        tests = list(_conjuncts(recorded, test))
+        hits = [each for each in tests if moving[each]]
+        if moving[value] or not _is_zero(recorded, other) or len(hits) != 1:
+            return None
+        place = _place(recorded, moving, hits[0], self.hit)
+        if place is None:
+            return None
+        start, target = place
+        found = ops.bitwise_and(
+            ops.ge(target, ops.constant(start, target.dtype)),
+            ops.lt(target, ops.constant(start + self.size, target.dtype)),
+        )
+        for each in tests:
+            if each != hits[0]:
+                found = ops.bitwise_and(found, Value(each, recorded[each].dtype))
+        of = recorded[value].dtype
+        return ops.where(found, Value(value, of), ops.constant(0, of))
 
 
 def _moving(recorded: list[Op], hit: str) -> list[bool]:
@@ -119,8 +142,8 @@ def _conjuncts(recorded: list[Op], position: int) -> Iterator[int]:
 
 def _is_zero(recorded: list[Op], position: int) -> bool:
     op = recorded[position]
-    while op.name in CARRIES_ZERO:
-        op = recorded[op.args[0]]
+    if op.name == "to_dtype":
+        return _is_zero(recorded, op.args[0])
     return op.name == "constant" and op.imm == 0
 
 

@@ -55,12 +55,10 @@ class Realizer(Protocol):
 
 
 class Tensor:
-    """See the top of the file. `cost`: scalar operations for one element; `reads`: buffers.
-    `recipe`: how it was computed, and what that reads, where it was stored since."""
+    """See the top of the file. `cost`: scalar operations for one element; `reads`: buffers."""
 
     __slots__ = (
-        "base", "compute", "cost", "layout", "origins", "owner", "reads", "recipe", "reindex",
-        "view",
+        "base", "compute", "cost", "layout", "origins", "owner", "reads", "reindex", "view",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +79,6 @@ class Tensor:
         self.origins = origins
         self.reads = reads if view is None else frozenset((view.buffer,))
         self.base: Tensor | None = None
-        self.recipe: tuple[Compute, frozenset[str]] | None = None
         self.reindex: Callable[[Indices], Indices] | None = None
 
     @property
@@ -116,8 +113,6 @@ class Tensor:
                 self.view = self.base._view_of(self.layout)
             else:
                 self.view = self.owner.store(self)
-                assert self.compute is not None
-                self.recipe = (self.compute, self.reads)
             self.base = self.compute = self.reindex = None
             self.reads = frozenset((self.view.buffer,))
             self.cost = 0

@@ -18,6 +18,7 @@ LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
+LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
 SMALL, MEDIUM = 1 << 16, 1 << 19  # elements of a launch without columns
 MANY_IN_TILES = 1 << 21
 ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length a call brings
@@ -115,6 +116,10 @@ def _flat_configs(rows: int) -> tuple[Config, ...]:
 
 
 def _tile_choices(launch: Launch, columns: int) -> Choices:
+    if not _crosses_rows(launch):
+        return _one_class(_unique([
+            Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
+            for x, r, warps in LONG_TILES]))
     elements = launch.rows * columns
     few, many = (
         _unique([Config(min(x, likely_rows(launch)), min(r, likely_columns(columns)), warps)
@@ -124,6 +129,14 @@ def _tile_choices(launch: Launch, columns: int) -> Choices:
     if type(elements) is not Extent:
         return _one_class(many if elements >= MANY_IN_TILES else few)
     return Choices(elements, (SizeClass(MANY_IN_TILES - 1, few), SizeClass(ANY_NUMBER, many)))
+
+
+def _crosses_rows(launch: Launch) -> bool:
+    """Whether some access of a tiled launch goes along the rows."""
+    return any(
+        op.index is not None and op.index.stride_of("x") == 1 and op.index.stride_of("r") != 0
+        for stage in launch.stages for op in stage.ops if op.name in ("load", "store")
+    )
 
 
 def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:

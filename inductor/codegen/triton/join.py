@@ -1,7 +1,8 @@
 """Joins stages of a kernel whose stages become functions of their own.
 
 In: a kernel. Out: the same with fewer stages: what is computed once for each row goes into the
-reduction before or after it. Each stage would be a launch, which costs more than its work.
+reduction before or after it, and reductions of which none needs another one share a loop. Each
+stage would be a launch, which costs more than its work.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _joined(first: LoopBody, second: LoopBody) -> LoopBody | None:
         return None
     loops = first.reduction_ranges
     if product(second.reduction_ranges) != 1:
-        if product(loops) != 1:
+        if product(loops) != 1 and loops != second.reduction_ranges:
             return None
         loops = second.reduction_ranges
     for stage in (first, second):

@@ -14,7 +14,7 @@ from inductor.codegen.triton.launch import Launch, Plan, Scratch, Stage, positio
 from inductor.codegen.triton.numbers import is_one
 from inductor.codegen.triton.online import join_maxima
 from inductor.codegen.triton.recompute import hand_on_row_values, nothing, recompute_locals
-from inductor.codegen.triton.split import reads_along_rows, split_columns
+from inductor.codegen.triton.split import ROWS_OF_A_PROGRAM, reads_along_rows, split_columns
 from inductor.codegen.triton.tiling import choose_tile
 from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import Extent, hint_of
@@ -69,8 +69,11 @@ def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
     """A kernel with too few rows to fill the device becomes one kernel for each stage."""
     rows = product(kernel.outer)
     work = hint_of(rows) * max(hint_of(_iterations(stage)) for stage in kernel.stages)
-    few = hint_of(rows) < ENOUGH_ROWS and work >= LARGE_KERNEL
-    if len(kernel.stages) == 1 or _is_flat(kernel) or not few:
+    if len(kernel.stages) == 1 or _is_flat(kernel) or work < LARGE_KERNEL:
+        return [kernel], []
+    along_rows = any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages)
+    enough = ENOUGH_ROWS * ROWS_OF_A_PROGRAM if along_rows else ENOUGH_ROWS
+    if hint_of(rows) >= enough:
         return [kernel], []
     kernel = join_stages(recompute_locals(kernel))
     spilled, scratch = spill_locals(kernel, {local.name for local in kernel.locals})

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from inductor.codegen.triton.numbers import reaches
+from inductor.codegen.triton.numbers import EVEN, reaches
 from inductor.ir.body import Op
-from inductor.ir.extent import hint_of
+from inductor.ir.extent import Extent, hint_of
 from inductor.scheduler.schedule import Kernel
 
+LONG_ROW = 2048
 SHORTEST = 8  # a tile does not pay for shorter loops
 MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of the grid
 
@@ -22,7 +23,7 @@ MOST_COLUMNS = 1 << 20  # blocks of columns are counted in the second axis of th
 def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     """Positions, among outer and plain loops, of the columns and of the last row loop.
 
-    None where all accesses go along one loop anyway.
+    None where all accesses go along one loop anyway, unless some are the same for long rows.
     """
     ranges = kernel.stages[0].ranges
     if kernel.locals or any(stage.ranges != ranges for stage in kernel.stages):
@@ -38,12 +39,33 @@ def choose_tile(kernel: Kernel) -> tuple[int, int] | None:
     loads = [op for op in ops if op.name == "load" and _moves(op, column)]
     rest = Counter(filter(None, (_along(op, extents) for op in loads)))
     del rest[column]
-    if not rest or reaches(extents[column], MOST_COLUMNS):
+    if reaches(extents[column], MOST_COLUMNS):
         return None
+    if not rest:
+        return _long_rows(ops, column, extents)
     row = max(rest, key=lambda name: rest[name])
     if min(hint_of(extents[column]), hint_of(extents[row])) < SHORTEST:
         return None
     return names.index(column), names.index(row)
+
+
+def _long_rows(ops: list[Op], column: str, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Where rows are long and something is loaded for each row: what is computed of it should not
+    be computed for each element. Only rows that begin where many bytes can be moved at a time."""
+    names = list(extents)
+    at = names.index(column)
+    length = extents[column]
+    if at != len(names) - 1 or at == 0 or type(length) is Extent:
+        return None
+    if length < LONG_ROW or length % EVEN != 0:
+        return None
+    loads = [op for op in ops if op.name == "load" and op.index is not None]
+    outer = set(names[:-1])
+    for_rows = [
+        op for op in loads
+        if not _moves(op, column) and any(v.name in outer for v in op.index.variables())  # type: ignore[union-attr]
+    ]
+    return (at, at - 1) if for_rows else None
 
 
 def _moves(op: Op, loop: str) -> bool:

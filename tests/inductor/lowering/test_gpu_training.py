@@ -14,9 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from dynamo.aot.api import simplify
 from dynamo.aot.capture import capture_forward
 from dynamo.aot.worlds import capture_in_world
+from inductor.codegen.triton.plan import plan_kernel
 from inductor.compile_fx import _decompositions
 from inductor.ir import interpret
+from inductor.ir.graph import ComputedBuffer
 from inductor.lowering.run import Lowered, lower_graph
+from inductor.scheduler.run import schedule_graph
 
 aten = torch.ops.aten
 HALVES = [torch.float16, torch.bfloat16]
@@ -96,6 +99,51 @@ def test_batch_norm_backward_adds_up_in_float32(dtype: Any) -> None:
         torch.testing.assert_close(mine.double(), exact, rtol=CLOSE[dtype], atol=size)
 
 
+def test_sums_over_rows_fill_the_device() -> None:
+    """Also where what they need is computed in the same kernel."""
+    def program(grad: Tensor, x: Tensor, sums: Tensor, squares: Tensor, weight: Tensor) -> Any:
+        mean = sums / 1000
+        scale = torch.rsqrt(squares / 1000 - mean * mean + 1e-3)
+        return batch_norm_backward(grad, x, weight, mean, scale)
+
+    wide = torch.empty(32, 256, 56, 56, dtype=torch.bfloat16, device="meta")
+    wide = wide.to(memory_format=torch.channels_last)
+    vector = torch.empty(256, device="meta")
+    made = lowered(program, [wide, wide, vector, vector, vector.bfloat16()])
+    kernels = schedule_graph(made.graph, 8).kernels()
+    launches = [launch for kernel in kernels for launch in plan_kernel(kernel).launches]
+    long = [each for each in launches if any(s.columns > 5000 for s in each.stages)]
+    assert len(long) == 1 and long[0].rows * long[0].splits > 10000
+
+
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor
+) -> Any:
+    return aten.native_layer_norm_backward(
+        grad * 2, x, [16], mean, scale, weight, bias, [True, True, True]
+    )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_layer_norm_backward_stores_nothing_wide(dtype: Any) -> None:
+    x, grad = torch.randn(9, 40, 16).to(dtype), torch.randn(9, 40, 16).to(dtype)
+    mean = x.float().mean(-1, keepdim=True)
+    scale = (x.float().var(-1, correction=0, keepdim=True) + 1e-3).rsqrt()
+    values = [grad, x, mean, scale, torch.rand(16).to(dtype), torch.rand(16).to(dtype)]
+    found = interpreted(layer_norm_backward, values)
+    want = layer_norm_backward(*(value.double() for value in values))
+    for mine, exact in zip(found, want, strict=True):
+        assert mine.dtype is dtype
+        size = exact.abs().max().item() * CLOSE[dtype] / 4
+        torch.testing.assert_close(mine.double(), exact, rtol=CLOSE[dtype], atol=size)
+    made = lowered(layer_norm_backward, values).graph
+    steps = schedule_graph(made, 8).steps
+    written = {name for step in steps for name in step.writes()}  # type: ignore[union-attr]
+    layouts = [made.layouts()[name] for name in written]
+    wide = [each for each in layouts if each.numel() > 16 and each.dtype is torch.float32]
+    assert len(steps) == 2 and not wide
+
+
 @pytest.mark.parametrize("padding", [-1, 1])
 @pytest.mark.parametrize("rows", [2, 4, 9])
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
@@ -109,6 +157,28 @@ def test_embedding_backward(dtype: Any, rows: int, padding: int) -> None:
     exact = program(grad.double(), index)
     assert found.dtype is dtype
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype] / 4, atol=1e-5)
+
+
+def cross_entropy_backward(logits: Tensor, goals: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    known = aten._log_softmax(logits, 1, False)
+    loss, total = aten.nll_loss_forward(known, goals, None, 1, -100)
+    back = aten.nll_loss_backward(grad, known, goals, None, 1, -100, total)
+    return loss, aten._log_softmax_backward_data(back, known, 1, logits.dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gradients_of_cross_entropy_are_summed_without_a_loop(dtype: Any) -> None:
+    logits, goals = torch.randn(40, 11).to(dtype), torch.randint(0, 11, (40,))
+    goals[3] = -100
+    values = [logits, goals, torch.ones(()).to(dtype)]
+    found = interpreted(cross_entropy_backward, values)
+    exact = cross_entropy_backward(logits.double(), goals, torch.ones((), dtype=torch.float64))
+    for mine, want in zip(found, exact, strict=True):
+        assert mine.dtype is dtype
+        torch.testing.assert_close(mine.double(), want, rtol=CLOSE[dtype], atol=CLOSE[dtype] / 20)
+    nodes = lowered(cross_entropy_backward, values).graph.nodes
+    summed = [n for n in nodes if isinstance(n, ComputedBuffer) and n.kind == "reduction"]
+    assert len(summed) == 4  # maximum, sum of exp, loss, weights
 
 
 def test_embedding_backward_in_a_fixed_order_is_the_operator() -> None:
