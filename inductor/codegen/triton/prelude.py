@@ -180,6 +180,24 @@ def k_sum_of_exp(best, total, a):
 
 
 @triton.jit
+def k_sum_of_four_exp(best, total, a, b, c, d):
+    """The same with four values at a time, for which what was summed is scaled once."""
+    most = k_maximum(k_maximum(a, b), k_maximum(c, d))
+    best_now = k_maximum(best, most)
+    at = tl.where(best_now == float("-inf"), 0.0, best_now).to(a.dtype)
+    if a.dtype == tl.float32:
+        scale = 1.4426950408889634
+        total = total * tl.exp2((best - at) * scale)
+        total += tl.exp2((a - at) * scale) + tl.exp2((b - at) * scale)
+        total += tl.exp2((c - at) * scale) + tl.exp2((d - at) * scale)
+    else:
+        total = total * libdevice.exp(best - at)
+        total += libdevice.exp(a - at) + libdevice.exp(b - at)
+        total += libdevice.exp(c - at) + libdevice.exp(d - at)
+    return best_now, total
+
+
+@triton.jit
 def k_normal_cdf(a):
     """(1 + erf(a / sqrt(2))) / 2 with a relative error of 5e-6, for negative ones, too: two to the
     power of a polynomial is the probability to be farther away than |a|."""

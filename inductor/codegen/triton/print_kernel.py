@@ -23,6 +23,7 @@ from inductor.codegen.triton.print_stage import (
     StagePrinter,
     Writer,
     print_columns,
+    tiles_of,
 )
 from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64
@@ -39,7 +40,8 @@ import triton.language as tl
 from inductor.codegen.triton.prelude import (
     k_add, k_argmax, k_argmin, k_floordiv, k_floordiv_index, k_fmod, k_isinf, k_maximum,
     k_minimum, k_mod_index, k_mul, k_neg, k_normal_cdf, k_or, k_pow, k_remainder, k_shift_left,
-    k_shift_right, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp, k_truediv,
+    k_shift_right, k_sigmoid, k_sign, k_signbit, k_sqrt, k_sum_of_exp,
+    k_sum_of_four_exp, k_truediv,
     libdevice,
 )
 """
@@ -238,7 +240,8 @@ def _print_blocks(
             known = type(extent) is not Extent
             size, masked = str(full) if known else "RBLOCK", extent != full
         else:
-            greatest = max(min(config.columns, full) for config in configs)
+            tiles = [tiles_of(each) for each in frame.launch.stages if each.columns == extent]
+            greatest = max(min(config.columns, full) for config in configs) * max(tiles)
             size = f"RBLOCK if RBLOCK < {full} else {full}"
             masked = not divides(greatest, extent) or (
                 frame.launch.splits != 1 and not divides(frame.launch.chunk, extent)

@@ -32,9 +32,11 @@ from inductor.codegen.triton.spelling import (
     print_number,
 )
 from inductor.ir.body import Immediate, IndirectVar, Op
+from inductor.ir.extent import hint_of
 from inductor.ir.index import Index
 from inductor.ir.scalar_ops import SCALAR_OPS
 
+LONG_ROW = 4096
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 ROWS: Axes = frozenset("x")
@@ -200,6 +202,9 @@ class StagePrinter:
         bounds = f"0, {self.frame.numbers.spell(columns.extent)}"
         if launch.splits != 1:
             bounds = f"g * {launch.chunk}, g * {launch.chunk} + {launch.chunk}"
+        if tiles_of(self.stage) != 1:
+            self._print_tiles(inside, bounds)
+            return
         with self.writer.block(f"for base in range({bounds}, {columns.block}):"):
             print_columns(self.writer, columns, "base", self.frame)
             for position in inside:
@@ -207,6 +212,30 @@ class StagePrinter:
                     self._step_reduction(position, self.stage.ops[position])
                 else:
                     self._print_op(position)
+
+    def _print_tiles(self, inside: list[int], bounds: str) -> None:
+        """A loop over several tiles at a time."""
+        block, count = self.columns.block, tiles_of(self.stage)
+        seen: dict[int, list[str]] = {
+            position: [] for position in inside if self.stage.ops[position].imm == SUM_OF_EXP
+        }
+        with self.writer.block(f"for base in range({bounds}, {count} * {block}):"):
+            for tile in range(count):
+                self.writer.scopes.append({})
+                print_columns(self.writer, self.columns, f"base + {tile} * {block}", self.frame)
+                for position in inside:
+                    op = self.stage.ops[position]
+                    if position in seen:
+                        seen[position] += self._operands(op)
+                    elif position in self.partial:
+                        self._step_reduction(position, op)
+                    else:
+                        self._print_op(position)
+                self.writer.scopes.pop()
+            for position, values in seen.items():
+                totals = ", ".join(self.partial[position])
+                given = ", ".join(values)
+                self.writer.line(f"{totals} = k_sum_of_four_exp({totals}, {given})")
 
     def _print_op(self, position: int) -> None:
         op = self.stage.ops[position]
@@ -474,6 +503,17 @@ class StagePrinter:
 
     def _end_reduction(self, position: int, op: Op) -> None:
         self.values[position] = self._finish(op, self.partial[position])
+
+
+def tiles_of(stage: Stage) -> int:
+    """How many tiles of columns a step of a loop takes: several for a sum of exponentials over
+    long rows."""
+    online = any(op.imm == SUM_OF_EXP for op in stage.ops)
+    if not online or hint_of(stage.columns) < LONG_ROW:
+        return 1
+    phases = Phases(stage)
+    stores = any(op.name == "store" and phases.inside[n] for n, op in enumerate(stage.ops))
+    return 1 if stores or stage.serial != 1 else 4
 
 
 def print_columns(writer: Writer, columns: Columns, base: str, frame: Frame) -> None:

@@ -46,7 +46,34 @@ def relax_stages(stages: Sequence[Stage], own: Collection[str]) -> tuple[Stage, 
             if op.name == "load" and op.buffer in own and not free[position]
         }  # fmt: skip
         found.append(_relaxed(stage, free))
-    return tuple(reversed(found))
+    maxima: set[str] = set()
+    return tuple(_with_sums_of_exp(stage, maxima) for stage in reversed(found))
+
+
+def _with_sums_of_exp(stage: Stage, maxima: set[str]) -> Stage:
+    """The stage where exp(v - maximum), of float32, is only summed: the farther v is away, the less
+    its rounding counts. maxima: locals that hold maxima; those of this stage are added."""
+    ops = list(stage.ops)
+    users: dict[int, list[Op]] = {}
+    for op in ops:
+        for arg in op.args:
+            users.setdefault(arg, []).append(op)
+    greatest: set[int] = set()
+    for position, op in enumerate(stage.ops):
+        if op.name == "reduction" and op.imm == "max":
+            greatest.add(position)
+        elif op.name == "load" and op.buffer in maxima and not op.args:
+            greatest.add(position)
+        elif op.name == "where" and op.args[2] in greatest and ops[op.args[1]].name == "constant":
+            greatest.add(position)  # infinities, in logsumexp
+        elif op.name == "store" and op.args[0] in greatest:
+            maxima.add(op.buffer)
+        elif op.name == "exp" and op.dtype is torch.float32:
+            shifted = ops[op.args[0]]
+            summed = all(u.name == "reduction" and u.imm == "sum" for u in users.get(position, ()))
+            if summed and shifted.name == "sub" and shifted.args[1] in greatest:
+                ops[position] = replace(op, name=f"{PREFIX}exp")
+    return replace(stage, ops=tuple(ops))
 
 
 def _free(stage: Stage, own: Collection[str], exact: Collection[str]) -> list[bool]:

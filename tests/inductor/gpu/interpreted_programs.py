@@ -15,7 +15,7 @@ import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places
 from inductor import cuda
-from inductor.codegen.triton import plan, split
+from inductor.codegen.triton import configs, plan, print_stage, split
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.compile_fx import _decompositions
@@ -186,9 +186,14 @@ def test_refused_kernels_run_as_aten(program, monkeypatch) -> None:
     assert any("slow0(" in text for text in texts)
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_long_rows_are_read_once_for_maximum_and_sum(dtype, monkeypatch) -> None:
+def test_long_rows_are_read_once_for_maximum_and_sum(dtype, several, monkeypatch) -> None:
     repair(monkeypatch)
+    dynamo.reset()
+    if several:  # tiles at a time
+        monkeypatch.setattr(print_stage, "LONG_ROW", 64)
+        monkeypatch.setattr(configs, "LOOP_BLOCKS", ((1, 16, 1),))
     monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
     texts.clear()
@@ -199,7 +204,7 @@ def test_long_rows_are_read_once_for_maximum_and_sum(dtype, monkeypatch) -> None
     for program in (F.log_softmax, F.softmax):
         found = dynamo.compile(lambda x, program=program: program(x, -1), backend=interpreted)(x)
         torch.testing.assert_close(found, program(x, -1), equal_nan=True)
-        assert "k_sum_of_exp(" in texts[-1]
+        assert ("k_sum_of_four_exp(" if several else "k_sum_of_exp(") in texts[-1]
 
 
 def test_what_else_is_done_with_the_maximum_keeps_two_loops(monkeypatch) -> None:
