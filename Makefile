@@ -1,4 +1,5 @@
 # `make demo` and `make test` set all up in .venv and go. PYTHON=python3.12 uses that interpreter, in .venv-3.12.
+# `make test-gpu` runs kernels and models on a GPU.
 # `make libraries` runs the compiler on other people's libraries, which it puts into .libraries.
 # `make cpython` runs the tests of the interpreter itself, each inlined into a compiled function.
 # `make third-party` does that with the tests of other people's libraries, which it puts into .third_party.
@@ -12,7 +13,7 @@ MISSING := $(if $(and $(wildcard dynamo/_C.*.so),$(wildcard inductor/runtime/_la
 # Tests run on all cores; one that takes long is not left for the end.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: missing setup test demo lint bench libraries cpython third-party
+.PHONY: missing setup test test-gpu demo lint bench libraries cpython third-party
 setup: $(VENV)/.built
 
 $(VENV)/bin/python:
@@ -31,6 +32,10 @@ $(VENV)/.built: $(VENV)/.deps $(SOURCES) $(MISSING)
 
 test: setup
 	$(PY) -m pytest -q $(PARALLEL)
+
+# On a machine with a GPU, at most eight minutes; kernels and models run for real.
+test-gpu: setup
+	$(PY) -m tests.gpu.run
 
 .libraries/.installed: tests/libraries/requirements.txt | $(VENV)/.deps
 	$(PY) -m pip install -q --no-deps --upgrade --target .libraries -r $<

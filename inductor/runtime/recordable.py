@@ -4,10 +4,10 @@ In: a loop graph and its schedule. Out: why it must not be recorded (`refusal`),
 recording writes (`written_inputs`), whose addresses have to stay.
 
 Allowed is what does the same each time its launches run again: no operator that waits for the
-device or reads its memory on the host. Random numbers may be drawn by ATen's own operators: PyTorch
-moves their seed and offset from replay to replay. Operators of libraries and the program's Triton
-kernels are recorded, unless they carry torch's tag `cudagraph_unsafe`; one that waits for the device
-fails while it is recorded, and its graph runs without.
+device or reads its memory on the host. Random numbers may be drawn by ATen's own operators:
+PyTorch moves their seed and offset from replay to replay. Operators of libraries and the program's
+Triton kernels are recorded, unless they carry torch's tag `cudagraph_unsafe`; one that waits for
+the device fails while it is recorded, and its graph runs without.
 """
 
 from __future__ import annotations

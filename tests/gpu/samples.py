@@ -105,8 +105,28 @@ def kinds(value: Any) -> Any:
     return repr(value)
 
 
+def by_hand() -> dict[str, list[Sample]]:
+    """Samples of operators to which none of torch's come."""
+    x, where, index = torch.randn(4, 5), torch.rand(4, 5) > 0.5, torch.tensor([2, 0, 3])
+    bounds = [((x, -0.5, 0.5), {}), ((x, None, 0.3), {}), ((x.t(), 0.1), {})]
+    return {
+        "aten.pow.Scalar": [((2.0, x), {})],
+        "aten.where.ScalarOther": [((where, x, 0.5), {})],
+        "aten.where.Scalar": [((where, 0.5, 1.5), {})],
+        "aten.clamp.default": bounds,
+        "aten.clip.default": bounds,
+        "aten.clamp_min.default": [((x, 0.1), {})],
+        "aten.clamp_max.default": [((x, 0.1), {})],
+        "aten.fill.Tensor": [((x, torch.tensor(3.0)), {})],
+        "aten._unsafe_index.Tensor": [((x, [index, None]), {}), ((x, [None, index]), {})],
+        "aten._unsafe_index_put.default": [((x, [index], torch.randn(3, 5), True), {})],
+        "aten.view.dtype": [((torch.arange(6, dtype=torch.int32), torch.int32), {})],
+    }
+
+
 def candidates(target: Any) -> Iterator[Sample]:
     """Calls of the operator itself; where there are none, those of its other overloads that may do."""
+    yield from by_hand().get(str(target), ())
     watch = calls_of(target._schema.name.partition("::")[2])
     yield from watch.calls.get(target, ())
     if target in watch.calls:

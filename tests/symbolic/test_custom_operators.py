@@ -80,6 +80,49 @@ def written_and_returned(x: torch.Tensor) -> Any:
 PROGRAMS = [twice_filled, input_filled, view_filled, parts_filled, written_and_returned]
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> None:
+    dynamo.reset()
+
+
+def written_in_training(x: torch.Tensor) -> Any:
+    t = x.detach() * 2
+    torch.ops.dynamo_tests.fill_faked(t, 3.0)
+    out = (x * t).sin()
+    return out.detach(), torch.autograd.grad(out.sum(), x)
+
+
+def test_in_training() -> None:
+    compiled = dynamo.compile(written_in_training, fullgraph=True)
+    for _ in range(2):
+        x = torch.rand(2, 3, requires_grad=True)
+        torch.testing.assert_close(compiled(x), written_in_training(x))
+    assert not dynamo.counters["inductor"]["graphs run as captured"]
+
+
+def test_copies_only_where_old_values_are_wanted(capfd: pytest.CaptureFixture[str]) -> None:
+    """Of the three writes the second one alone needs a copy of what it writes."""
+
+    def f(x: torch.Tensor) -> Any:
+        made = x.exp()
+        torch.ops.dynamo_tests.fill_faked(made, 1.0)
+        old = x.sin()
+        new = old.clone()
+        torch.ops.dynamo_tests.fill_faked(new, 2.0)
+        torch.ops.dynamo_tests.fill_faked(x, 3.0)
+        return made, old, new
+
+    dynamo.set_logs("aot_graphs")
+    try:
+        x = torch.rand(2, 3)
+        dynamo.compile(f, fullgraph=True)(x)
+    finally:
+        dynamo.set_logs("-aot_graphs")
+    text = capfd.readouterr().err
+    assert text.count("dynamo_tests.fill_faked.default") == 3, text
+    assert "dynamo_functional" not in text and text.count("clone.default(") == 1, text
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_one_graph(program: Callable[[torch.Tensor], Any], backend: str) -> None:
@@ -88,3 +131,5 @@ def test_one_graph(program: Callable[[torch.Tensor], Any], backend: str) -> None
         x = torch.rand(2, 3)
         y = x.clone()
         torch.testing.assert_close((compiled(x), x), (program(y), y))
+    if backend == "inductor" and program is not parts_filled:
+        assert not dynamo.counters["inductor"]["graphs run as captured"]
