@@ -275,8 +275,9 @@ def page_of(rows: list[Row], options: argparse.Namespace) -> str:
     return "\n".join([
         "# Models on a GPU", "",
         f"`python benchmarks/gpu_models.py` on {where}.",
-        "Inference is in float16, a training step in bfloat16; a model is right where it is as near",
-        "to float64 as eager, and nothing was left uncompiled. MiB: the peak above the model.", "",
+        "Inference is in float16, a training step in bfloat16; a model is right where it is as",
+        "near to float64 as eager and nothing was left uncompiled. MiB: the peak above the model.",
+        "",
         f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}", *map(line_of, rows), "",
     ])  # fmt: skip
 
@@ -306,7 +307,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.processes) as pool:
         given = ["--what", *options.what, "--modes", *options.modes]
-        given += ["--layers", str(options.layers), "--device", options.device, "--lock", str(Path(folder) / "lock")]
+        given += ["--layers", str(options.layers), "--device", options.device]
+        given += ["--lock", str(Path(folder) / "lock")]
         given += ["--peer"] * options.peer
         names = options.only or model_names()
         found = pool.map(lambda name: in_a_process(name, given, options.each), names)

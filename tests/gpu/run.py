@@ -55,7 +55,7 @@ def main() -> int:
             running.append(subprocess.Popen(command, env=env, stdout=output, stderr=output))
         stopped = 0
         codes = []
-        for process, path in zip(running, paths):
+        for process in running:
             try:
                 codes.append(process.wait(max(0.1, start + options.seconds - time.monotonic())))
             except subprocess.TimeoutExpired:
