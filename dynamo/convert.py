@@ -21,6 +21,7 @@ import torch
 import torch.utils.checkpoint
 
 from dynamo import hook
+from dynamo.backends.rescue import rescued
 from dynamo.backends.results import checked, is_own
 from dynamo.base import counters, events, logs
 from dynamo.base.config import config
@@ -37,6 +38,7 @@ from dynamo.base.errors import (
 )
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
+from dynamo.base.shortfalls import Site, compiling_at
 from dynamo.base.signals import is_of_signal
 from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
@@ -75,6 +77,7 @@ from dynamo.symbolic.repeating import (
     cut_where_caught,
     errors_to_undo,
     has_tests,
+    may_run_twice,
     puts_back,
     runs_again,
     settle_tests,
@@ -421,8 +424,10 @@ class Converter:
         counters.counters["stats"]["graphs"] += 1
         undone = errors_to_undo(module.graph, again)  # the backend may change the graph
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
+        twice = may_run_twice(module.graph)
+        site = Site(place, options.fullgraph)
         try:
-            with logs.compiling(compile_id):
+            with logs.compiling(compile_id), compiling_at(site):
                 compiled = options.compile_graph(module, inputs)
             if not callable(compiled):
                 raise TypeError(f"a backend returns a callable, not {compiled!r}")
@@ -438,13 +443,17 @@ class Converter:
             )
             failure.graph_module = module
             raise failure from error
+        captured = module.forward
         if outputs and not is_own(options.backend):
             tensors = [isinstance(var, TensorVar) for var in outputs]
             compiled = checked(compiled, tensors, place, options.backend_name)
+        looked_at = is_own(options.backend) and compiled != captured
         if changes_modes(module.graph):
-            compiled = leaves_on_error(compiled)
+            compiled, captured = leaves_on_error(compiled), leaves_on_error(captured)
         if undone:
-            compiled = puts_back(compiled, undone)
+            compiled, captured = puts_back(compiled, undone), puts_back(captured, undone)
+        if looked_at:
+            compiled = rescued(compiled, captured, module.graph, site, twice)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -49,7 +50,9 @@ class BreakCost:
 class Explanation:
     """graphs: captured graphs in order; breaks: reason -> how often; costs: each break in order;
     seconds: by stage, this call only; guards: what each compiled function assumes, and why;
-    python_guards: what of it is checked by running Python code (all else is checked in C)."""
+    python_guards: what of it is checked by running Python code (all else is checked in C).
+    not_compiled: the line, what happened, and the reason, for all that the backend did not compile;
+    left_to_aten: compile id -> operators that the backend calls in ATen, and why."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: dict[str, int]
@@ -57,6 +60,8 @@ class Explanation:
     seconds: dict[str, float]
     guards: dict[str, tuple[str, ...]] = field(default_factory=dict)
     python_guards: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    not_compiled: tuple[str, ...] = ()
+    left_to_aten: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def graph_count(self) -> int:
@@ -76,6 +81,10 @@ class Explanation:
         lines += [f"  {counted(count, 'time')}: {summarize(reason)}"
                   for reason, count in self.breaks.items() if count > 1]
         lines += [f"{number}. {cost}" for number, cost in enumerate(self.costs, 1)]
+        lines += [f"  not compiled: {text}" for text in self.not_compiled]
+        for compile_id, operators in self.left_to_aten.items():
+            lines += [f"  left to ATen in graph {compile_id}:",
+                      *(f"    {text}" for text in operators)]
         lines += [f"  stage {stage}: {seconds:.3f} s" for stage, seconds in self.seconds.items()]
         for name, guards in self.python_guards.items():
             lines += [f"  guards of {name} that run Python code (the others run in C):",
@@ -114,6 +123,10 @@ def explain(
              if t > seconds.get(s, 0.0)},
             guards_of(compiled, lambda guards, _: verbose_lines(guards)),
             guards_of(compiled, python_lines),
+            not_compiled_in([event for event in events.events("not_compiled")
+                             if event.time >= start]),
+            left_to_aten_in([event for event in events.events("left_to_aten")
+                             if event.time >= start]),
         )
 
     return call
@@ -148,6 +161,28 @@ def part_of_program(code: CodeType, guards: tuple[Guard, ...]) -> str:
         return f"{kinds[0].text}.forward" if kinds else code.co_qualname
     behind = re.match(r"__resume_(\d+)_", code.co_qualname)
     return f"{code.co_name} from line {behind[1]}" if behind else code.co_qualname
+
+
+def not_compiled_in(found: list[Event]) -> tuple[str, ...]:
+    """What happened where, each with how often."""
+    rows = Counter(
+        f"{str(event.data['place']).splitlines()[0]}: {event.data['what']}: {event.data['reason']}"
+        for event in found
+    )
+    return tuple(f"{text} ({counted(n, 'time')})" if n > 1 else text for text, n in rows.items())
+
+
+def left_to_aten_in(found: list[Event]) -> dict[str, tuple[str, ...]]:
+    """Operators with reasons, by compile id."""
+    rows: dict[str, Counter[str]] = {}
+    for event in found:
+        texts = rows.setdefault(event.compile_id, Counter())
+        texts.update(f"{operator}: {reason}" for operator, reason in event.data["operators"])
+    return {
+        compile_id: tuple(f"{text} ({counted(n, 'time')})" if n > 1 else text
+                          for text, n in texts.items())
+        for compile_id, texts in rows.items()
+    }
 
 
 def costs_of(frames: list[Event]) -> tuple[BreakCost, ...]:

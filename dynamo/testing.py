@@ -1,4 +1,4 @@
-"""Backends for tests: they count or keep what they compile.
+"""For tests: backends that count or keep what they compile; whether all was compiled.
 
     >>> counter = CompileCounter()
     >>> counter.frame_count, counter.op_count
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dynamo.backends.registry import lookup_backend
+from dynamo.base.counters import counters
 
 
 class CompileCounter:
@@ -31,3 +32,14 @@ class CompileCounter:
     def clear(self) -> None:
         self.frame_count = self.op_count = 0
         self.graphs: list[torch.fx.GraphModule] = []
+
+
+def assert_compiled() -> None:
+    """Errors: AssertionError where something was not compiled since the last `reset`.
+
+    >>> assert_compiled()
+    """
+    found = counters["not_compiled"]
+    if found:
+        listed = "\n".join(f"  {count} x {reason}" for reason, count in found.items())
+        raise AssertionError(f"not all was compiled:\n{listed}")

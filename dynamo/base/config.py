@@ -141,6 +141,12 @@ config = Config(
             "A defect of the compiler runs the frame in eager, with one warning.",
             ("DYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_SUPPRESS_ERRORS"),
         ),
+        Knob(
+            "fullgraph_compiles",
+            True,
+            "fullgraph=True raises where a graph would run as captured, not only where it breaks.",
+            ("DYNAMO_FULLGRAPH_COMPILES",),
+        ),
         Knob("verbose", False, "Error messages show internal frames too.", ("DYNAMO_VERBOSE",)),
         Knob(
             "recompile_limit",

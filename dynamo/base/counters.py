@@ -13,11 +13,12 @@ import contextlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 _seconds: dict[str, float] = defaultdict(float)
+_told: set[Hashable] = set()
 _lock = threading.Lock()
 
 
@@ -38,8 +39,18 @@ def compile_times() -> dict[str, float]:
         return {stage: round(seconds, 6) for stage, seconds in _seconds.items()}
 
 
+def once(key: Hashable) -> bool:
+    """True the first time for this key since the last `reset`: for what is told once."""
+    with _lock:
+        if key in _told:
+            return False
+        _told.add(key)
+        return True
+
+
 def reset() -> None:
-    """Forget all counts and times."""
+    """Forget all counts and times, and what was told."""
     counters.clear()
     with _lock:
         _seconds.clear()
+        _told.clear()

@@ -65,6 +65,11 @@ def compiling(compile_id: str) -> Iterator[None]:
         _compile_id.reset(token)
 
 
+def compile_id_now() -> str:
+    """Of what this thread compiles; "" outside of a compile."""
+    return _compile_id.get()
+
+
 def tell(text: str) -> None:
     """A message of the logger `dynamo` at level WARNING: on stderr, where it has no handler."""
     _logger.warning("%s", text)

@@ -151,6 +151,9 @@ PyObject *store_ordered(PyObject *module, PyObject *const *args, Py_ssize_t coun
 /* results.c */
 PyObject *checked_call(PyObject *module, PyObject *parts);
 
+/* rescue.c */
+PyObject *rescued_call(PyObject *module, PyObject *parts);
+
 /* tracebacks.c */
 PyObject *make_traceback(PyObject *module, PyObject *args);
 PyObject *pass_on(PyObject *module, PyObject *args);

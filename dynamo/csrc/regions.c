@@ -496,6 +496,7 @@ static PyMethodDef module_functions[] = {
      "hide_subclass(base, cls): base.__subclasses__() names cls no more."},
     {"checked_call", checked_call, METH_VARARGS,
      "checked_call(function, tensors, tensor_type, decide): its results are looked at."},
+    {"rescued_call", rescued_call, METH_O, "rescued_call([function, rescue]): asks about errors."},
     {"read_item", (PyCFunction)read_item, METH_FASTCALL,
      "read_item(container, key): the item, whatever __getitem__ or __missing__ a subclass has."},
     {"read_dict", read_dict, METH_O, "read_dict(object): object.__getattribute__(.., '__dict__')."},

@@ -49,6 +49,8 @@ DRAWS = (
     "attention", "lstm", "gru", "rnn", "lowrank", "dirichlet", "geometric", "cauchy", "binomial",
     "gamma", "fractional", "gumbel", "moving_avg", "philox", "lobpcg", "sdp", "nested",
 )  # fmt: skip
+# Parts of names of operations that change, or may change, what was there before them.
+SEEN = ("print", "set_", "seed", "backward", "record_hook", "moving_avg")
 # Draws from torch's own generators alone: these can be put back.
 UNDONE = frozenset("""rand randn rand_like randn_like normal bernoulli multinomial poisson normal_
     uniform_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_ dropout _standard_gamma
@@ -74,6 +76,31 @@ def can_undo(graph: fx.Graph) -> bool:
     return all(
         _is_repeatable(node, outside) or _is_undone(node, outside) for node in _operations(graph)
     )
+
+
+def may_run_twice(graph: fx.Graph) -> bool:
+    """True where another run of the graph gives what one run gives, but for random numbers."""
+    outside = _outside(graph)
+    return not any(_is_seen(node, outside) for node in _operations(graph))
+
+
+def _is_seen(node: fx.Node, outside: set[int]) -> bool:
+    """True for an operation that changes, or may change, what was there before the graph."""
+    target: Any = node.target
+    if target in HARMLESS:
+        return False
+    written = node.meta.get("written")
+    if written is None:
+        calm = target in READS if isinstance(target, str) else module_of(target) in OF_NUMBERS
+        return not calm
+    name = _name(node).lower()
+    if "batch_norm" in name or "instance_norm" in name:
+        given = [*node.args[5:6], *map(node.kwargs.get, ("training", "use_input_stats"))]
+        if any(flag not in (None, False) for flag in given) or len(given) == 2:
+            return True
+    elif any(part in name for part in SEEN):
+        return True
+    return any(storage_of(fake) in outside for fake in written)
 
 
 def runs_again(graph: fx.Graph) -> bool:
