@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,11 +26,21 @@ from dynamo.aot.program import is_of_program
 from dynamo.aot.records import NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
-from dynamo.base.config import config as base_config
-from dynamo.base.counters import counters, timed
+from dynamo.base.counters import timed
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
 from dynamo.base.loading import collection_paused
+from dynamo.base.shortfalls import (
+    BACKWARD,
+    GRAPH,
+    SYMBOLIC,
+    Site,
+    failed,
+    left_to_aten,
+    place_of,
+    refused,
+    site_now,
+)
 from dynamo.base.signals import is_of_signal
 from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
@@ -54,7 +63,7 @@ from inductor.lowering.pointwise import is_odd
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
-from inductor.pieces import compile_pieces, has_unknowns
+from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
 from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
@@ -63,6 +72,7 @@ from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
 from inductor.steps import Step, has_rates
+from inductor.survive import surviving
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
 from inductor.tuning import Tuner
 
@@ -92,7 +102,7 @@ def compile_fx(
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         with config.patch(**settings):
-            return _compile(module, inputs, settings, refused=refused)
+            return _compile(module, inputs, settings, refused=cut_or_captured)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
         with config.patch(**settings), timed("inductor"), _defects_refused():
@@ -117,21 +127,21 @@ def compile_fx(
                 module, inputs, compile_static, compile_symbolic, compile_cut)
         return compile_static(module, inputs)
 
-    def refused(module: torch.fx.GraphModule, reason: str) -> Compiled:
+    def cut_or_captured(module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
         if has_gradients(module):
             try:
                 return compile_pieces(module, compile_piece)
-            except Unsupported as refusal:
-                reason = refusal.reason
-        return _as_captured(module, reason)
+            except Unsupported as other:
+                refusal = other
+        return _as_captured(settings, module, refusal)
 
     if any(map(is_lazy, example_inputs)):
-        return _as_captured(gm, "an input is not what its memory holds")
+        return _as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
     if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm) and _records(settings, example_inputs):
         try:
             return compile_pieces(gm, compile_piece)
         except Unsupported as refusal:
-            return _as_captured(gm, refusal.reason)
+            return _as_captured(settings, gm, refusal)
     if has_rates(gm, example_inputs) and not lifts_all(gm):
         return Step(gm, example_inputs, compile_graph, compile_piece)
     return compile_graph(gm, example_inputs)
@@ -159,12 +169,12 @@ def _compile(
     example_inputs: list[Any],
     settings: Mapping[str, Any],
     may_raise: bool = False,
-    refused: Callable[[torch.fx.GraphModule, str], Compiled] | None = None,
+    refused: Callable[[torch.fx.GraphModule, Unsupported], Compiled] | None = None,
 ) -> Compiled:
     """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
     what to do with a graph that has no functional form; else it runs as it was captured."""
     table = _decompositions()
-    compile_backward = functools.partial(_compile_backward, settings)
+    compile_backward = functools.partial(_compile_backward, settings, site_now())
     try:
         with timed("inductor"):
             trains = _needs_gradients(example_inputs)
@@ -188,7 +198,7 @@ def _compile(
                 epilogue_in_graph=in_graph,
             )  # fmt: skip
     except Unsupported as refusal:
-        return (refused or _as_captured)(gm, refusal.reason)
+        return (refused or functools.partial(_as_captured, settings))(gm, refusal)
     except NoCompiler:
         raise
     except Exception as defect:
@@ -196,19 +206,20 @@ def _compile(
             raise
         if may_raise or is_of_program(defect):
             return _raising(gm, defect)
-        _report_defect(defect)
-        return _as_captured(gm, f"{type(defect).__name__}: {defect}")
+        _report_defect(GRAPH, defect, gm)
+        return gm.forward
 
 
 def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
     """The graph as it was captured; where it does not raise, the error was a defect."""
     reported: list[bool] = []
+    site = site_now()
 
     def call(*inputs: Any) -> Any:
         results = gm.forward(*inputs)
         if not reported:
             reported.append(True)
-            _report_defect(error)
+            _report_defect(GRAPH, error, gm, site.strict, at_call=True)
         return results
 
     return call
@@ -243,7 +254,7 @@ def _compile_symbolic(
             )  # fmt: skip
             return checks[0], call
     if trains:
-        compile_backward = functools.partial(_compile_backward, settings)
+        compile_backward = functools.partial(_compile_backward, settings, site_now())
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
             partition=within(config.activation_memory_budget),
@@ -265,33 +276,30 @@ def _defects_refused() -> Iterator[None]:
     except (Unsupported, NoCompiler):
         raise
     except Exception as defect:
-        _report_defect(defect)
+        _report_defect(SYMBOLIC, defect, None)
         raise Unsupported(f"{type(defect).__name__}: {defect}") from defect
 
 
-def _report_defect(defect: Exception) -> None:
-    """One warning, or the error itself where `suppress_errors` is off or it is of a signal."""
-    if not base_config.suppress_errors or is_of_signal(defect):
-        raise defect
-    if isinstance(defect, OSError):
-        warnings.warn(
-            f"dynamo: a graph runs without the inductor backend, as a file in the cache folder "
-            f"{base_config.cache_dir} can't be written or read ({defect}). DYNAMO_CACHE_DIR names "
-            f"another folder.",
-            stacklevel=3,
-        )
-        return
-    warnings.warn(
-        f"dynamo: the inductor backend failed on a graph, which runs without it "
-        f"({type(defect).__name__}: {defect}). This is a defect of dynamo; "
-        f"DYNAMO_SUPPRESS_ERRORS=0 raises it.",
-        stacklevel=3,
-    )
+INSTEAD = {
+    GRAPH: "the inductor backend failed on a graph, which runs without it",
+    SYMBOLIC: "the inductor backend failed on a graph for all sizes; it is compiled for each",
+    BACKWARD: "the inductor backend failed on a backward graph, which runs without it",
+}
+
+
+def _report_defect(
+    kind: str, defect: Exception, gm: torch.fx.GraphModule | None, strict: bool | None = None,
+    at_call: bool = False,
+) -> None:
+    """One warning, or the error itself; see `failed`."""
+    place = place_of(defect, () if gm is None else gm.graph.nodes)
+    failed(kind, defect, INSTEAD[kind], place, strict=strict, at_call=at_call)
 
 
 @collection_paused()
 def _compile_backward(
     settings: Mapping[str, Any],
+    site: Site,
     module: torch.fx.GraphModule,
     fakes: list[Any],
 ) -> Compiled:
@@ -299,13 +307,16 @@ def _compile_backward(
     compiled runs as ATen."""
     try:
         with config.patch(**settings):
-            return compile_aten(module, fakes)
+            compiled = compile_aten(module, fakes)
+            return surviving(compiled, module, site) if config.kernels else compiled
     except NoCompiler:
         raise
     except Unsupported as refusal:
-        logs.log("inductor").emit(f"a backward runs as ATen operators: {refusal.reason}")
+        place = place_of(refusal, module.graph.nodes) or site.place
+        refused(BACKWARD, refusal.reason, place, quiet=not _wants_kernels(settings),
+                strict=site.strict)  # fmt: skip
     except Exception as defect:
-        _report_defect(defect)
+        _report_defect(BACKWARD, defect, module, site.strict)
     return run_as_it_is(module)
 
 
@@ -337,10 +348,19 @@ def _kernels_write(example_inputs: list[Any]) -> bool:
     return config.kernels and not any(is_odd(tensor.dtype) for tensor in tensors)
 
 
-def _as_captured(gm: torch.fx.GraphModule, reason: str) -> Compiled:
-    counters["inductor"]["graphs run as captured"] += 1
-    logs.log("inductor").emit(lambda: f"this graph runs as it was captured: {reason}")
-    logs.log("perf_hints").emit(lambda: f"a graph runs as it was captured: {reason}")
+def _wants_kernels(settings: Mapping[str, Any]) -> bool:
+    with config.patch(**settings):
+        return config.kernels
+
+
+def _as_captured(
+    settings: Mapping[str, Any], gm: torch.fx.GraphModule, refusal: Unsupported
+) -> Compiled:
+    if isinstance(refusal, NothingToCompile):
+        logs.log("inductor").emit(f"this graph runs as it was captured: {refusal.reason}")
+        return gm.forward
+    place = place_of(refusal, gm.graph.nodes)
+    refused(GRAPH, refusal.reason, place, quiet=not _wants_kernels(settings))
     return gm.forward
 
 
@@ -464,9 +484,8 @@ def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compil
     tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
     with timed("inductor.autotuning"):
         schedule = choose_templates(graph, schedule, tuner)
-    made = cuda.generate(graph, schedule, (), tuner)
-    graphed = _graphing(graph, schedule, made.slow, values)
-    return cuda.load(made.text, graph, False, graphed)()
+    graphing = functools.partial(_graphing, graph, schedule, values=values)
+    return cuda.build(graph, schedule, tuner, graphing)
 
 
 def _graphing(
@@ -506,6 +525,7 @@ def _report(lowered: Lowered, schedule: Schedule) -> None:
         metrics.count("nodes", len(kernel.nodes))
         metrics.count("fused_nodes", len(kernel.nodes) if len(kernel.nodes) > 1 else 0)
     metrics.count("extern_calls", sum(isinstance(s, ExternKernel) for s in schedule.steps))
+    left_to_aten(lowered.fallbacks)
     for operator, reason in lowered.fallbacks:
         metrics.count_fallback(operator)
         logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")

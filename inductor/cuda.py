@@ -6,8 +6,8 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
+from dynamo.base.shortfalls import KERNEL, failed, refused
 from inductor import metrics
 from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.launch import NotPrintable
@@ -39,35 +40,52 @@ Graphed = Callable[[Callable[..., Any], Sequence[torch.Tensor]], Callable[..., A
 def available() -> str:
     """Why Triton kernels cannot be generated here; empty if they can."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+        return (f"triton is not installed in {sys.prefix}, so nothing is compiled for the GPU "
+                "(pip install triton)")
     return ""
+
+
+class KernelErrors(Exception):
+    """Triton has failed with some functions; errors: by their names."""
+
+    def __init__(self, errors: Mapping[str, Exception]) -> None:
+        names = "; ".join(f"{name}: {type(e).__name__}: {e}" for name, e in errors.items())
+        super().__init__(f"Triton can't compile {names}")
+        self.errors = errors
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`)."""
+    """text: of a Python module. slow: kernels that run as ATen operators in it (`Slow`).
+    functions: the kernel that each of Triton's functions is of, by name."""
 
     text: str
     slow: tuple[str, ...]
+    functions: Mapping[str, str] = field(default_factory=dict)
 
 
 def generate(
-    graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None
+    graph: LoopGraph, schedule: Schedule, symbols: Sequence[str] = (), tuner: Tuner | None = None,
+    broken: frozenset[str] = frozenset(),
 ) -> Generated:
     """The Python module of a schedule. symbols: the sizes known at a call; with some,
-    Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks."""
+    Unsupported is raised where Triton cannot do a kernel. tuner: finds the best blocks. broken:
+    kernels to run as ATen."""
     layouts = graph.layouts()
     kernels: dict[str, TritonKernel] = {}
     slow: list[str] = []
     with timed("inductor.codegen"):
         for kernel in schedule.kernels():
+            if kernel.name in broken:
+                slow.append(kernel.name)
+                continue
             try:
                 kernels[kernel.name] = _print(kernel, layouts)
             except NotPrintable as refusal:
                 if symbols:
                     raise Unsupported(f"{kernel.name}: {refusal}") from None
                 slow.append(kernel.name)
-                _report_slow(kernel, str(refusal))
+                _report_slow(graph, kernel, str(refusal))
         if tuner is not None:
             kernels = tune_blocks(graph, schedule, kernels, tuner)
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
@@ -77,7 +95,30 @@ def generate(
         lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())
     )
     logs.log("schedule").emit(lambda: str(schedule))
-    return Generated(text, tuple(slow))
+    functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
+    return Generated(text, tuple(slow), functions)
+
+
+def build(
+    graph: LoopGraph, schedule: Schedule, tuner: Tuner | None,
+    graphing: Callable[[Sequence[str]], Graphed | None],
+) -> Callable[..., Any]:
+    """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
+    operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of such kernels."""
+    broken: frozenset[str] = frozenset()
+    while True:
+        made = generate(graph, schedule, (), tuner, broken)
+        try:
+            call: Callable[..., Any] = load(made.text, graph, False, graphing(made.slow))()
+            return call
+        except KernelErrors as errors:
+            found = {made.functions.get(name, name): e for name, e in errors.errors.items()}
+            if not found.keys() <= {kernel.name for kernel in schedule.kernels()} - broken:
+                raise
+            for kernel in schedule.kernels():
+                if kernel.name in found:
+                    _report_broken(graph, kernel, found[kernel.name])
+            broken |= found.keys()
 
 
 def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
@@ -86,10 +127,24 @@ def _print(kernel: Kernel, layouts: dict[str, Layout]) -> TritonKernel:
     return print_kernel(kernel, layouts)
 
 
-def _report_slow(kernel: Kernel, reason: str) -> None:
+def _report_slow(graph: LoopGraph, kernel: Kernel, reason: str) -> None:
     metrics.count("slow_kernels")
-    for log in ("inductor", "perf_hints"):
-        logs.log(log).emit(f"{kernel.name} ({', '.join(kernel.nodes)}) runs as ATen: {reason}")
+    logs.log("inductor").emit(f"{kernel.name} ({', '.join(kernel.nodes)}) runs as ATen: {reason}")
+    refused(KERNEL, reason, _lines_of(graph, kernel), strict=False)
+
+
+def _report_broken(graph: LoopGraph, kernel: Kernel, error: Exception) -> None:
+    metrics.count("slow_kernels")
+    text = f"Triton failed with the kernel {kernel.name}, which runs as ATen operators"
+    failed(KERNEL, error, text, _lines_of(graph, kernel))
+
+
+def _lines_of(graph: LoopGraph, kernel: Kernel) -> str:
+    """The user's lines of a kernel, and its operators."""
+    found = [node.origins for node in graph.nodes if node.name in kernel.nodes]
+    lines = dict.fromkeys(line for origins in found for line in origins.lines)
+    targets = dict.fromkeys(target for origins in found for target in origins.targets)
+    return f"{', '.join(lines) or 'a graph'} ({', '.join(targets) or kernel.name})"
 
 
 def _meets(kernel: Kernel) -> bool:
@@ -122,7 +177,9 @@ def load(
         constants = [constant.value.detach() for constant in graph.constants]
         bind = module.make(constants, preparation.prepare, functools.partial(Slow.of, graph))
     with timed("inductor.build"):
-        preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+        errors = preparation.compile_all(min(WORKERS, os.cpu_count() or 1))
+    if errors:
+        raise KernelErrors(errors)
     several = graph.device.type == "cuda" and torch.cuda.device_count() > 1
 
     def bound(*sizes: int) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from dynamo.aot.fakes import expression_of, is_symbolic_number
 from dynamo.aot.joint import dense_stride
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
-from dynamo.base.counters import counters
+from dynamo.base.shortfalls import PIECE, line_of, place_of, refused
 from dynamo.shapes.fake import Fake
 
 Compiled = Callable[..., Any]
@@ -74,13 +74,13 @@ class Piece:
         try:
             compiled = self.compile_piece(self._module_for(form, inputs), list(inputs))
         except Unsupported as refusal:
-            compiled = self._as_captured(refusal.reason)
+            compiled = self._as_captured(refusal.reason, place_of(refusal, ()))
         self.forms[form] = compiled
         return compiled
 
-    def _as_captured(self, why: str) -> Compiled:
-        counters["inductor"]["pieces run as captured"] += 1
+    def _as_captured(self, why: str, place: str = "") -> Compiled:
         logs.log("dynamic").emit(lambda: f"{self.__name__} runs as captured: {why}")
+        refused(PIECE, why, place or line_of(self.module.graph.nodes), strict=False)
         return self.module.forward
 
     def _module_for(self, form: Form, inputs: tuple[Any, ...]) -> fx.GraphModule:

@@ -19,6 +19,7 @@ from torch import fx
 from dynamo.aot.records import Unsupported
 from dynamo.base import logs
 from dynamo.base.counters import counters
+from dynamo.base.shortfalls import SIZES, line_of, refused
 from inductor import metrics
 from inductor.lift_numbers import lift_numbers
 from inductor.pieces import NothingToCompile, asks_numbers
@@ -141,7 +142,8 @@ class BySizes:
                 self.full = True
                 logs.log("dynamic").emit(
                     f"a graph was compiled for {LIMIT} sets of sizes; others run as captured")
-        counters["inductor"]["calls run as captured for their sizes"] += 1
+        why = f"it was compiled for {LIMIT} sets of them"
+        refused(SIZES, why, line_of(self.gm.graph.nodes), strict=False)
         return self.gm.forward
 
     def _compile(self, inputs: list[Any]) -> Compiled:

@@ -24,7 +24,8 @@ from dynamo.aot.fakes import expression_of
 from dynamo.aot.records import SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
-from dynamo.base.counters import counters, timed
+from dynamo.base.counters import timed
+from dynamo.base.shortfalls import ATEN_SIZES, SIZES, line_of, refused
 from inductor import metrics
 from inductor.lowering.sizes import Source
 
@@ -73,7 +74,7 @@ class ForAllSizes:
         return self.known(tuple([source.read(inputs) for source in self.variants[0].sources]))
 
     def _run_as_aten(self, *inputs: Any) -> Any:
-        counters["inductor"]["calls run as ATen operators for their sizes"] += 1
+        refused(ATEN_SIZES, "see the log dynamic", line_of(self.module.graph.nodes), strict=False)
         return self.module.forward(*inputs)
 
     def _bind(self, key: tuple[int, ...]) -> Compiled | None:
@@ -155,7 +156,7 @@ class Program:
                 self.variants.append((holds, compiled))
                 return compiled
         logs.log("dynamic").emit(lambda: f"a symbolic graph runs as captured for a size: {why}")
-        counters["inductor"]["calls run as captured for their sizes"] += 1
+        refused(SIZES, why, line_of(self.gm.graph.nodes), strict=False)
         return self.gm.forward
 
     def _compile(self, inputs: list[Any]) -> tuple[Check, Compiled]:

@@ -21,6 +21,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from dynamo.aot.lists import in_turns, unscale, writes_a_list
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import weighted_sum
+from dynamo.base.shortfalls import AT, line_of
 from dynamo.shapes.creation import CREATIONS, new_tensor
 from dynamo.shapes.interpolate import OPERATORS, interpolate
 from dynamo.shapes.row_norm import rms_norm
@@ -29,6 +30,7 @@ Leaf = Callable[[torch.Tensor], torch.Tensor]
 Around = Callable[[fx.Node], contextlib.AbstractContextManager[None]] | None
 NOTHING = contextlib.nullcontext()
 OF_PROGRAM = "of_program"
+PROGRAMS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 class Observer:
@@ -70,8 +72,10 @@ def run_program(
     """
     env: dict[fx.Node, Any] = {}
     values = iter(inputs)
-    with keep_modes(), _told_apart():
+    here: list[fx.Node] = []
+    with keep_modes(), _told_apart(here):
         for node in gm.graph.nodes:
+            here[:] = (node,)
             if node.op == "placeholder":
                 env[node] = next(values)
                 continue
@@ -97,12 +101,14 @@ def run_program(
 
 
 @contextlib.contextmanager
-def _told_apart() -> Iterator[None]:
-    """Marks the errors inside for `is_of_program`."""
+def _told_apart(here: list[fx.Node]) -> Iterator[None]:
+    """Marks the errors inside for `is_of_program`, and with the line of the node that is `here`."""
     try:
         yield
-    except (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        error.__dict__[OF_PROGRAM] = True
+    except Exception as error:
+        error.__dict__.setdefault(AT, line_of(here))
+        if isinstance(error, PROGRAMS):
+            error.__dict__[OF_PROGRAM] = True
         raise
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import PART, Unsupported
+from dynamo.base.shortfalls import AT, line_of
 from dynamo.base.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
@@ -104,7 +105,11 @@ class _Run:
                 self.wanted[given] -= 1
                 if not self.wanted[given]:
                     del self.wanted[given]
-            getattr(self, node.op)(node)
+            try:
+                getattr(self, node.op)(node)
+            except Exception as error:
+                error.__dict__.setdefault(AT, line_of([node]))
+                raise
             if node.users:
                 self.wanted[node] = len(node.users)
         graph = LoopGraph(

@@ -23,6 +23,8 @@ from typing import Any
 import torch
 
 from dynamo.aot.boxed import with_list
+from dynamo.base.shortfalls import AT
+from dynamo.base.signals import is_of_signal
 from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
@@ -121,7 +123,11 @@ class Launcher:
         numbers = [SOME_NUMBER] * len(self.kinds)
         with torch.cuda.device(self.device):
             options = self.keywords(choice, self.likely_even)
-            return self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
+            made = self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
+            load = getattr(made, "_init_handles", None)
+            if load is not None:  # now: what is too large for the device shows here
+                load()
+            return made
 
     def is_even(self, numbers: Sequence[float]) -> bool:
         """Whether these go with the kernel for multiples."""
@@ -215,13 +221,23 @@ class Bound:
         launcher = self.launcher
         options = launcher.keywords(launcher.choices[number], launcher.is_even(self.numbers))
         tensors = tensors[: len(launcher.dtypes)]
-        return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
+        try:
+            return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
+        except Exception as error:
+            error.__dict__.setdefault(AT, f"the kernel {name_of(launcher.function)}")
+            raise
 
     def measured(self, tensors: Sequence[torch.Tensor]) -> int:
-        """The number of the fastest choice on these tensors."""
+        """The number of the fastest choice on these tensors, of those that run at all."""
         best, least = 0, float("inf")
         for number in range(len(self.grids)):
-            self.through_triton(tensors, number)
+            try:
+                self.through_triton(tensors, number)
+            except Exception as error:  # too large for the device, or for Triton
+                last = number == len(self.grids) - 1 and least == float("inf")
+                if last or is_of_signal(error):
+                    raise
+                continue
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             for _ in range(MEASURED_RUNS):
@@ -281,11 +297,27 @@ class Preparation:
         self.launchers.append(made)
         return made
 
-    def compile_all(self, workers: int) -> None:
-        """Compile ahead what the first call will run, several at a time."""
+    def compile_all(self, workers: int) -> dict[str, Exception]:
+        """Compile ahead what the first call will run, several at a time. The result: names of the
+        functions with which Triton has failed, and its errors."""
         if self.device.type != "cuda" or self.measure:
-            return
+            return {}
+        likely = [launcher for launcher in self.launchers if launcher.ahead]
         with ThreadPoolExecutor(workers) as pool:
-            likely = [launcher for launcher in self.launchers if launcher.ahead]
-            for _ in pool.map(Launcher.warm_up, likely):
-                pass
+            errors = list(pool.map(_error_of, likely))
+        found = zip(likely, errors, strict=True)
+        return {name_of(one.function): error for one, error in found if error is not None}
+
+
+def _error_of(launcher: Launcher) -> Exception | None:
+    try:
+        launcher.warm_up()
+    except Exception as error:
+        return error
+    return None
+
+
+def name_of(function: Any) -> str:
+    """The name of a Triton function, whatever has wrapped it."""
+    inner = getattr(function, "fn", function)
+    return str(getattr(inner, "__name__", inner))

@@ -1,0 +1,74 @@
+"""Backward graphs whose compiled code fails when it is called.
+
+Backward has its own inputs, which autograd has saved, so the frame can't run again: the ATen graph
+does, on what it was given. What raises there, too, is the program's error. After two failures the
+ATen graph is what runs. Calls are looked at until one succeeds: a later one frees what it was given
+while it runs, so that nothing is left to run again.
+
+In: the compiled function and its ATen graph. Out: a function like it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.boxed import call_with, run_as_it_is, with_list
+from dynamo.base.errors import DynamoError
+from dynamo.base.shortfalls import CALL, Site, failed, place_of
+from dynamo.base.signals import is_of_signal
+
+MOST_FAILURES = 2
+TEXT = "the call of a compiled backward failed, which has run as ATen operators"
+
+
+def surviving(
+    compiled: Callable[..., Any], module: fx.GraphModule, site: Site
+) -> Callable[..., Any]:
+    """See the top of the file."""
+    if any(node.target is torch.ops.aten.copy_.default for node in module.graph.nodes):
+        return compiled
+    survivor = _Survivor(compiled, module, site)
+    return with_list(lambda *args: survivor.of_list([*args]), survivor.of_list)
+
+
+class _Survivor:
+    """called: what runs. tried: it has given results, or failed for good."""
+
+    def __init__(self, compiled: Callable[..., Any], module: fx.GraphModule, site: Site) -> None:
+        self.called, self.module, self.site = compiled, module, site
+        self.failures = 0
+        self.tried = False
+
+    def of_list(self, given: list[Any]) -> Any:
+        if self.tried:
+            return call_with(self.called, given)
+        args = tuple(given)
+        try:
+            results = call_with(self.called, given)
+        except Exception as error:
+            if isinstance(error, (DynamoError, Warning)) or is_of_signal(error):
+                raise
+            results = self._as_aten(args)
+            if results is None:
+                raise
+            self._note(error)
+            return results
+        self.tried = True
+        return results
+
+    def _as_aten(self, args: tuple[Any, ...]) -> Any:
+        with contextlib.suppress(Exception):
+            return run_as_it_is(self.module)(*args)
+        return None
+
+    def _note(self, error: Exception) -> None:
+        self.failures += 1
+        if self.failures >= MOST_FAILURES:
+            self.called, self.tried = run_as_it_is(self.module), True
+        place = place_of(error, self.module.graph.nodes) or self.site.place
+        failed(CALL, error, TEXT, place, strict=self.site.strict, at_call=True)
