@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import dynamo  # noqa: E402
+from dynamo.testing import assert_compiled  # noqa: E402
 from examples.models import MODELS  # noqa: E402
 
 COMPILERS: dict[str, Callable[..., Any]] = {"dynamo": dynamo.compile, "torch": torch.compile}
@@ -60,6 +61,7 @@ def steady(name: str, backend: str, budget: float) -> dict[str, float]:
     start = time.perf_counter()
     while len(rows) < 7 or time.perf_counter() - start < budget:
         rows.append([seconds(call, repeats) for call in calls])
+    assert_compiled()
     medians = [1e3 * statistics.median(column) for column in zip(*rows, strict=True)]
     return dict(zip(("eager", *COMPILERS), medians, strict=True))
 

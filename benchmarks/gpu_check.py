@@ -34,6 +34,7 @@ from benchmarks.gpu import (  # noqa: E402
     per_call,
     print_table,
 )
+from dynamo.testing import assert_compiled  # noqa: E402
 from inductor import metrics  # noqa: E402
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -173,6 +174,7 @@ def check(name: str, options: argparse.Namespace) -> str:
         middle = in_turns(kinds, args, calls, options.rounds)
     rounding = torch.finfo(args[0].dtype).eps if args[0].is_floating_point() else 0
     good = errors["ours"] <= 3 * errors["eager"] + rounding
+    assert_compiled()
     counts = metrics.snapshot()
     peer = middle.get("peer", float("nan"))
     cells = [

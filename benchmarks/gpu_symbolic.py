@@ -37,6 +37,7 @@ from benchmarks.gpu import (  # noqa: E402
     print_table,
     training,
 )
+from dynamo.testing import assert_compiled  # noqa: E402
 from inductor import metrics  # noqa: E402
 
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
@@ -153,6 +154,7 @@ def check(name: str, options: argparse.Namespace) -> str:
     for other in steps.values():
         other(*args)
     us = in_turns(steps, args, 20, options.rounds)
+    assert_compiled()
     good = errors["ours"] <= 3 * errors["eager"] + 1e-6
     timed = " ".join(f"{us.get(k, float('nan')):9.1f}" for k in ("eager", "static", "ours", "peer"))
     return (

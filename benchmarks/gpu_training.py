@@ -31,6 +31,7 @@ from benchmarks.gpu import (  # noqa: E402
     print_table,
     training,
 )
+from dynamo.testing import assert_compiled  # noqa: E402
 from inductor import metrics  # noqa: E402
 
 CHECKED = 6  # calls: two as they are, one that records, the others replayed
@@ -114,6 +115,7 @@ def check(name: str, options: argparse.Namespace) -> list[str]:
             errors[kind] = max(errors[kind], norm_distance(step(x), goal))
     x = torch.randn(size, device=DEVICE)
     middle = in_turns(steps, (x,), 20, options.rounds)
+    assert_compiled()
     graphs = metrics.snapshot()["cuda_graphs_recorded"]
     rows = []
     for kind in steps:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import dynamo
+from dynamo.testing import assert_compiled
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
@@ -158,6 +159,7 @@ def check(name: str, training: bool) -> tuple[float, str, int]:
     compiled = dynamo.compile(model)
     run(model, compiled, inputs)
     found = run(model, compiled, inputs)
+    assert_compiled()
     ratio, where = worst_ratio(exact, eager, found)
     return ratio, where, dynamo.counters["stats"]["graphs"] - before
 

@@ -35,6 +35,7 @@ def measure(name: str, threads: int, budget: float) -> None:
     import torch
 
     import dynamo
+    from dynamo.testing import assert_compiled
     from examples.models import MODELS
 
     torch.set_num_threads(threads)
@@ -50,6 +51,7 @@ def measure(name: str, threads: int, budget: float) -> None:
         while len(times[0]) < 5 or time.perf_counter() - start < budget:
             for column, call in zip(times, calls, strict=True):
                 column.append(1e3 * seconds(call))
+    assert_compiled()
     middle = [statistics.median(column) for column in times[:]]
     best = [min(column) for column in times]
     print(

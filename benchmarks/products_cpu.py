@@ -49,6 +49,7 @@ def measure(name: str, threads: int, budget: float, by_torch: bool) -> None:
         compile = torch.compile
     else:
         import dynamo
+        from dynamo.testing import assert_compiled
 
         compile = dynamo.compile
     with torch.no_grad():
@@ -65,6 +66,8 @@ def measure(name: str, threads: int, budget: float, by_torch: bool) -> None:
         while len(times[0]) < 5 or time.perf_counter() - start < budget:
             for column, call in zip(times, calls, strict=True):
                 column.append(1e3 * seconds(call))
+    if not by_torch:
+        assert_compiled()
     middle, best = ([f(column) for column in times] for f in (statistics.median, min))
     print(json.dumps({"cold": cold, "middle": middle, "best": best}))
 

@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import dynamo  # noqa: E402
 from benchmarks.gpu import norm_distance, per_call, training  # noqa: E402
+from dynamo.testing import assert_compiled  # noqa: E402
 
 MODELS = {
     "resnet50": "resnet50", "vit_base": "vit_base_patch16_224", "convnext_tiny": "convnext_tiny",
@@ -108,6 +109,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             steps[kind] = inference(call) if what == "eval" else training(call, model)
         row[what] = check_steps(steps, x)
         prepared[what] = steps
+    assert_compiled()
     with alone(Path(options.meeting), name, options.processes):
         for what, steps in prepared.items():
             row[what] |= time_steps(steps, x)

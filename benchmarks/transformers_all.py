@@ -208,6 +208,8 @@ class Measurement:
             found = [GATHER[what](one) for one in (first[0], second)]
             row[f"{key}_error"] = max(distance(one, self.references[what]) for one in found)
             row[f"{what}_eager_ms"], row[f"{key}_ms"] = turns((eager, step), device)
+            if kind == "ours" and dynamo.counters["not_compiled"]:
+                row[f"{what}_not_compiled"] = dict(dynamo.counters["not_compiled"])
             if kind == "ours" and not close(row, what) and what in self.exact_results:
                 dynamo.reset()
                 again = self.attempt(f"{what}_float64", self.step("ours", what, exact=True))
@@ -235,7 +237,9 @@ def verdict(row: Row) -> str:
     if not row.keys().isdisjoint(("eval_ours_fails", "train_ours_fails", "graphs_fails")):
         return "FAILS"
     said = [verdict_of(row, what) for what in MAKERS if f"{what}_eager_error" in row]
-    for worst in ("WRONG", "differs", "rounding"):
+    if any(f"{what}_not_compiled" in row for what in MAKERS):
+        said.append("captured")
+    for worst in ("WRONG", "captured", "differs", "rounding"):
         if worst in said:
             return worst
     return "ok" if row.get("done") else "cut off"

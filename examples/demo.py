@@ -88,6 +88,7 @@ def measure(name: str, backend: str, budget: float) -> dict[str, Any]:
             ops=counter.op_count,
             kernels=metrics.snapshot()["kernels"],
             breaks=dict(dynamo.counters["graph_break"]),
+            not_compiled=dict(dynamo.counters["not_compiled"]),
             compile=first - steady,
             eager=1e3 * slow,
             ms=1e3 * quick,
@@ -137,9 +138,11 @@ def main() -> int:
                     return done.returncode
                 runs.append(json.loads(done.stdout.splitlines()[-1]))
         cold, warm = runs
-        reasons[name] = cold["breaks"]
+        reasons[name] = cold["breaks"] | {
+            f"not compiled: {why}": count for why, count in cold["not_compiled"].items()
+        }
         correct = cold["error"] <= max(1e-4, 3 * cold["eager_error"])
-        wrong += not correct
+        wrong += not correct or bool(cold["not_compiled"])
         print(
             f"{name:18}{cold['graphs']:7}{sum(cold['breaks'].values()):7}{cold['ops']:6}{cold['kernels']:8}"
             f"{cold['compile']:8.2f}{warm['compile']:8.2f}{cold['eager']:10.3f}{cold['ms']:10.3f}"

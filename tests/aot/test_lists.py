@@ -97,4 +97,4 @@ def test_gradients_of_a_scaled_loss(backend: str) -> None:
                 found, inverse = torch.zeros(1), torch.full((1,), 2.0**-26 if dtype is torch.float16 else 0.3)
                 outcomes.append((run(given, found, inverse), given, found))
             assert repr(outcomes[0]) == repr(outcomes[1])
-    assert not dynamo.counters["inductor"]["graphs run as captured"]
+    assert not dynamo.counters["not_compiled"]

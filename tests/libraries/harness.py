@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import dynamo
-from dynamo.testing import CompileCounter
+from dynamo.testing import CompileCounter, assert_compiled
 from tests.common import default_dtype
 
 Call = Callable[[Any], Any]
@@ -124,6 +124,7 @@ def _check_model(case: Case, backend: str, tolerance: float) -> None:
     compare(outcome(model, compiled, call), wanted, tolerance)
     if backend == "eager":
         assert counter.frame_count <= case.graphs
+    assert_compiled()
     assert not dynamo.counters["internal_errors"]
 
 

@@ -33,6 +33,7 @@ class Outcome:
     seconds: float
     graphs: int = 0
     breaks: tuple[str, ...] = ()
+    not_compiled: tuple[str, ...] = ()
 
 
 def train(program: Research, whole: Compile | None = None, part: Compile | None = None) -> Outcome:
@@ -52,7 +53,8 @@ def train(program: Research, whole: Compile | None = None, part: Compile | None 
         values += [v.detach().clone() if isinstance(v, torch.Tensor) else v for v in tree_leaves(result)]
     for module in program.modules().values():
         values += [v.detach().clone() for v in module.state_dict().values() if isinstance(v, torch.Tensor)]
-    return Outcome(values, first, counters["stats"]["graphs"], tuple(counters["graph_break"]))
+    return Outcome(values, first, counters["stats"]["graphs"], tuple(counters["graph_break"]),
+                   tuple(counters["not_compiled"]))
 
 
 def distance(found: Any, exact: Any) -> float:
@@ -83,6 +85,7 @@ def check(kind: type[Research], **how: Compile) -> tuple[list[str], Outcome]:
     compiled = train(kind(), **how)
     error, allowed = worst(compiled, exact), max(kind.tolerance, 4 * worst(plain, exact))
     told = [] if error <= allowed else [f"{kind.__name__} {[*how]}: {error:.1e} from float64, allowed {allowed:.1e}"]
+    told += [f"{kind.__name__} {[*how]}: {why}" for why in compiled.not_compiled]
     return told, compiled
 
 

@@ -325,10 +325,8 @@ def test_which_node_a_grad_fn_is(backend: str) -> None:
 
 def test_around_a_watched_tensor_is_compiled() -> None:
     dynamo.reset()
-    before = dict(dynamo.counters["inductor"])
     check(on_intermediate, "inductor", fullgraph=True)
-    for name in ("graphs run as captured", "pieces run as captured"):
-        assert dynamo.counters["inductor"][name] == before.get(name, 0)
+    assert not dynamo.counters["not_compiled"]
 
 
 def test_a_recording_backend_refuses() -> None:
