@@ -69,6 +69,8 @@ def _split_stages(kernel: Kernel) -> tuple[list[Kernel], list[Scratch]]:
     """A kernel with too few rows to fill the device becomes one kernel for each stage."""
     rows = product(kernel.outer)
     work = hint_of(rows) * max(hint_of(_iterations(stage)) for stage in kernel.stages)
+    if not _is_flat(kernel):
+        kernel = _as_one_stage(kernel)
     if len(kernel.stages) == 1 or _is_flat(kernel) or work < LARGE_KERNEL:
         return [kernel], []
     along_rows = any(reads_along_rows(_row_stage(kernel, stage)) for stage in kernel.stages)
