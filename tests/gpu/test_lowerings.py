@@ -65,6 +65,8 @@ def runs(target: Any, sample: Sample) -> bool:
     if target._overloadname == "Tensor" and any(is_mask(x) for x in tree_leaves(sample[0][1:])):
         if "index" in target._schema.name:
             return False
+    if target is torch.ops.aten.native_batch_norm.default and sample[0][3] is None and sample[0][0].dtype != torch.float32:
+        return False  # of a batch alone, in half precision: runs as captured, and is counted
     (args, kwargs), (again, named) = copied(sample), copied(sample)
     try:
         first, second = target(*args, **kwargs), target(*again, **named)
