@@ -104,7 +104,8 @@ def build(
     graphing: Callable[[Sequence[str]], Graphed | None],
 ) -> Callable[..., Any]:
     """The callable of a schedule of static sizes. A kernel with which Triton fails runs as ATen
-    operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of such kernels."""
+    operators, alone. tuner: see `generate`; graphing: makes `graphed` of `load` of the names of
+    such kernels."""
     broken: frozenset[str] = frozenset()
     while True:
         made = generate(graph, schedule, (), tuner, broken)
