@@ -61,7 +61,7 @@ EFFICIENT = aten._scaled_dot_product_efficient_attention.default
     (extern(aten.embedding_dense_backward.default, X, INDEX, 4, -1, False), ""),
     (extern(aten.linalg_solve_ex.default, X, X), "may wait"),
     (extern(aten.add_.Tensor, X, X, mutates=("arg0",)), ""),
-    (extern(torch.ops.mkldnn._linear_pointwise.default, X), "not known"),
+    (extern(torch.ops.mkldnn._linear_pointwise.default, X), ""),
     (store_into("arg0"), ""),
     (store_into("buf0"), ""),
 ])  # fmt: skip
