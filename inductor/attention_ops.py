@@ -38,6 +38,7 @@ sdpa = torch.nn.functional.scaled_dot_product_attention
 FEW_QUERIES = 16  # here torch's kernels split the keys
 SMALL_HEAD = 64
 MANY_KEYS = 1024
+MOST_OFFSET = 2**31 - 1  # kernels count elements of a head in 32 bits
 
 LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 FACTS = "bool causal, float scale, int window, float cap, bool nan_rows"
@@ -185,6 +186,12 @@ def has_kernel(q: Tensor, k: Tensor, v: Tensor, added: Maybe = None) -> bool:
         k.shape == (batch, kv_heads, keys, head) and v.shape[:3] == k.shape[:3]
         and heads % kv_heads == 0 and max(head, v.shape[3]) <= MOST_HEAD
     )  # fmt: skip
+    spans = [
+        sum((n - 1) * step for n, step in zip(x.shape[-2:], x.stride()[-2:], strict=True))
+        for x in tensors
+    ]
+    if max(*spans, queries * keys, queries * heads * v.shape[3]) > MOST_OFFSET:
+        return False
     return fits and (added is None or _fits_scores(added, q.dtype, (batch, heads, queries, keys)))
 
 

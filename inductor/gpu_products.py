@@ -120,7 +120,7 @@ def _question(
     dtypes = ", ".join(str(product.dtype) for product in template.products())
     key = make_question_key(graph.device, {
         "text": text, "ways": "; ".join(map(str, asked)), "dtypes": dtypes,
-        "template": TEMPLATE_VERSION, "tf32": str(torch.backends.cuda.matmul.allow_tf32),
+        "template": TEMPLATE_VERSION, "tf32": torch.backends.cuda.matmul.fp32_precision,
     })  # fmt: skip
 
     def make_ways() -> list[Way]:

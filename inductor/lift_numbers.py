@@ -190,7 +190,7 @@ class Held:
         if torch._C._cuda_isCurrentStreamCapturing():
             return as_tensor(value, self.device)  # of the memory of that graph
         stream = torch._C._cuda_getCurrentRawStream(self.device.index or 0)
-        known, bits = self.known, (type(value), PACK(value))
+        known, bits = self.known, (type(value), value if type(value) is int else PACK(value))
         if known is None or known[:2] != (stream, bits):
             known = self.known = (stream, bits, as_tensor(value, self.device))
         return known[2]

@@ -191,15 +191,6 @@ def clamp_max(goal: Goal, input: Any, max: Any) -> Any:
     return clamp(goal, input, None, max)
 
 
-def hardtanh(
-    goal: Goal, input: Any, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False
-) -> Any:
-    x = goal(input)
-    least, most = goal.tensor(min_val), goal.tensor(max_val)
-    return _written(
-        goal, input, inplace, torch.where(x <= least, least, torch.where(x >= most, most, x)))
-
-
 def leaky_relu(
     goal: Goal, input: Any, negative_slope: Any = 0.01, inplace: bool = False
 ) -> Any:
@@ -224,13 +215,7 @@ class _Expm1(torch.autograd.Function):
 def elu(goal: Goal, input: Any, alpha: Any = 1.0, inplace: bool = False) -> Any:
     x = goal(input)
     low = _Expm1.apply(torch.clamp(x, max=0.0)) * goal(alpha)
-    return _written(goal, input, inplace, torch.where(x > 0, x, low))
-
-
-def celu(goal: Goal, input: Any, alpha: Any = 1.0, inplace: bool = False) -> Any:
-    x = goal(input)
-    low = _Expm1.apply(torch.clamp(x, max=0.0) * goal(Number(1.0 / alpha.value))) * goal(alpha)
-    return _written(goal, input, inplace, torch.where(x > 0, x, low))
+    return _written(goal, input, inplace, torch.where((x > 0) | (x != x), x, low))
 
 
 def softplus(goal: Goal, input: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
@@ -247,11 +232,6 @@ def threshold(
     low = goal.tensor(value)
     limit = goal.rounded(threshold) if x.is_cuda else goal(threshold)
     return _written(goal, input, inplace, torch.where(x <= limit, low, x))
-
-
-def softshrink(goal: Goal, input: Any, lambd: Any = 0.5) -> Any:
-    x, width = goal(input), goal(lambd)
-    return torch.where(x > width, x - width, torch.where(x < -width, x + width, x * 0.0))
 
 
 def hardshrink(goal: Goal, input: Any, lambd: Any = 0.5) -> Any:
@@ -333,13 +313,10 @@ FUNCTIONS: dict[str, Function] = {
     "clamp": _function(clamp, "min", "max"),
     "clamp_min": _function(clamp_min, "min"),
     "clamp_max": _function(clamp_max, "max"),
-    "hardtanh": _function(hardtanh, "min_val", "max_val"),
     "leaky_relu": _function(leaky_relu, "negative_slope"),
     "elu": _function(elu, "alpha"),
-    "celu": _function(celu, "alpha"),
     "softplus": _function(softplus, "beta", "threshold"),
     "threshold": _function(threshold, "threshold", "value"),
-    "softshrink": _function(softshrink, "lambd"),
     "hardshrink": _function(hardshrink, "lambd"),
     "where": _function(where, "input", "other"),
     "masked_fill": _function(masked_fill, "value"),

@@ -82,9 +82,12 @@ def rule_of(user: fx.Node, number: fx.Node) -> Rule | None:
     rule = RULES.get(user.target) if user.op in ("call_function", "call_method") else None
     if rule is None or "out" in user.kwargs or user.kwargs.get("requires_grad"):
         return None
+    first = bool(user.args) and user.args[0] is number
+    if first and (rule.each or rule.name == "div" and user.target is not operator.truediv):
+        return None  # `torch.div` divides where the operator multiplies by a reciprocal
     function = FUNCTIONS[rule.name]
     given = _bound(function.compute, rule, user)
-    if given is None:
+    if given is None or given.get("inplace"):  # backward in place looks at the number
         return None
     for name, value in given.items():
         if name not in function.numbers and number in _nodes_in(value):

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from dynamo.base import logs
+from dynamo.base.signals import is_of_signal
 from inductor import metrics
 from inductor.ir.graph import InputBuffer, LoopGraph, ViewRef
 from inductor.runtime.measure import random_sets, time_calls
@@ -110,6 +111,8 @@ class Tuner:
             made: Callable[..., Any] = self.load(way.text, way.graph, False)()
             return made
         except Exception as error:  # what Triton raises has no common base
+            if is_of_signal(error):
+                raise
             self._report_failure(way, error)
             return None
 
@@ -118,6 +121,8 @@ class Tuner:
             trial.compare(call)
             return self.timer(call, trial.sets)
         except Exception as error:
+            if is_of_signal(error):
+                raise
             self._report_failure(way, error)
             return None
 

@@ -95,7 +95,8 @@ class _State:
         self.operands = operands
         self.bias: Tensor | None = None
         self.scale, self.cap, self.divided = 1.0, 0.0, 0.0
-        self.bent, self.fills = False, False
+        self.bent, self.fills, self.adds = False, False, False
+        self.lower = False  # fills are lower than written, so that they swallow
 
     def may_end(self, trains: bool) -> bool:
         """Masked scores have no gradient, which a bias would give them."""
@@ -106,7 +107,9 @@ class _State:
         if name == "same":
             return True
         if name in ("to", "wide"):
-            self.dtype = facts[0] if facts else torch.float32
+            former, self.dtype = self.dtype, facts[0] if facts else torch.float32
+            if self.bias is not None and former is torch.float32 and self.dtype is not former:
+                return False  # what is that low becomes infinite
             return self.dtype in LARGE
         if name in ("mul", "div"):
             return self._scaled(name, facts[0])
@@ -139,6 +142,9 @@ class _State:
             return False
         if torch.promote_types(self.dtype, other.dtype) is not self.dtype:
             return False
+        if self.lower:
+            return False
+        self.adds = True
         self.bias = other if self.bias is None else self.bias + other
         return True
 
@@ -146,7 +152,10 @@ class _State:
         mask = self._broadcast(place)
         if mask is None or mask.dtype is not torch.bool or number > LARGE[self.dtype]:
             return False
-        self.fills = True
+        half = self.dtype is not torch.float32
+        if self.adds if half else self.lower:
+            return False
+        self.fills, self.lower = True, half
         fill = max(number, LEAST) if self.dtype is torch.float32 else LEAST
         if number == float("-inf"):
             fill = number

@@ -269,15 +269,23 @@ def batch_norm_functional(
 
 
 def _moments_in_one_pass(x: Tensor, axes: list[int], count: int) -> tuple[Tensor, Tensor]:
-    """Variance and mean over axes from sums of what is off an element in the middle: exact enough
-    for half precision, of which float32 squares lose nothing."""
-    middle = x.narrow(0, 0, 1)
-    for axis in axes[1:]:
-        middle = middle.narrow(axis, x.shape[axis] // 2, 1)
-    middle = widened(middle)
-    mean = (widened(x) - middle).sum(axes, keepdim=True) / count
-    squares = torch.pow(widened(x) - middle, 2).sum(axes, keepdim=True) / count
-    return torch.clamp_min(squares - mean * mean, 0.0), mean + middle
+    """Variance and mean over axes from sums of what is off the median of three elements, so that
+    one that is far from all others is not chosen: exact enough for half precision, of which
+    float32 squares lose nothing."""
+    low, middle, high = (_one_of_each(x, axes, quarter) for quarter in (1, 2, 3))
+    origin = torch.maximum(
+        torch.minimum(low, middle), torch.minimum(torch.maximum(low, middle), high)
+    )
+    mean = (widened(x) - origin).sum(axes, keepdim=True) / count
+    squares = torch.pow(widened(x) - origin, 2).sum(axes, keepdim=True) / count
+    return torch.clamp_min(squares - mean * mean, 0.0), mean + origin
+
+
+def _one_of_each(x: Tensor, axes: list[int], quarter: int) -> Tensor:
+    """An element of each channel, so many quarters along each axis."""
+    for axis in axes:
+        x = x.narrow(axis, x.shape[axis] * quarter // 4, 1)
+    return widened(x)
 
 
 @frequent("native_batch_norm_backward.default", half_on_gpu=True)

@@ -106,6 +106,8 @@ class _Reading:
 
     def _call(self, node: ast.Call) -> set[str]:
         name, called = self._callee(node.func)
+        if called is not None and of_language(called):  # perhaps by another name
+            name = getattr(called, "__name__", name)
         owner = set[str]()
         if isinstance(node.func, ast.Attribute) and called is None:
             owner = self._value(node.func.value)  # a method of a value of the kernel

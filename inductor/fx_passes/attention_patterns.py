@@ -20,6 +20,10 @@ from inductor.written_attention import WIDE, Step, written_attention
 PRODUCTS = (torch.matmul, operator.matmul, torch.bmm)
 READERS = frozenset(("transpose", "permute", "reshape", "contiguous", "flatten", "swapaxes"))
 MOST_STEPS = 12
+WRITES = {operator.setitem} | {
+    call for name, call in vars(operator).items() if name[0] == "i" and hasattr(operator, name[1:])
+    or name in ("iand", "ior")
+}
 Found = tuple[fx.Node, Step] | None
 
 
@@ -57,6 +61,8 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
         return False
     if sum(step[0] == "softmax" for step in steps) != 1:
         return False
+    if not _may_move(graph, at, node):
+        return False
     q, k = at.args
     with graph.inserting_before(node):
         wide = _source(q), _source_of_keys(k)
@@ -73,6 +79,30 @@ def _replace(graph: fx.Graph, node: fx.Node) -> bool:
             graph.erase_node(unread)
         graph.erase_node(old)
     return True
+
+
+def _may_move(graph: fx.Graph, first: fx.Node, last: fx.Node) -> bool:
+    """Whether what the chain reads, and the modes that it runs in, are the same at its end."""
+    moved = {first}
+    for node in first.all_input_nodes:  # conversions, see `WIDE`
+        while node.op == "call_method" and node.target in ("to", "float", "transpose"):
+            moved.add(node)
+            node = node.args[0]  # type: ignore[assignment]
+    nodes = list(graph.nodes)
+    between = nodes[min(map(nodes.index, moved)) : nodes.index(last)]
+    return not any(map(_has_effect, between))
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether a call may write a tensor or change a mode."""
+    if node.op not in ("call_function", "call_method") or _is_off(node):
+        return False
+    if not node.users or node.kwargs.get("out") is not None or node.kwargs.get("inplace"):
+        return True
+    if node.target in vars(operator).values():
+        return node.target in WRITES
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return str(name).endswith("_")
 
 
 def _source(node: Any) -> fx.Node | None:

@@ -91,7 +91,8 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     if device.type != "cuda" or not torch.backends.cudnn.enabled:
         return ()
     halves = (torch.bfloat16, torch.float16)
-    return (torch.float32, *halves) if torch.backends.cudnn.allow_tf32 else halves
+    allows_tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return (torch.float32, *halves) if allows_tf32 else halves
 
 
 class _Rewriter:

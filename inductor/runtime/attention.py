@@ -20,6 +20,7 @@ import torch
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import counters
+from dynamo.base.signals import is_of_signal
 from inductor.codegen.attention.spec import (
     AttentionSpec,
     Blocks,
@@ -252,6 +253,8 @@ def first_that_runs(
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
+            if is_of_signal(error):
+                raise
             reason = error
     text = f"attention runs as ATen operators: {type(reason).__name__}: {reason}"
     counters["not_compiled"]["a kernel of attention"] += 1

@@ -105,10 +105,13 @@ class GraphedCall:
         recordings = self.recordings
         if recordings and self.recorder.place() == recordings[0].place:
             for recording in recordings:
+                runs = recording.replay.runs
                 try:
                     with recording.pool.lock:
                         results = recording.replay(*inputs)
                 except torch.OutOfMemoryError as error:  # for what somebody holds
+                    if self.written and recording.replay.runs != runs:
+                        raise  # it has been written
                     self._say(f"a call runs without: {error}")
                     return self.call(*inputs)
                 if results is not None and results is not False:

@@ -219,7 +219,7 @@ class _Finder:
 
     def _may_move_up(self, start: int, one: Product, first: int) -> bool:
         return not any(
-            first < at < start for name in one.call.reads() for at in self.writers.get(name, ())
+            first <= at < start for name in one.call.reads() for at in self.writers.get(name, ())
         )
 
 
@@ -251,17 +251,24 @@ def with_templates(schedule: Schedule, chosen: Iterable[Candidate]) -> Schedule:
 def choose_disjoint(
     candidates: Iterable[Candidate], wanted: Callable[[Candidate], TemplateKernel | None]
 ) -> list[Candidate]:
-    """The first candidates that are wanted and do not overlap. wanted: what is used, or None."""
+    """The first candidates that are wanted, do not overlap and stay in order. wanted: what is
+    used, or None."""
     found: list[Candidate] = []
     taken: set[int] = set()
     for each in candidates:
-        if taken & set(each.positions):
+        if taken & set(each.positions) or any(_clash(each, other) for other in found):
             continue
         template = wanted(each)
         if template is not None:
             found.append(replace(each, template=template))
             taken |= set(each.positions)
     return found
+
+
+def _clash(one: Candidate, other: Candidate) -> bool:
+    """Whether the one that stands first reads what the other one writes."""
+    above, below = sorted((one, other), key=lambda each: each.at)
+    return not set(above.template.reads()).isdisjoint(below.template.writes())
 
 
 def _written(step: Step) -> tuple[str, ...]:

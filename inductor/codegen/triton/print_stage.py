@@ -22,7 +22,6 @@ from inductor.codegen.triton.spelling import (
     COMBINE,
     COMBINE_FUNCTIONS,
     LAST_POSITION,
-    QUICK,
     SUM_OF_EXP,
     neutral,
     print_constant,
@@ -124,7 +123,6 @@ class Frame:
     written: Axes  # buffers that the launch writes
     parameters: dict[str, str]  # the parameter for each buffer
     numbers: Numbers
-    quick: bool = False  # functions may be off by a few of float32's last bits
 
 
 class StagePrinter:
@@ -295,8 +293,6 @@ class StagePrinter:
         else:
             relaxed = op.name.startswith(PREFIX)
             spelled = RELAXED[op.name[len(PREFIX) :]] if relaxed else SCALAR_OPS[op.name].triton
-            if self.frame.quick and op.dtype is torch.float32:
-                spelled = QUICK.get(op.name, spelled)
             text = spelled.format(*(arg.name for arg in args), T=print_dtype(op.dtype))
         return Text(self.writer.define(text), axes)
 

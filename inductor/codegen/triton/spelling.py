@@ -132,13 +132,6 @@ COMBINE_FUNCTIONS = {
     "sum": "k_add", "prod": "k_mul", "max": "k_maximum", "min": "k_minimum", "any": "k_or",
     "argmax": "k_argmax", "argmin": "k_argmin",
 }
-# For float32 values made of a product in half precision, which differ in more than the last bits
-# from eager's anyway: no branches, a few instructions each.
-QUICK = {
-    "truediv": "({0} / {1})", "exp": "tl.exp({0})", "sqrt": "tl.sqrt({0})",
-    "rsqrt": "tl.rsqrt({0})",
-    "sigmoid": "(1.0 / (1.0 + tl.exp({0} * -1.0)))",
-}
 SUM_OF_EXP = "sum_of_exp"  # of values v: the sum of exp(v - their maximum); see `online`
 LAST_POSITION = (1 << 63) - 1
 

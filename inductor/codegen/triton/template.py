@@ -30,6 +30,7 @@ from inductor.codegen.triton.print_stage import (
     Text,
     Writer,
 )
+from inductor.codegen.triton.relax import relax_stages
 from inductor.codegen.triton.spelling import needs_int64, print_index
 from inductor.codegen.triton.template_configs import MULTIPROCESSORS
 from inductor.codegen.triton.templates.product import PRODUCT
@@ -40,7 +41,7 @@ from inductor.ir.index import Index, constant, floordiv, mod, variable
 from inductor.scheduler.products import epilogue_ops, place
 from inductor.scheduler.schedule import Blocks, Kernel, Part, Product, TemplateKernel
 
-TEMPLATE_VERSION = "2"  # part of the keys under which choices are kept
+TEMPLATE_VERSION = "3"  # part of the keys under which choices are kept
 TILE = frozenset("xr")
 DESCRIPTOR = 128  # bytes, in memory of each program
 
@@ -59,17 +60,13 @@ class TemplateSource:
     numbers: tuple[Parameter, ...]
     grid: tuple[int, int, int]
     blocks: Blocks
-    quick: bool
     scratch: int
     partial: Scratch | None = None
     combine: TritonKernel | None = None
 
-    def options(self) -> dict[str, bool | int]:
+    def options(self) -> dict[str, int]:
         """Options of the compiler."""
-        return {
-            "num_warps": self.blocks.warps, "num_stages": self.blocks.stages,
-            "enable_fp_fusion": self.quick,
-        }
+        return {"num_warps": self.blocks.warps, "num_stages": self.blocks.stages}
 
 
 def print_template(template: TemplateKernel, layouts: Mapping[str, Layout]) -> TemplateSource:
@@ -208,8 +205,7 @@ class _Printer:
         grid = self._grid()
         scratch = len(self.descriptors) * DESCRIPTOR * grid[0] * grid[1]
         return TemplateSource(
-            name, text, tuple(self.parameters), known, grid, self.blocks,
-            self.first.dtype.itemsize == 2, scratch,
+            name, text, tuple(self.parameters), known, grid, self.blocks, scratch
         )
 
     def _grid(self) -> tuple[int, int, int]:
@@ -285,10 +281,10 @@ class _Printer:
 
     def _epilogue(self, part: Part, stage: Stage, masked: bool) -> str:
         """Lines for what becomes of a tile."""
+        (stage,) = relax_stages((stage,), ())
         launch = Launch(self.template.name, 1, (stage,), tiled=True)
         frame = Frame(
-            launch, self.wide, False, self.row_mask, self.written, self.parameters, self.numbers,
-            quick=self.first.dtype.itemsize == 2,
+            launch, self.wide, False, self.row_mask, self.written, self.parameters, self.numbers
         )
         columns = Columns("r0", "rmask0" if masked else "", "BLOCK_N", stage.columns)
         memory = Memory()

@@ -88,7 +88,7 @@ def test_what_is_an_output_is_kept() -> None:
     lambda x, w: (x @ w).cumsum(0),
     lambda x, w: torch.cat([x @ w, x @ w * 2], 1).sin(),
     lambda x, w: (lambda y: y + y.flip(0))(x @ w),
-], ids=str)
+], ids=["rows", "places", "running", "joined", "turned"])
 def test_no_epilogue(function) -> None:
     assert not fused(function, X, W)
 
