@@ -404,6 +404,7 @@ def test_out_of_memory_for_what_is_held(monkeypatch: Any) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
+    full.runs = 0  # it has not been replayed
     (recording,) = call.recordings
     monkeypatch.setattr(call, "recordings", (cuda_graphs.Recording(
         full, recording.pool, recording.place, recording.resident),))
