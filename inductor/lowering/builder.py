@@ -68,6 +68,7 @@ class Builder:
         self.device = device
         self.nodes: list[Node] = []
         self.constants: list[ConstantBuffer] = []
+        self.layouts: dict[str, Layout] = {}  # of buffers
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
         self.origins = Origins()
@@ -77,6 +78,13 @@ class Builder:
     def new_name(self) -> str:
         self._count += 1
         return f"buf{self._count - 1}"
+
+    def bytes_read(self, tensor: Tensor) -> int:
+        """How much a kernel loads to compute a tensor: no buffer counts for more than one element
+        for each of the tensor's."""
+        most = hint_of(tensor.layout.numel())
+        layouts = [self.layouts[name] for name in tensor.reads if name in self.layouts]
+        return sum(min(most, hint_of(l.numel())) * l.dtype.itemsize for l in layouts)
 
     # -- tensors that are computed where they are used --------------------------------------------
 
@@ -107,6 +115,7 @@ class Builder:
         body = _pointwise_body(name, layout, tensor.load)
         if tensor.compute is not None:
             self.recipes[name] = (layout, tensor.compute, tensor.reads)
+        self.layouts[name] = layout
         origins = tensor.origins if tensor.origins.nodes else self.origins
         self.nodes.append(ComputedBuffer(name, layout, body, "pointwise", origins))
         return ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
@@ -204,6 +213,7 @@ class Builder:
 
     def stored(self, layout: Layout, name: str) -> Tensor:
         """The tensor that lies in buffer `name`."""
+        self.layouts.setdefault(name, layout)
         view = ViewRef(name, layout.size, layout.stride, 0, layout.dtype)
         return Tensor(layout, self, view=view)
 

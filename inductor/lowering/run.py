@@ -19,7 +19,7 @@ from dynamo.base.shortfalls import AT, line_of
 from dynamo.base.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
-from inductor.ir.extent import Real
+from inductor.ir.extent import Real, hint_of
 from inductor.ir.graph import (
     InputBuffer,
     Layout,
@@ -74,6 +74,9 @@ TAKES_REALS = frozenset((
     aten.sub.Scalar, aten.rsub.Scalar, aten.div.Tensor, aten.div.Scalar, aten.full.default,
     aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default, aten.fill.Scalar,
 ))  # fmt: skip
+
+
+MOST_AGAIN = 32  # operations, for an element that several kernels of a GPU compute
 
 
 def lower_graph(module: torch.fx.GraphModule, hints: Sequence[int] | None = None) -> Lowered:
@@ -257,8 +260,19 @@ class _Run:
             return
         if value.base is not None:
             value = value.root()
-        if value.cost > 1 or (value.cost == 1 and len(value.reads) > 1):
+        if value.cost <= 1 and (value.cost == 0 or len(value.reads) < 2):
+            return
+        if self.builder.device.type == "cpu" or not self._moves_less_again(node, value):
             value.realize()
+
+    def _moves_less_again(self, node: torch.fx.Node, value: Tensor) -> bool:
+        """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
+        load it. One of them computes it in any case."""
+        users = list(_kernels_of(node))
+        if value.cost > MOST_AGAIN or not all(users):
+            return False
+        again = (len(users) - 1) * self.builder.bytes_read(value)
+        return again <= len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
 
     # -- writes in place --------------------------------------------------------------------------
 
@@ -340,6 +354,20 @@ class _Run:
                 elif other.op == "call_function" and PLACE not in other.meta and tensor is value:
                     view = self._copy_of(tensor, other)
                     self.values[other] = self.builder.stored(tensor.layout, view.buffer)
+
+
+def _kernels_of(node: torch.fx.Node) -> Iterator[bool]:
+    """For each use of a node behind its views, whether it is a kernel of ours that need not find
+    the value in memory."""
+    for user in node.users:
+        target: Any = user.target
+        if user.op == "call_function" and getattr(target, "is_view", False):
+            yield from _kernels_of(user)
+        else:
+            yield (
+                user.op == "call_function" and target in LOWERINGS and PLACE not in user.meta
+                and target._schema.name.split("::")[1] not in LIBRARY
+            )
 
 
 def _used(nodes: Sequence[Node], outputs: Sequence[Output]) -> tuple[Node, ...]:
