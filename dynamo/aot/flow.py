@@ -1,12 +1,12 @@
 """Minimum cut of a small directed network (Dinic's method, integers).
 
 In: edges with capacities. Out: the nodes on the source's side of the minimum cut that lies nearest
-to the source. Written here because a general graph library takes longer to import than this to run.
+to the sink. Written here because a general graph library takes longer to import than this to run.
 
     >>> network = FlowNetwork()
     >>> for edge in (("s", "a", 3), ("a", "b", 1), ("b", "t", None)):
     ...     network.add(*edge)
-    >>> sorted(network.near_side("s", "t"))
+    >>> sorted(network.source_side("s", "t"))
     ['a', 's']
 """
 
@@ -43,17 +43,29 @@ class FlowNetwork:
             self._edges.append([])
         return number
 
-    def near_side(self, source: Hashable, sink: Hashable) -> set[Any] | None:
+    def source_side(self, source: Hashable, sink: Hashable) -> set[Any] | None:
         """The source's side of the minimum cut; None where only an infinite one exists."""
         start, end = self._node(source), self._node(sink)
         while True:
             level = self._levels(start)
             if level[end] < 0:
-                return {name for name, number in self._number.items() if level[number] >= 0}
+                beyond = self._leading_to(end)
+                return {name for name, number in self._number.items() if number not in beyond}
             following = [0] * len(self._edges)
             while amount := self._augment(start, end, level, following):
                 if amount >= _INFINITE >> 1:
                     return None
+
+    def _leading_to(self, end: int) -> set[int]:
+        """The nodes from which edges with room lead to `end`."""
+        found, frontier = {end}, [end]
+        for node in frontier:
+            for edge in self._edges[node]:
+                other = self._target[edge]
+                if self._room[edge ^ 1] and other not in found:
+                    found.add(other)
+                    frontier.append(other)
+        return found
 
     def _levels(self, start: int) -> list[int]:
         """Distances from the start over edges with room; -1 for what is not reached."""

@@ -250,22 +250,38 @@ def batch_norm_functional(
     if not training or x.dim() < 2 or count < 2:
         return NotImplemented
     axes = _other_axes(x)
-    if is_half_on_gpu(x):
+    narrow = is_half_on_gpu(x)
+    if narrow:
         own_var, own_mean = _moments_in_one_pass(x, axes, count)
         mean, var = mean.float(), var.float()
     else:
         own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = torch.rsqrt(own_var + eps)
-    y = (widened(x) - own_mean) * scale
-    if weight is not None:
-        y = y * across(weight, x)
-    if bias is not None:
-        y = y + across(bias, x)
+    if narrow:
+        y = _scaled_in_one_step(x, own_mean, scale, weight, bias)
+    else:
+        y = (x - own_mean) * scale
+        if weight is not None:
+            y = y * across(weight, x)
+        if bias is not None:
+            y = y + across(bias, x)
     flat_mean, flat_scale = own_mean.squeeze(axes), scale.squeeze(axes)
     unbiased = own_var.squeeze(axes) * (count / (count - 1))
     new_mean = momentum * flat_mean + (1 - momentum) * mean
     new_var = momentum * unbiased + (1 - momentum) * var
     return y.to(x.dtype), flat_mean, flat_scale, new_mean, new_var
+
+
+def _scaled_in_one_step(
+    x: Tensor, mean: Tensor, scale: Tensor, weight: Maybe, bias: Maybe
+) -> Tensor:
+    """Normalised half precision from two numbers for each channel, which backward keeps instead
+    of the result. In float32, taking the mean off last loses nothing that x still has."""
+    by = scale if weight is None else scale * across(widened(weight), x)
+    shift = -mean * by
+    if bias is not None:
+        shift = across(widened(bias), x) + shift
+    return widened(x) * by + shift
 
 
 def _moments_in_one_pass(x: Tensor, axes: list[int], count: int) -> tuple[Tensor, Tensor]:

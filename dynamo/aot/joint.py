@@ -9,6 +9,7 @@ shows as values that both halves use: the partition decides later what is really
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,11 +220,16 @@ def _mark_saved(graph: fx.Graph, forward: set[fx.Node]) -> None:
 
 
 def viewed(node: fx.Node) -> fx.Node | None:
-    """The node that this one is a view of; None where it is none."""
+    """The tensor that this node is a view of, or views of which it gives; None where it is none."""
     value = node.meta.get("val")
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
     if node.op != "call_function" or not is_fake(value):
         return None
     key = storage_key(value)
+    if node.target is operator.getitem:
+        source = viewed(node.all_input_nodes[0])
+        return None if source is None or storage_key(source.meta["val"]) != key else source
     for given in node.all_input_nodes:
         other = given.meta["val"]
         if is_fake(other) and storage_key(other) == key:

@@ -24,6 +24,7 @@ _BYTE_OF_VIEW = 101  # rather save what it views
 _BYTE_OF_NEW = 200  # forward would not write it to memory otherwise
 
 FEW = 8  # one of so many elements
+MANY = 4096  # elements, for one
 
 # Elementwise operations without torch's tag, and views that make no fake of their storage.
 _CHEAP = frozenset(
@@ -46,10 +47,10 @@ def min_cut(halves: Halves, anything: bool = False) -> list[fx.Node]:
     wanted = read_by_backward(halves)
     if not wanted:
         return []
-    near = _Network(halves, wanted, anything).flow.near_side("source", "sink")
-    if near is None:
+    side = _Network(halves, wanted, anything).flow.source_side("source", "sink")
+    if side is None:
         raise Unsupported("backward reads what forward can't save")
-    return [node for node in halves.available if (node, 0) in near and (node, 1) not in near]
+    return [node for node in halves.available if (node, 0) in side and (node, 1) not in side]
 
 
 def save_all(halves: Halves) -> list[fx.Node]:
@@ -140,7 +141,9 @@ class _Network:
             return node.op == "get_attr" or FAILS not in node.meta and not _draws(node)
         if node.op == "get_attr" or node.target is operator.getitem:
             return node.op == "get_attr" or _is_cheap(node.args[0])
-        return _is_cheap(node) and not self._is_written_again(node)
+        if not _is_cheap(node) or self._is_written_again(node):
+            return False
+        return viewed(node) is not None or not node.all_input_nodes or not _is_spread(node)
 
     def _is_written_again(self, node: fx.Node) -> bool:
         """True where some operation of backward that does not fuse would read it from memory."""
@@ -181,6 +184,23 @@ def _is_cheap(node: Any) -> bool:
         return True
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _is_spread(node: fx.Node) -> bool:
+    """Whether few numbers meet many: each of the many would compute them again."""
+    if not is_fake(node.meta["val"]) or node.target is aten._to_copy.default:
+        return False
+    least = MANY * elements_of(node.meta["val"])
+    work = [node]
+    while work:
+        for user in work.pop().users:
+            if user.op == "output" or not is_fake(user.meta["val"]):
+                continue
+            if viewed(user) is not None:
+                work.append(user)
+            elif elements_of(user.meta["val"]) >= least:
+                return True
+    return False
 
 
 def _reads_few(node: fx.Node) -> bool:

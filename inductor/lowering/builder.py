@@ -31,6 +31,7 @@ from inductor.lowering.tensor import Compute, Indices, Tensor, compute_dtype
 
 MOST_READS = 12
 MOST_COST = 96
+MANY = 1024  # elements that one number meets
 
 
 def layout_of(fake: Any) -> Layout:
@@ -69,6 +70,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.constants: list[ConstantBuffer] = []
         self.layouts: dict[str, Layout] = {}  # of buffers
+        self.reduced: set[str] = set()  # buffers of reductions, and of what is made of them
         self.looks_at: dict[str, frozenset[str]] = {}  # results of calls that give views
         self.recipes: dict[str, tuple[Layout, Compute, frozenset[str]]] = {}
         self.origins = Origins()
@@ -83,8 +85,8 @@ class Builder:
         """How much a kernel loads to compute a tensor: no buffer counts for more than one element
         for each of the tensor's."""
         most = hint_of(tensor.layout.numel())
-        layouts = [self.layouts[name] for name in tensor.reads if name in self.layouts]
-        return sum(min(most, hint_of(l.numel())) * l.dtype.itemsize for l in layouts)
+        read = [self.layouts[name] for name in tensor.reads if name in self.layouts]
+        return sum(min(most, hint_of(each.numel())) * each.dtype.itemsize for each in read)
 
     # -- tensors that are computed where they are used --------------------------------------------
 
@@ -92,6 +94,9 @@ class Builder:
         self, layout: Layout, inputs: Sequence[Tensor], cost: int, compute: Compute
     ) -> Tensor:
         """A lazy tensor; realized at once where it has grown too large to be repeated."""
+        for tensor in inputs:
+            if self.device.type != "cpu" and self._follows_a_sum(tensor.root(), layout):
+                tensor.root().realize()
         for tensor in inputs:
             if tensor.view is None and tensor.cost > MOST_COST:
                 tensor.realize()
@@ -106,6 +111,14 @@ class Builder:
         origins = joined_origins([*lazy, self.origins])
         return Tensor(layout, self, compute=compute, cost=total, reads=reads, origins=origins)
 
+    def _follows_a_sum(self, tensor: Tensor, layout: Layout) -> bool:
+        """Whether the kernel of a reduction may end with a tensor, of which each element meets
+        many. Otherwise each of these would compute it."""
+        if tensor.view is not None or tensor.cost < 2 or self.reduced.isdisjoint(tensor.reads):
+            return False
+        few = hint_of(tensor.layout.numel())
+        return 1 < few <= hint_of(layout.numel()) // MANY
+
     # -- buffers ----------------------------------------------------------------------------------
 
     def store(self, tensor: Tensor) -> ViewRef:
@@ -113,6 +126,8 @@ class Builder:
         layout = _own(tensor.layout)
         name = self.new_name()
         body = _pointwise_body(name, layout, tensor.load)
+        if not self.reduced.isdisjoint(tensor.reads):
+            self.reduced.add(name)
         if tensor.compute is not None:
             self.recipes[name] = (layout, tensor.compute, tensor.reads)
         self.layouts[name] = layout
@@ -208,6 +223,7 @@ class Builder:
         origins = self.origins
         if source.view is None:
             origins = joined_origins([source.origins, origins])
+        self.reduced.add(name)
         self.nodes.append(ComputedBuffer(name, own, loops, "reduction", origins))
         return self.stored(layout, name)
 

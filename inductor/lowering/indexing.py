@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
         end = call.result.shape[axis]
         for part in reversed(parts):
             start = end - part.size[axis]
-            value = _part(ops, part, indices, axis, (start, end), value, held)
+            inside = functools.partial(_within, ops, part, indices, axis, start, held)
+            value = _part(ops, indices[axis], (start, end), inside, value)
             end = start
         assert value is not None
         return value
@@ -52,18 +54,21 @@ def cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
     return call.builder.computed(call.layout, parts, 2 * len(parts), compute)
 
 
-def _part(
-    ops: Ops, part: Tensor, indices: Indices, axis: int, span: tuple[int, int],
-    rest: Value | None, held: torch.dtype,
+def _within(
+    ops: Ops, part: Tensor, indices: Indices, axis: int, start: Any, held: torch.dtype
 ) -> Value:
-    """The element of `part` where the index is in `span`; `rest` behind it."""
+    """The element of a part that begins at `start`."""
+    return ops.to_dtype(part.load(ops, replaced(indices, axis, indices[axis] - start)), held)
+
+
+def _part(
+    ops: Ops, index: Any, span: tuple[Any, Any], inside: Callable[[], Value], rest: Value | None
+) -> Value:
+    """The element of a part where the index is in its span; `rest` behind it."""
     start, end = span
-    inside = lambda: ops.to_dtype(  # noqa: E731
-        part.load(ops, replaced(indices, axis, indices[axis] - start)), held
-    )
     if start == 0 and rest is None:
         return inside()
-    position = ops.index_expr(indices[axis])
+    position = ops.index_expr(index)
     mask = ops.ge(position, ops.index_expr(start)) if start else None
     if rest is not None:
         below = ops.lt(position, ops.index_expr(end))
@@ -82,7 +87,28 @@ def _joined_in_memory(call: Call, parts: Sequence[Tensor], axis: int) -> Any:
 
 @lowering(aten.stack.default)
 def stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    return call.refuse("stacked by ATen")
+    why = unsupported([*tensors])
+    if why or 0 in call.layout.size:
+        return call.refuse(why or "an empty tensor")
+    if len(tensors) > MOST_INLINE_CAT or any(t.cost > 32 for t in tensors):
+        return call.refuse("many parts, which ATen copies")
+    axis = dim % len(call.layout.size)
+    held = compute_dtype(call.result.dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        value = None
+        place = (*indices[:axis], *indices[axis + 1 :])
+        for at, part in reversed(list(enumerate(tensors))):
+            inside = functools.partial(_element, ops, part, place, held)
+            value = _part(ops, indices[axis], (at, at + 1), inside, value)
+        assert value is not None
+        return value
+
+    return call.builder.computed(call.layout, tensors, 2 * len(tensors), compute)
+
+
+def _element(ops: Ops, tensor: Tensor, indices: Indices, held: torch.dtype) -> Value:
+    return ops.to_dtype(tensor.load(ops, indices), held)
 
 
 @lowering(aten.constant_pad_nd.default)

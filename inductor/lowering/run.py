@@ -76,7 +76,7 @@ TAKES_REALS = frozenset((
 ))  # fmt: skip
 
 
-MOST_AGAIN = 32  # operations, for an element that several kernels of a GPU compute
+MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU compute
 
 
 def lower_graph(module: torch.fx.GraphModule, hints: Sequence[int] | None = None) -> Lowered:
@@ -188,7 +188,7 @@ class _Run:
         if value is NotImplemented:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
-            self._keep_if_shared(node, value)
+            value = self._kept_if_shared(node, value)
             if not node.users:  # it runs for its errors
                 value.root().realize()
         if PLACE in node.meta:
@@ -254,16 +254,23 @@ class _Run:
             self.fallbacks.append((str(target), call.reason))
         return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
 
-    def _keep_if_shared(self, node: torch.fx.Node, value: Tensor) -> None:
-        """Store what several nodes use, unless it is cheaper to compute it again."""
+    def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
+        """Stores what several nodes use, unless it is cheaper to compute it again."""
         if value.view is not None or len(node.users) < 2:
-            return
-        if value.base is not None:
-            value = value.root()
-        if value.cost <= 1 and (value.cost == 0 or len(value.reads) < 2):
-            return
-        if self.builder.device.type == "cpu" or not self._moves_less_again(node, value):
-            value.realize()
+            return value
+        root = value if value.base is None else value.root()
+        if root.cost <= 1 and (root.cost == 0 or len(root.reads) < 2):
+            return value
+        if self.builder.device.type != "cpu":
+            if self._moves_less_again(node, root):
+                return value
+            if node.target is aten._to_copy.default and value.base is None:
+                given: Tensor = self.values[node.args[0]]  # type: ignore[index]
+                if given.dtype.itemsize < value.dtype.itemsize:
+                    given.root().realize()
+                    return converting(given, value.dtype)
+        root.realize()
+        return value
 
     def _moves_less_again(self, node: torch.fx.Node, value: Tensor) -> bool:
         """On a GPU: whether kernels that compute a value anew move fewer bytes than those that
@@ -272,7 +279,7 @@ class _Run:
         if value.cost > MOST_AGAIN or not all(users):
             return False
         again = (len(users) - 1) * self.builder.bytes_read(value)
-        return again <= len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
+        return again < len(users) * hint_of(value.layout.numel()) * value.dtype.itemsize
 
     # -- writes in place --------------------------------------------------------------------------
 

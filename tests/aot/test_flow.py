@@ -10,11 +10,11 @@ from dynamo.aot.flow import FlowNetwork
 INFINITE = 1 << 40
 
 
-def cost(edges: list[tuple[int, int, int | None]], near: set[int]) -> int:
+def cost(edges: list[tuple[int, int, int | None]], side: set[int]) -> int:
     return sum(
         INFINITE if capacity is None else capacity
         for a, b, capacity in edges
-        if a in near and b not in near
+        if a in side and b not in side
     )
 
 
@@ -30,18 +30,18 @@ def test_random_networks() -> None:
         network = FlowNetwork()
         for edge in edges:
             network.add(*edge)
-        near = network.near_side(0, 1)
+        side = network.source_side(0, 1)
         others = range(2, nodes)
         cuts = [
             {0, *chosen} for size in range(nodes - 1) for chosen in itertools.combinations(others, size)
         ]
         best = min(cost(edges, cut) for cut in cuts)
-        if near is None:
+        if side is None:
             infinite += 1
             assert best >= INFINITE
             continue
-        assert 0 in near and 1 not in near
-        assert cost(edges, near) == best
-        smallest = set.intersection(*(cut for cut in cuts if cost(edges, cut) == best))
-        assert near == smallest
+        assert 0 in side and 1 not in side
+        assert cost(edges, side) == best
+        largest = set.union(*(cut for cut in cuts if cost(edges, cut) == best))
+        assert side == largest & {0, *(node for edge in edges for node in edge[:2])}
     assert 10 < infinite < 200

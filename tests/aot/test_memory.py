@@ -225,6 +225,46 @@ def test_softmaxes_over_rows(name: str, dtype: torch.dtype, dim: int) -> None:
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad, **near)
 
 
+def test_parts_of_a_tensor_are_saved_as_it(partitions: Callable[[], int]) -> None:
+    """Once, and not part by part."""
+    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ weight).reshape(1, 8, 3, 1, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v).sum()
+
+    x = torch.randn(8, 16, requires_grad=True)
+    weight = torch.randn(16, 48, requires_grad=True)
+    dynamo.compile(program, fullgraph=True)(x, weight).backward()
+    result, lse = 8 * 16 * 4, 8 * 4
+    assert partitions() == 8 * 48 * 4 + result + lse
+
+
+def test_of_equal_cuts_the_last_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residual sums are in memory anyway: with them backward adds nothing up again."""
+    def program(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            x = x + F.layer_norm(x, (16,)) @ weight
+        return x.sum()
+
+    seen: list[Partition] = []
+    original = api.partition_joint
+
+    def spying(*arguments: Any) -> Partition:
+        seen.append(original(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(api, "partition_joint", spying)
+    inputs = [torch.randn(rows, 16, requires_grad=True) for rows in (8, 16, 16, 16)]
+    dynamo.compile(program, fullgraph=True)(*inputs).backward()
+    (half,) = seen[0].backwards
+    products = [n for n in half.module.graph.nodes if n.target is torch.ops.aten.mm.default]
+    sums = [n for n in half.module.graph.nodes if n.target is torch.ops.aten.add.Tensor]
+    reached = {n for n in half.module.graph.nodes if n.name.startswith("tangent")}
+    for node in half.module.graph.nodes:
+        if not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    assert products and not [node for node in sums if node not in reached]
+
+
 def test_what_is_computed_twice_is_saved_once(partitions: Callable[[], int]) -> None:
     def program(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         for _ in range(3):

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from dynamo.aot.api import simplify
 from dynamo.aot.capture import capture_forward
+from dynamo.aot.rows import merge_equal
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.triton.plan import plan_kernel
 from inductor.compile_fx import _decompositions
@@ -35,7 +36,9 @@ def lowered(program: Callable[..., Any], values: list[Tensor]) -> Lowered:
     graph, world = capture_in_world(
         lambda world: capture_forward(module, fakes, world=world), module, fakes, False
     )
-    return lower_graph(simplify(graph.module, _decompositions(), world))
+    made = simplify(graph.module, _decompositions(), world)
+    merge_equal(made)
+    return lower_graph(made)
 
 
 def interpreted(program: Callable[..., Any], values: list[Tensor]) -> list[Tensor]:
@@ -97,6 +100,62 @@ def test_batch_norm_backward_adds_up_in_float32(dtype: Any) -> None:
         assert mine.dtype is dtype
         size = exact.abs().max().item() * CLOSE[dtype] / 4
         torch.testing.assert_close(mine.double(), exact, rtol=CLOSE[dtype], atol=size)
+
+
+def stored(made: Lowered) -> list[Any]:
+    """The layouts of what kernels write, large ones only."""
+    steps = schedule_graph(made.graph, 8).steps
+    written = {name for step in steps for name in step.writes()}  # type: ignore[union-attr]
+    return [made.graph.layouts()[name] for name in written
+            if made.graph.layouts()[name].numel() > 100]  # fmt: skip
+
+
+def test_batch_norm_stores_nothing_wide() -> None:
+    """Sums, and kernels after them, read half precision and compute the rest again."""
+    x, grad = torch.randn(6, 5, 40, 7).bfloat16(), torch.randn(6, 5, 40, 7).bfloat16()
+    vectors = [torch.rand(5).bfloat16() + 0.5 for _ in range(4)]
+    (only,) = stored(lowered(batch_norm, [x, *vectors]))
+    assert only.dtype is torch.bfloat16
+
+    def through_relu(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor) -> Any:
+        return batch_norm_backward(
+            aten.threshold_backward(grad, x, 0), x, weight, mean, scale)
+
+    values = [grad, x, vectors[0], torch.rand(5), torch.rand(5)]
+    (only,) = stored(lowered(through_relu, values))
+    assert only.dtype is torch.bfloat16
+    for mine, exact in zip(
+        interpreted(through_relu, values), through_relu(*(v.double() for v in values)), strict=True
+    ):
+        size = exact.abs().max().item() * CLOSE[torch.bfloat16] / 4
+        torch.testing.assert_close(mine.double(), exact, rtol=3e-2, atol=size)
+
+
+def test_what_a_product_needs_is_stored_for_all() -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        z = torch.tanh(x + y)
+        return (z @ z) + z.float().sum(0) + torch.sin(z)
+
+    values = [torch.randn(12, 12).bfloat16(), torch.randn(12, 12).bfloat16()]
+    made = lowered(program, values)
+    first = next(node for node in made.graph.nodes if isinstance(node, ComputedBuffer))
+    later = [node for node in made.graph.nodes if first.name in node.reads()]
+    assert len(later) >= 3 and not any({"arg0", "arg1"} & set(n.reads()) for n in later)
+
+
+@pytest.mark.parametrize("users", [2, 3, 4])
+def test_a_widened_value_that_must_be_stored_stays_half(users: int) -> None:
+    def program(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Any:
+        wide = (a * b * c * d).float()
+        return tuple(wide.sum(axis) for axis in ([0], [1], [0, 1], [1, 0]))[:users]
+
+    values = [torch.randn(16, 24).half() for _ in range(4)]
+    layouts = [layout.dtype for layout in stored(lowered(program, values))]
+    assert torch.float32 not in layouts
+    for mine, exact in zip(
+        interpreted(program, values), program(*(v.double() for v in values)), strict=True
+    ):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=4e-3, atol=4e-2)
 
 
 def test_sums_over_rows_fill_the_device() -> None:
