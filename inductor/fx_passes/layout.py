@@ -91,7 +91,7 @@ def _fast_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     if device.type != "cuda" or not torch.backends.cudnn.enabled:
         return ()
     halves = (torch.bfloat16, torch.float16)
-    allows_tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"
+    allows_tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return (torch.float32, *halves) if allows_tf32 else halves
 
 
