@@ -65,6 +65,8 @@ def compile_inference(
         if any(example_inputs[mutation.input].is_inference() for mutation in graph.mutations):
             raise Unsupported("writes into an inference tensor, which eager refuses here")
     module = simplify(graph.module, decompositions, world)
+    if decompositions:
+        merge_equal(module)
     graph = with_symbols(replace(graph, module=module), world)
     compiled = compiler(graph.module, graph.fakes)
     world.forget_reals()

@@ -37,6 +37,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_rows(name: str, first: int) -> None:
     program = PROGRAMS[name]
     compiled = compile_aten(capture(program, [torch.randn(5, first)]), [])
+    torch.manual_seed(first)  # a sum of thousands may by chance be nearly nothing
     for length in LENGTHS:
         x = torch.randn(3, length)
         found, wanted = compiled(x), program(x.double())
