@@ -30,6 +30,7 @@ from inductor.ir.extent import (
 )
 
 IndexLike = Union["Index", int]
+SHORTEST_RUN = 8  # steps of a variable between two turns of what is divided by, or taken modulo
 
 
 class Atom:
@@ -183,6 +184,25 @@ class Index:
             elif atom.base.depends_on(name):  # type: ignore[attr-defined]
                 return None
         return stride
+
+    def step_of(self, name: str) -> int | None:
+        """How far most steps of the variable move, where it is also divided, or taken modulo, by
+        large numbers; None if not sure.
+
+        >>> x = variable("x", 640)
+        >>> (floordiv(x, 64) * 4096 + mod(x, 64)).step_of("x")
+        1
+        """
+        total = 0
+        for atom, factor in self.terms:
+            if isinstance(atom, Var):
+                total += factor if atom.name == name else 0
+            elif isinstance(atom, (FloorDiv, Mod)) and atom.base.depends_on(name):
+                step = atom.base.step_of(name)
+                if step is None or hint_of(atom.divisor) < SHORTEST_RUN * abs(hint_of(step)):
+                    return None
+                total += factor * step if isinstance(atom, Mod) else 0
+        return total
 
     def substitute(self, values: Mapping[str, IndexLike]) -> Index:
         """Replace variables by name; the result is in normal form again.

@@ -134,7 +134,7 @@ def _tile_choices(launch: Launch, columns: int) -> Choices:
 def _crosses_rows(launch: Launch) -> bool:
     """Whether some access of a tiled launch goes along the rows."""
     return any(
-        op.index is not None and op.index.stride_of("x") == 1 and op.index.stride_of("r") != 0
+        op.index is not None and op.index.step_of("x") == 1 and op.index.stride_of("r") != 0
         for stage in launch.stages for op in stage.ops if op.name in ("load", "store")
     )
 

@@ -78,7 +78,7 @@ def reads_along_rows(stage: Stage) -> bool:
             continue
         names = {var.name for var in op.index.variables()}
         if {"x", "r"} <= names:  # others occur once for each row or column
-            score += (op.index.stride_of("x") == 1) - (op.index.stride_of("r") == 1)
+            score += (op.index.step_of("x") == 1) - (op.index.step_of("r") == 1)
     return score > 0
 
 
