@@ -5,8 +5,8 @@ In: a functional ATen graph with fakes. Out: the same program where every 4-d co
 keeps that layout until an operator needs another: one that is not known to compute the same from
 any strides gets those that it had, and so do the graph's outputs. In a joint graph, the gradients
 of such a convolution are computed from a channels-last gradient. A graph that speaks of strides
-itself (`as_strided`) or has no convolution is returned as it is. Where sizes are symbolic, what
-torch's kernels assume of them here is added to the graph's `SymbolTable`.
+itself (`as_strided`) of parts of memory, or has no convolution, is returned as it is. Where sizes
+are symbolic, what torch's kernels assume of them here is added to the graph's `SymbolTable`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def channels_last(
 ) -> fx.GraphModule:
     """See the top of the file. has_kernel: tells the operators that get a kernel of ours."""
     nodes = list(module.graph.nodes)
-    targets = {node.target for node in nodes}
+    targets = {node.target for node in nodes if not _may_stay(node)}
     if targets & STRIDES_MATTER or not any(_wants_last(node) for node in nodes):
         return module
     first = next(v for node in nodes if is_fake(v := node.meta.get("val")))
@@ -55,6 +55,35 @@ def channels_last(
     changed.meta["symbols"] = replace(
         module.meta["symbols"], assumptions=tuple(dict.fromkeys(assumed)))
     return changed
+
+
+def _may_stay(node: fx.Node) -> bool:
+    """Whether an operator that speaks of strides may be given a copy with the old ones: of tensors
+    that fill their memory, in known sizes."""
+    tensors = [given.meta["val"] for given in node.all_input_nodes]
+    return all(is_fake(tensor) and _fills_memory(tensor) for tensor in tensors)
+
+
+def _fills_memory(tensor: Any) -> bool:
+    facts, elements = facts_of(tensor), 1
+    if not all(type(number) is int for number in (*facts.size, *facts.stride)):
+        return False
+    for step, extent in sorted(zip(facts.stride, facts.size, strict=True)):
+        if extent != 1 and step != elements:
+            return False
+        elements *= extent
+    return facts.offset == 0
+
+
+def _same_memory(one: Any, other: Any) -> bool:
+    """Whether strides differ in dimensions of one element only."""
+    if not (_fills_memory(one) and _fills_memory(other)):
+        return False
+    a, b = facts_of(one), facts_of(other)
+    return a.dtype is b.dtype and all(
+        extent == 1 or step == others
+        for extent, step, others in zip(a.size, a.stride, b.stride, strict=True)
+    )
 
 
 def _wants_last(node: fx.Node) -> bool:
@@ -137,6 +166,8 @@ class _Rewriter:
         target = new.target
         if not isinstance(target, OpOverload) or target.namespace == "mkldnn":
             return False
+        if target in STRIDES_MATTER:
+            return True
         if torch.Tag.nondeterministic_seeded in target.tags:  # draws in the order of memory
             return True
         if target is aten.native_group_norm.default:
@@ -202,7 +233,11 @@ class _Rewriter:
         if old_value is value or not is_fake(value) or _form(value) == _form(old_value):
             return new
         with self.graph.inserting_before(before):
-            copy = self.graph.call_function(aten.clone.default, (new,))
+            if _same_memory(old_value, value):
+                size, stride = facts_of(old_value).size, facts_of(old_value).stride
+                copy = self.graph.call_function(aten.as_strided.default, (new, size, stride))
+            else:
+                copy = self.graph.call_function(aten.clone.default, (new,))
         copy.meta = {**new.meta, "val": old_value}
         return copy
 
