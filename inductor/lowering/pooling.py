@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -11,6 +12,7 @@ import torch
 
 from inductor.ir.body import Ops, Value
 from inductor.ir.extent import surely_less
+from inductor.ir.index import floordiv
 from inductor.ir.scalar_ops import dtype_kind
 from inductor.lowering.builder import layout_of
 from inductor.lowering.registry import Call, lowering
@@ -18,6 +20,7 @@ from inductor.lowering.tensor import Indices, Tensor, compute_dtype
 
 aten = torch.ops.aten
 MOST_ELEMENTS = 25
+MOST_WINDOWS = 9
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -36,15 +39,7 @@ def _window(
     for a, b in product(range(kernel[0]), range(kernel[1])):
         h = row * stride[0] + (a * dilation[0] - padding[0])
         w = column * stride[1] + (b * dilation[1] - padding[1])
-        mask = None
-        for index, extent in ((h, height), (w, width)):
-            tests = []
-            if not surely_less(-1, index.low):
-                tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
-            if not surely_less(index.high, extent):
-                tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
-            for test in tests:
-                mask = test if mask is None else ops.bitwise_and(mask, test)
+        mask = _inside(ops, (h, w), (height, width))
         where = (*front, h, w)
         if mask is None:
             yield x.load(ops, where), h, w
@@ -93,6 +88,66 @@ def max_pool(
         call.builder.computed(layout_of(values), [x], cost, best),
         call.builder.computed(layout_of(positions), [x], 2 * cost, place),
     )
+
+
+@lowering(aten.max_pool2d_with_indices_backward.default)
+def max_pool_backward(
+    call: Call, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any, padding: Any,
+    dilation: Any, ceil_mode: bool, positions: Tensor,
+) -> Any:
+    """Each element gathers from the few windows that it lies in: those that chose it."""
+    size = pair(kernel)
+    steps = pair(stride) if stride not in ((), []) else size
+    pads, reach = pair(padding), [-(-a // b) for a, b in zip(size, steps, strict=True)]
+    if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
+        return call.refuse("ATen adds where memory is near")
+    if pair(dilation) != (1, 1) or reach[0] * reach[1] > MOST_WINDOWS:
+        return call.refuse("many windows over one element")
+    grad.realize()
+    positions.realize()
+    held = compute_dtype(grad.dtype)
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        *front, row, column = indices
+        here = ops.index_expr(row * x.size[-1] + column)
+        last = [
+            floordiv(index + pad, step)
+            for index, pad, step in zip(indices[-2:], pads, steps, strict=True)
+        ]
+        total = None
+        for back in product(*map(range, reach)):
+            window = [at - by for at, by in zip(last, back, strict=True)]
+            mask = _inside(ops, window, grad.size[-2:])
+            at = (*front, *window)
+            chosen = functools.partial(_if_chosen, ops, grad, positions, at, here, held)
+            value = chosen() if mask is None else ops.masked(mask, chosen, 0)
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return total
+
+    return call.builder.computed(call.layout, [grad, positions], 20 * math.prod(reach), compute)
+
+
+def _if_chosen(
+    ops: Ops, grad: Tensor, positions: Tensor, at: Indices, here: Value, held: torch.dtype
+) -> Value:
+    """The gradient of a window whose greatest element lies here, else nothing."""
+    found = ops.eq(positions.load(ops, at), here)
+    return ops.where(found, grad.load(ops, at), ops.constant(0, held))
+
+
+def _inside(ops: Ops, place: Sequence[Any], extents: Sequence[Any]) -> Value | None:
+    """Whether a place lies inside of the borders; None where it always does."""
+    mask = None
+    for index, extent in zip(place, extents, strict=True):
+        tests = []
+        if not surely_less(-1, index.low):
+            tests.append(ops.ge(ops.index_expr(index), ops.index_expr(0)))
+        if not surely_less(index.high, extent):
+            tests.append(ops.lt(ops.index_expr(index), ops.index_expr(extent)))
+        for test in tests:
+            mask = test if mask is None else ops.bitwise_and(mask, test)
+    return mask
 
 
 @lowering(aten.avg_pool2d.default)

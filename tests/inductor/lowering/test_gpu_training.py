@@ -175,6 +175,30 @@ def test_sums_over_rows_fill_the_device() -> None:
     assert len(long) == 1 and long[0].rows * long[0].splits > 10000
 
 
+POOLS = [(3, 2, 1, False), (2, 2, 0, False), (3, 1, 1, False), (3, 2, 0, True), (5, 2, 2, False)]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_max_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> None:
+    kernel, stride, padding, ceil = pool
+    x = torch.randn(2, 3, 11, 14).to(dtype)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    form = ([kernel, kernel], [stride, stride], [padding, padding], [1, 1], ceil)
+    y, at = aten.max_pool2d_with_indices(x, *form)
+    grad = torch.randn_like(y)
+
+    def program(grad: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        return aten.max_pool2d_with_indices_backward(grad, x, *form, at)
+
+    (found,) = interpreted(program, [grad, x, at])
+    assert found.stride() == program(grad, x, at).stride() and found.dtype is dtype
+    exact = program(grad.double(), x.double(), at)
+    torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor
 ) -> Any:
