@@ -24,6 +24,8 @@ MANY_IN_TILES = 1 << 21
 ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length a call brings
 ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
+LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
+FEW_LOADS = 2  # of which a thread holds many elements without trouble
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
 
@@ -157,13 +159,24 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
     rows = likely_rows(launch)
     along_rows = any(reads_along_rows(stage) for stage in launch.stages)
     configs = []
-    for block, columns, warps in LOOP_BLOCKS_ALONG_ROWS if along_rows else LOOP_BLOCKS:
+    blocks: tuple[tuple[int, int, int], ...] = LOOP_BLOCKS_ALONG_ROWS
+    if not along_rows:
+        blocks = (*_for_long_rows(launch, widest), *LOOP_BLOCKS)
+    for block, columns, warps in blocks:
         columns = min(columns, widest)
         if launch.splits != 1:
             columns = min(columns, launch.chunk & -launch.chunk)
         block = min(block, rows)
         configs.append(Config(block, columns, min(warps, _warps(block * columns))))
     return _unique(configs)
+
+
+def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
+    """More in flight at a time, where that is no strain on registers."""
+    read = [{op.buffer for op in stage.ops if op.name == "load"} for stage in launch.stages]
+    if launch.splits != 1 or max(map(len, read)) > FEW_LOADS:
+        return []
+    return [block for least, block in LONG_LOOP_BLOCKS if widest >= least][:1]
 
 
 def _warps(elements: int) -> int:
