@@ -1,0 +1,180 @@
+"""Compiled traces: a table of programs by key, and the policy of what is compiled when.
+
+In: a trace and the numbers of its tensors that are wanted. Out: those tensors. A key that is known
+runs the compiled graph, nothing is built (LazyTensor paper, section 4). The first trace of its
+operations is compiled at once. One that differs only in sizes or constants runs operator by
+operator the first time, and is compiled when it comes again: a loop whose sizes grow at each step
+would otherwise compile at each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from dynamo.aot.boxed import call_with
+from dynamo.base.counters import once, timed
+from dynamo.base.shortfalls import Site, compiling_at
+from lazy.graph import build, interpret
+from lazy.report import REPORT
+from lazy.trace import Trace
+
+Compiled = Callable[..., Any]
+MOST_SIZES = 8
+MOST_PROGRAMS = 512
+MOST_VARIANTS = 4
+HIT, COMPILED, STEPS = "hit", "compiled", "operator by operator"
+
+
+@dataclass(slots=True)
+class Program:
+    """The graphs of one key, each with the numbers of the tensors that it returns."""
+
+    variants: list[tuple[tuple[int, ...], Compiled]] = field(default_factory=list)
+    failed: bool = False
+
+    def find(self, live: Sequence[int]) -> tuple[tuple[int, ...], Compiled] | None:
+        """A graph that returns these, and perhaps others."""
+        wanted = set(live)
+        for returned, compiled in self.variants:
+            if wanted.issubset(returned):
+                return returned, compiled
+        return None
+
+
+@dataclass(slots=True)
+class Family:
+    """Traces of the same operations: how many keys were compiled, and which were seen."""
+
+    compiled: int = 0
+    seen: set[Any] = field(default_factory=set)
+
+
+class Programs:
+    """backend: `(graph, example inputs) -> callable`."""
+
+    def __init__(self, backend: Compiled, options: dict[str, Any]) -> None:
+        self.backend, self.options = backend, options
+        self.programs: dict[Any, Program] = {}
+        self.families: dict[Any, Family] = {}
+
+    def run(self, trace: Trace, live: Sequence[int], keep: Any, place: str) -> str:
+        """Computes a trace; `keep(number, tensor)` gets what is wanted. Says how it was done.
+
+        Errors: those of the program's operators.
+        """
+        key = trace.key()
+        program = self.programs.get(key)
+        with below():
+            found = None if program is None else program.find(live)
+            if found is None:
+                if not self._worth(key, program, trace):
+                    REPORT.count("by_operator")
+                    _step_by_step(trace, keep)
+                    return STEPS
+                program = self._program(key)
+                found = self._compile(program, trace, live, place)
+                if found is None:
+                    REPORT.count("by_operator")
+                    _step_by_step(trace, keep)
+                    return STEPS
+                how = COMPILED
+            else:
+                REPORT.count("hits")
+                how = HIT
+            return how if _run(found, trace, keep) else STEPS
+
+    def _program(self, key: Any) -> Program:
+        if key not in self.programs:
+            if len(self.programs) >= MOST_PROGRAMS:
+                self.programs.pop(next(iter(self.programs)))
+            self.programs[key] = Program()
+        return self.programs[key]
+
+    def _worth(self, key: Any, program: Program | None, trace: Trace) -> bool:
+        if program is not None:
+            return not program.failed and len(program.variants) < MOST_VARIANTS
+        operations = tuple(rule.func for rule in trace.rules)
+        family = self.families.setdefault((operations, key[1]), Family())
+        fresh = hash(key) not in family.seen
+        family.seen.add(hash(key))
+        if family.compiled >= MOST_SIZES or (family.compiled and fresh):
+            return False
+        family.compiled += 1
+        return True
+
+    def _compile(
+        self, program: Program, trace: Trace, live: Sequence[int], place: str
+    ) -> tuple[tuple[int, ...], Compiled] | None:
+        inputs = _inputs(trace)
+        try:
+            with timed("lazy"), compiling_at(Site(place)):
+                module = build(trace.rules, trace.wires, trace.places, live)
+                compiled = self.backend(module, inputs, **self.options)
+        except Exception as error:
+            program.failed = True
+            REPORT.count("failures")
+            if once(("lazy", place, type(error))):
+                warnings.warn(
+                    f"lazy: the trace that ends at {place} does not compile and runs operator by "
+                    f"operator: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2,
+                )  # fmt: skip
+            return None
+        REPORT.count("compiles")
+        program.variants.append((tuple(live), compiled))
+        return program.variants[-1]
+
+
+def _run(found: tuple[tuple[int, ...], Compiled], trace: Trace, keep: Any) -> bool:
+    """Calls a compiled graph. False where that failed and eager did it."""
+    returned, compiled = found
+    given = _inputs(trace)
+    if not trace.writes:
+        try:
+            results = compiled(*given)
+        except Exception:
+            _step_by_step(trace, keep)  # raises what eager raises
+            REPORT.count("failures")
+            return False
+    else:
+        results = call_with(compiled, given)
+    for number, tensor in zip(returned, results, strict=True):
+        keep(number, tensor)
+    return True
+
+
+def _inputs(trace: Trace) -> list[Any]:
+    inputs: list[Any] = [value.real for value in trace.inputs]
+    if trace.numbers:
+        numbers = torch.tensor(trace.numbers, dtype=torch.float64)
+        devices = {real.device for real in inputs if real.is_cuda}
+        inputs.append(numbers.to(devices.pop()) if len(devices) == 1 else numbers)
+    return inputs
+
+
+def _step_by_step(trace: Trace, keep: Any) -> None:
+    inputs = [value.real for value in trace.inputs]
+    interpret(trace.rules, trace.wires, trace.places, inputs, trace.numbers, keep)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def below() -> Iterator[None]:
+    """The state in which operators run below autograd: no modes, no casts, no history."""
+    with contextlib.ExitStack() as stack:
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        if torch._C._len_torch_function_stack():
+            stack.enter_context(torch._C.DisableTorchFunction())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        yield

@@ -1,0 +1,63 @@
+"""What a lazy tensor stands for: a `Value`, which is a real tensor now or the result of a trace.
+
+The trace holds its values by weak references only: a value lives as long as a tensor of the program
+does, or autograd's saved one, so that what is alive when the trace ends is what it has to return
+(LazyTensor paper, section 4: only live tensors are computed).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.shapes.facts import Facts, OpCache
+
+if TYPE_CHECKING:
+    from lazy.trace import Trace
+
+# Facts are compared by identity, so all lazy tensors share one table of them.
+FACTS = OpCache()
+
+# `Tensor.untyped_storage` and its like are looks of the program while a mode is on; these are not.
+BASE: Any = torch._C.TensorBase
+
+
+class LazyError(RuntimeError):
+    """A lazy tensor can't have its value; the message says why, and what to do."""
+
+
+class Value:
+    """facts: sizes, strides, dtype and device. real: the tensor; None while it is to be computed.
+    trace, index: where it is used or made. borrowed: the memory is an ordinary tensor's, or shared
+    with one. error: why there will never be a real one.
+    """
+
+    __slots__ = ("__weakref__", "borrowed", "error", "facts", "index", "real", "trace")
+
+    def __init__(
+        self, facts: Facts, real: torch.Tensor | None = None, borrowed: bool = False
+    ) -> None:
+        self.facts = facts
+        self.real = real
+        self.borrowed = borrowed
+        self.trace: Trace | None = None
+        self.index = -1
+        self.error: BaseException | None = None
+
+
+def facts_of(tensor: torch.Tensor) -> Facts:
+    """The facts of a strided tensor."""
+    return FACTS.facts_of(tensor, tensor.device)
+
+
+def is_plain(tensor: Any) -> bool:
+    """True for a tensor that a trace can read: strided, not quantized, of no class that has a
+    dispatch of its own, outside of torch.func."""
+    return bool(
+        tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )

@@ -1,0 +1,57 @@
+"""Looks at ordinary tensors while a mode is on: what reads memory without a dispatch ends the trace.
+
+In a mode, a trace may have writes to ordinary tensors that are still to be done (a parameter that
+the optimizer steps), and reads of what NumPy could write. `x.numpy()`, `x.tolist()`, `data_ptr` and
+pickling go straight to memory; while a mode is on, these methods of `torch.Tensor` end the trace
+first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+METHODS = ("numpy", "tolist", "data_ptr", "untyped_storage", "storage", "_typed_storage",
+           "__array__", "__dlpack__", "__deepcopy__", "__reduce_ex__", "share_memory_")  # fmt: skip
+
+
+class Watch:
+    """Installs the looks for the first mode, and takes them out after the last. settle: called with
+    the method's name and the tensor before the method."""
+
+    def __init__(self, settle: Callable[[str, torch.Tensor], None]) -> None:
+        self.settle = settle
+        self.users = 0
+        self.before: dict[str, Any] = {}
+
+    def enter(self) -> None:
+        """One more mode."""
+        self.users += 1
+        if self.users > 1:
+            return
+        for name in METHODS:
+            method = getattr(torch.Tensor, name)
+            self.before[name] = vars(torch.Tensor).get(name)
+            setattr(torch.Tensor, name, self._watched(name, method))
+
+    def leave(self) -> None:
+        """One mode less."""
+        self.users -= 1
+        if self.users:
+            return
+        for name in METHODS:
+            if self.before[name] is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, self.before[name])
+
+    def _watched(self, name: str, method: Any) -> Any:
+        @functools.wraps(method)
+        def look(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.settle(name, tensor)
+            return method(tensor, *args, **kwargs)
+
+        return look
