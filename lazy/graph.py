@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.shapes.facts import Facts, contiguous_stride
 from lazy.rules import New, Number, Operand, Rule
 
 aten = torch.ops.aten
@@ -78,6 +79,33 @@ class Builder:
         self.packed = self.graph.placeholder("numbers") if numbers else None
         self.known: dict[tuple[int, torch.dtype], fx.Node] = {}
 
+    def share(self, pairs: Sequence[tuple[int, int]], facts: dict[int, Facts]) -> None:
+        """Inputs that share memory become views of the one that has all of it: a backend knows
+        what a write to one of them does to the others."""
+        groups: dict[int, set[int]] = {}
+        for first, other in pairs:
+            groups.setdefault(first, {first}).add(other)
+        for group in groups.values():
+            whole = next((index for index in sorted(group) if _is_whole(facts, index, group)), None)
+            for index in sorted(group - {whole}):
+                view = None if whole is None else self._view(facts[whole], facts[index], whole)
+                if view is not None:
+                    self.nodes[index] = view
+
+    def _view(self, base: Facts, facts: Facts, whole: int) -> fx.Node | None:
+        node = self.nodes[whole]
+        if base.dtype is not facts.dtype or base.bits or facts.bits:
+            return None
+        if facts.size == base.size[::-1] and facts.stride == base.stride[::-1]:
+            order = list(range(len(base.size)))[::-1]
+            return self.call(aten.permute.default, node, order)
+        if facts.numel() == base.numel() and facts.stride == contiguous_stride(facts.size):
+            return self.call(aten.view.default, node, list(facts.size))
+        if facts is base:
+            return self.call(aten.alias.default, node)
+        return self.call(aten.as_strided.default, node, list(facts.size), list(facts.stride),
+                         facts.offset)  # fmt: skip
+
     def call(self, func: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A node of the graph."""
         return self.graph.call_function(func, args, kwargs)
@@ -96,7 +124,7 @@ class Builder:
             result = spell(self, rule.func, args, kwargs)
             take(result, rule.result, lambda n, node: self.nodes.__setitem__(made[n], node))
         else:
-            result = self.call(rule.func, *args, **kwargs)
+            result = self.call(_function(rule), *args, **kwargs)
             self._pick(result, rule.result, made)
         self.first += rule.numbers
 
@@ -117,6 +145,22 @@ class Builder:
                 one = self.call(aten._to_copy.default, one, dtype=dtype)
             self.known[key] = one
         return self.known[key]
+
+
+def _is_whole(facts: dict[int, Facts], index: int, group: set[int]) -> bool:
+    """Whether a tensor is dense, and the others of its group lie within it."""
+    mine = facts[index]
+    dense = mine.offset == 0 and mine.stride == contiguous_stride(mine.size)
+    return dense and all(facts[other].nbytes <= mine.nbytes for other in group)
+
+
+def _function(rule: Rule) -> Any:
+    """What the graph calls. Of a tensor out of nothing, torch's own function: functionalization
+    sees it, and not the operator, which has no operand to bring it in."""
+    func = rule.func
+    if rule.operands or func.namespace != "aten":
+        return func
+    return getattr(torch, func._opname, func)
 
 
 def spell(builder: Builder, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -158,10 +202,14 @@ def _spell_one(builder: Builder, name: str, args: Any, kwargs: dict[str, Any]) -
 
 
 def build(
-    rules: Sequence[Rule], wires: Sequence[int], places: Sequence[int], live: Sequence[int]
+    rules: Sequence[Rule], wires: Sequence[int], places: Sequence[int], live: Sequence[int],
+    pairs: Sequence[tuple[int, int]] = (), facts: dict[int, Facts] | None = None,
 ) -> fx.GraphModule:
-    """The graph of a trace that returns the tensors of these numbers."""
+    """The graph of a trace that returns the tensors of these numbers. pairs: inputs that share
+    memory; facts: of the inputs."""
     builder = Builder(places, sum(rule.numbers for rule in rules))
+    if pairs and facts:
+        builder.share(pairs, facts)
     for rule, operands, made in numbering(rules, wires, places):
         builder.add(rule, operands, made)
     builder.graph.output(tuple(builder.nodes[index] for index in live))

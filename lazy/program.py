@@ -10,6 +10,7 @@ would otherwise compile at each step.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,9 @@ class Programs:
         inputs = _inputs(trace)
         try:
             with timed("lazy"), compiling_at(Site(place)):
-                module = build(trace.rules, trace.wires, trace.places, live)
+                facts = {value.index: value.facts for value in trace.inputs}
+                pairs = trace.shared() if trace.writes else ()
+                module = build(trace.rules, trace.wires, trace.places, live, pairs, facts)
                 compiled = self.backend(module, inputs, **self.options)
         except Exception as error:
             program.failed = True
@@ -171,10 +174,26 @@ def below() -> Iterator[None]:
             stack.enter_context(_disable_current_modes())
         if torch._C._len_torch_function_stack():
             stack.enter_context(torch._C.DisableTorchFunction())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch._C._ForceDispatchKeyGuard(*KEYS))
         stack.enter_context(torch.no_grad())
         yield
+
+
+def _usual_keys() -> tuple[Any, Any]:
+    """What a thread that has done nothing yet includes and excludes. A trace may end inside of
+    autograd or of autocast, where a compiler's own tensors would miss what is excluded."""
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append(torch._C._dispatch_tls_local_include_set())
+        found.append(torch._C._dispatch_tls_local_exclude_set())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    return found[0], found[1]
+
+
+KEYS = _usual_keys()

@@ -77,9 +77,9 @@ class Trace:
 
     def key(self) -> tuple[Any, ...]:
         """Equal for traces of the same operations on the same metadata."""
-        return (tuple(self.rules), tuple(self.wires), tuple(self.places), self._shared())
+        return (tuple(self.rules), tuple(self.wires), tuple(self.places), self.shared())
 
-    def _shared(self) -> tuple[tuple[int, int], ...]:
+    def shared(self) -> tuple[tuple[int, int], ...]:
         """Which inputs share memory."""
         first: dict[int, int] = {}
         pairs = []
