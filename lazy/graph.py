@@ -78,6 +78,7 @@ class Builder:
             self.nodes[place] = self.graph.placeholder(f"input_{place}")
         self.packed = self.graph.placeholder("numbers") if numbers else None
         self.known: dict[tuple[int, torch.dtype], fx.Node] = {}
+        self.spare: list[fx.Node] = []
 
     def share(self, pairs: Sequence[tuple[int, int]], facts: dict[int, Facts]) -> None:
         """Inputs that share memory become views of the one that has all of it: a backend knows
@@ -90,6 +91,7 @@ class Builder:
             for index in sorted(group - {whole}):
                 view = None if whole is None else self._view(facts[whole], facts[index], whole)
                 if view is not None:
+                    self.spare.append(self.nodes[index])
                     self.nodes[index] = view
 
     def _view(self, base: Facts, facts: Facts, whole: int) -> fx.Node | None:
@@ -204,16 +206,20 @@ def _spell_one(builder: Builder, name: str, args: Any, kwargs: dict[str, Any]) -
 def build(
     rules: Sequence[Rule], wires: Sequence[int], places: Sequence[int], live: Sequence[int],
     pairs: Sequence[tuple[int, int]] = (), facts: dict[int, Facts] | None = None,
-) -> fx.GraphModule:
-    """The graph of a trace that returns the tensors of these numbers. pairs: inputs that share
-    memory; facts: of the inputs."""
+) -> tuple[fx.GraphModule, list[int]]:
+    """The graph of a trace that returns the tensors of these numbers, and which of the trace's
+    inputs it takes. pairs: inputs that share memory; facts: of the inputs."""
     builder = Builder(places, sum(rule.numbers for rule in rules))
     if pairs and facts:
         builder.share(pairs, facts)
     for rule, operands, made in numbering(rules, wires, places):
         builder.add(rule, operands, made)
     builder.graph.output(tuple(builder.nodes[index] for index in live))
-    return fx.GraphModule(torch.nn.Module(), builder.graph)
+    inputs = [node for node in builder.graph.nodes if node.op == "placeholder"]
+    taken = [at for at, node in enumerate(inputs) if node not in builder.spare]
+    for node in builder.spare:
+        builder.graph.erase_node(node)
+    return fx.GraphModule(torch.nn.Module(), builder.graph), taken
 
 
 def interpret(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dynamo.aot.boxed import call_with
+from dynamo.aot.boxed import call_with, of_places
 from dynamo.base.counters import once, timed
 from dynamo.base.shortfalls import Site, compiling_at
 from lazy.graph import build, interpret
@@ -118,8 +118,10 @@ class Programs:
             with timed("lazy"), compiling_at(Site(place)):
                 facts = {value.index: value.facts for value in trace.inputs}
                 pairs = trace.shared() if trace.writes else ()
-                module = build(trace.rules, trace.wires, trace.places, live, pairs, facts)
-                compiled = self.backend(module, inputs, **self.options)
+                module, taken = build(trace.rules, trace.wires, trace.places, live, pairs, facts)
+                compiled = self.backend(module, [inputs[at] for at in taken], **self.options)
+                if len(taken) < len(inputs):
+                    compiled = of_places(compiled, taken)
         except Exception as error:
             program.failed = True
             REPORT.count("failures")
