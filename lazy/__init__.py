@@ -11,9 +11,10 @@ notebooks. It sees tensor operations only, so that any host program works (LazyT
     >>> y.sum().item()
     32.0
 
-`docs/lazy.md` explains it to users. The parts, in the order in which data flows: `tensor` (the class
-that programs hold), `record` (a call becomes a step), `rules` (what each operator does to metadata),
-`trace`, `recorder` (what ends a trace), `program` (the table of compiled traces), `graph`.
+`docs/lazy.md` explains it to users. The parts, in the order in which data flows: `tensor` (the
+class that programs hold), `record` (a call becomes a step), `rules` (what each operator does to
+metadata), `trace`, `recorder` (what ends a trace), `program` (the table of compiled traces),
+`graph`.
 """
 
 from lazy.mode import (

@@ -14,7 +14,7 @@ from lazy.record import LOCK, dispatch
 from lazy.recorder import ACTIVE, HOME, LONGEST, Recorder
 from lazy.report import REPORT, End, Metrics
 from lazy.tensor import Hooks, LazyTensor, wrap
-from lazy.values import Value, facts_of, is_plain
+from lazy.values import Value, expose, facts_of, is_plain
 from lazy.watch import Watch
 
 DEVICES = ("cpu", "cuda")
@@ -179,6 +179,8 @@ def _settle(name: str, tensor: torch.Tensor) -> None:
         if active.trace.writes_ordinary or active.reads(tensor):
             REPORT.count("looks")
             active.cut(f"{name} looks at a value")
+        if name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
+            expose(tensor)
 
 
 WATCH = Watch(_settle)

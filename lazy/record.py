@@ -20,7 +20,7 @@ from lazy.eager import run_eagerly
 from lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from lazy.tensor import LazyTensor, wrap
 from lazy.trace import Trace
-from lazy.values import BASE, Value, facts_of, is_plain
+from lazy.values import Value, facts_of, is_plain, is_private
 
 aten = torch.ops.aten
 LOCK = threading.RLock()
@@ -236,7 +236,7 @@ def _copied(
     seen = {
         id(tensor): number for number, tensor in enumerate(call.operands)
         if type(tensor) is not LazyTensor
-        and not (inside and BASE.untyped_storage(tensor).resizable())
+        and not (inside and is_private(tensor))
     }  # fmt: skip
     if not seen:
         return None

@@ -17,11 +17,13 @@ from lazy.record import LOCK, Unrecordable, dispatch
 from lazy.report import REPORT, End, users_line
 from lazy.tensor import Hooks, LazyTensor, wrap
 from lazy.trace import Trace
-from lazy.values import BASE, LazyError, Value, facts_of
+from lazy.values import BASE, LazyError, Value, expose, facts_of, is_private
 
 LONGEST = 10_000
 # Looks after which the program may read or write the memory without our knowing.
 ADDRESSES = frozenset(("numpy", "data_ptr", "untyped_storage", "storage", "dlpack"))
+
+GIVEN = frozenset(("numpy", "dlpack"))
 
 
 class Recorder:
@@ -78,7 +80,7 @@ class Recorder:
         real = value.real
         if real is None:
             raise _lost(value)
-        if (value.borrowed and not inside) or not BASE.untyped_storage(real).resizable():
+        if (value.borrowed and not inside) or not is_private(real):
             raise Unrecordable("others see its memory")
         self.trace.add_input(value)
 
@@ -180,7 +182,10 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _real(tensor: LazyTensor, reason: str) -> torch.Tensor:
     with LOCK:
-        return ACTIVE[0].real_of(tensor._lazy, reason)
+        real = ACTIVE[0].real_of(tensor._lazy, reason)
+        if reason in GIVEN:
+            expose(real)
+        return real
 
 
 Hooks.dispatch = _dispatch

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lazy.values import Value, facts_of
 
@@ -44,13 +45,17 @@ class LazyTensor(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         """As `Tensor.numpy`."""
-        if self.requires_grad and not force:
-            return self._as_ordinary().numpy()  # raises
-        return Hooks.real(self, "numpy").numpy(force=force)
+        real = Hooks.real(self, "numpy")
+        with _disable_current_modes():
+            if self.requires_grad and not force:
+                return real.detach().requires_grad_().numpy()  # raises
+            return real.numpy(force=force)
 
     def tolist(self) -> Any:
         """As `Tensor.tolist`."""
-        return Hooks.real(self, "tolist").tolist()
+        real = Hooks.real(self, "tolist")
+        with _disable_current_modes():
+            return real.tolist()
 
     def data_ptr(self) -> int:
         """The address of the memory that the tensor has now."""
@@ -73,10 +78,14 @@ class LazyTensor(torch.Tensor):
         return self.numpy().astype(dtype, copy=False)
 
     def __dlpack__(self, *args: Any, **options: Any) -> Any:
-        return Hooks.real(self, "dlpack").__dlpack__(*args, **options)
+        real = Hooks.real(self, "dlpack")
+        with _disable_current_modes():
+            return real.__dlpack__(*args, **options)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        text = repr(Hooks.real(self, "print").detach())
+        real = Hooks.real(self, "print")
+        with _disable_current_modes():
+            text = repr(real)
         if self.grad_fn is not None:
             return f"{text[:-1]}, grad_fn=<{self.grad_fn.name()}>)"
         return f"{text[:-1]}, requires_grad=True)" if self.requires_grad else text
@@ -89,7 +98,12 @@ class LazyTensor(torch.Tensor):
         return object.__format__(self, spec)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._as_ordinary().__reduce_ex__(protocol)
+        real = Hooks.real(self, "a copy")
+        with _disable_current_modes():
+            same = real.detach().requires_grad_(self.requires_grad)
+            if isinstance(self, torch.nn.Parameter):
+                same = torch.nn.Parameter(same, self.requires_grad)
+            return same.__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyTensor:
         if id(self) in memo:
@@ -126,15 +140,6 @@ class LazyTensor(torch.Tensor):
             other = Hooks.dispatch(torch.ops.aten.clone.default, (wrap_real(other),), {})
         torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
         self._lazy = other._lazy
-
-    def _as_ordinary(self) -> torch.Tensor:
-        """The tensor itself, a leaf with the same `requires_grad`."""
-        real = Hooks.real(self, "a copy").detach()
-        real.requires_grad_(self.requires_grad)
-        return torch.nn.Parameter(real, self.requires_grad) if self._is_param_like() else real
-
-    def _is_param_like(self) -> bool:
-        return isinstance(self, torch.nn.Parameter)
 
 
 LazyTensor.__name__ = "Tensor"  # errors that operations raise name their arguments' classes

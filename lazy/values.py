@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from dynamo.shapes.facts import Facts, OpCache
 
@@ -21,6 +22,28 @@ FACTS = OpCache()
 
 # `Tensor.untyped_storage` and its like are looks of the program while a mode is on; these are not.
 BASE: Any = torch._C.TensorBase
+
+
+# Memory that NumPy or another library was given: programs may read and write it at any time.
+_EXPOSED: dict[int, StorageWeakRef] = {}
+
+
+def expose(tensor: torch.Tensor) -> None:
+    """Notes that the memory of a tensor is somebody else's, too."""
+    storage = BASE.untyped_storage(tensor)
+    _EXPOSED[storage._cdata] = StorageWeakRef(storage)
+
+
+def is_private(tensor: torch.Tensor) -> bool:
+    """False for memory that others may write without an operation: made by NumPy, given to it."""
+    storage = BASE.untyped_storage(tensor)
+    if not storage.resizable():
+        return False
+    if _EXPOSED and storage._cdata in _EXPOSED:
+        if not _EXPOSED[storage._cdata].expired():
+            return False
+        del _EXPOSED[storage._cdata]
+    return True
 
 
 class LazyError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Looks at ordinary tensors while a mode is on: what reads memory without a dispatch ends the trace.
+"""Looks at ordinary tensors while a mode is on: what reads memory undispatched ends the trace.
 
 In a mode, a trace may have writes to ordinary tensors that are still to be done (a parameter that
 the optimizer steps), and reads of what NumPy could write. `x.numpy()`, `x.tolist()`, `data_ptr` and
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 METHODS = ("numpy", "tolist", "data_ptr", "untyped_storage", "storage", "_typed_storage",
            "__array__", "__dlpack__", "__deepcopy__", "__reduce_ex__", "share_memory_")  # fmt: skip
-
 
 class Watch:
     """Installs the looks for the first mode, and takes them out after the last. settle: called with
@@ -52,6 +52,7 @@ class Watch:
         @functools.wraps(method)
         def look(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.settle(name, tensor)
-            return method(tensor, *args, **kwargs)
+            with _disable_current_modes():  # what they make of an ordinary tensor is ordinary
+                return method(tensor, *args, **kwargs)
 
         return look

@@ -28,11 +28,13 @@ LAYERS = [
 ]
 AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
+LAZY = (*AOT, "dynamo.backends.registry", "lazy")
 COMPETITION = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 
 
 def modules() -> list[Path]:
-    return sorted([*ROOT.glob("dynamo/**/*.py"), *ROOT.glob("inductor/**/*.py")])
+    return sorted([*ROOT.glob("dynamo/**/*.py"), *ROOT.glob("inductor/**/*.py"),
+                   *ROOT.glob("lazy/**/*.py")])
 
 
 def name_of(path: Path) -> str:
@@ -72,11 +74,13 @@ def layer(name: str) -> int:
 
 
 def allowed(importer: str, imported: str) -> bool:
+    if within(importer, ("lazy",)):
+        return within(imported, LAZY)
     if within(importer, ("inductor",)):
         return within(imported, INDUCTOR)
     if within(importer, ("dynamo.aot",)):
         return within(imported, AOT)
-    if within(imported, ("inductor", "dynamo.aot")):
+    if within(imported, ("inductor", "dynamo.aot", "lazy")):
         return False
     return layer(imported) <= layer(importer)
 
@@ -87,7 +91,7 @@ def test_imports_point_up(path: Path) -> None:
     for name, line, inside in imports(path):
         if within(name, COMPETITION):
             wrong.append(f"{line}: imports the competition: {name}")
-        if within(name, ("dynamo", "inductor")):
+        if within(name, ("dynamo", "inductor", "lazy")):
             if inside:
                 wrong.append(f"{line}: imports {name} inside of a function")
             if not allowed(name_of(path), name):
