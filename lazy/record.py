@@ -46,7 +46,7 @@ class Call:
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
-        self.key: list[Any] = [operator.func]
+        self.key: list[Any] = [operator]
         self.operands: list[torch.Tensor] = []
         self.facts: list[Facts] = []
         self.numbers: list[float] = []
@@ -120,15 +120,22 @@ def dispatch(
     operator = OPERATORS.get(func)
     if operator is None:
         operator = OPERATORS[func] = describe(func)
+        operator.alias = func in ALIASES
     if func.namespace == "profiler":
         return func(*args, **kwargs)
     with LOCK:
-        if func in ALIASES and type(args[0]) is LazyTensor:
+        if operator.alias and type(args[0]) is LazyTensor:
             return wrap(args[0]._lazy)
         call = Call(operator)
         try:
             for at, arg in enumerate(args):
-                call.read(at, arg)
+                if type(arg) is LazyTensor:  # as `read` does, without its call
+                    facts = arg._lazy.facts
+                    call.operands.append(arg)
+                    call.facts.append(facts)
+                    call.key.append(facts)
+                else:
+                    call.read(at, arg)
             for name, arg in kwargs.items():
                 call.key.append(NAMED)
                 call.key.append(name)

@@ -67,11 +67,11 @@ class Rule:
     dtype: torch.dtype = torch.float64
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Operator:
     """What is known of an operator whatever its arguments are. seeded: it draws random numbers.
     moves: it changes the sizes of its operand (`t_`). numbers: places of arguments that may be
-    inputs of a graph."""
+    inputs of a graph. alias: its result is its operand."""
 
     func: Any
     seeded: bool
@@ -80,6 +80,7 @@ class Operator:
     out: bool
     numbers: frozenset[int | str]
     written: tuple[tuple[int, str], ...] = field(default=())
+    alias: bool = False
 
 
 # Place of the argument (by position, then by name) that may be a tensor of no dimension instead.

@@ -54,6 +54,13 @@ class Trace:
         """Records an operation; its new values."""
         self.rules.append(rule)
         self.wires += operands
+        if rule.single and not rule.writes:  # most are like this
+            value = Value(rule.made[0])
+            value.trace, value.index = self, len(self.slots)
+            self.slots.append(weakref.ref(value))
+            shares = rule.shares[0]
+            self.roots.append(-1 if shares < 0 else self.roots[operands[shares]])
+            return [value]
         values = []
         for facts, shares in zip(rule.made, rule.shares, strict=True):
             value = Value(facts)
