@@ -13,6 +13,10 @@ from lazy.rules import put
 from lazy.tensor import LazyTensor, wrap
 from lazy.values import BASE, Value, facts_of, is_plain
 
+# They save something for backward only where gradients are enabled, which no trace knows.
+GRADED = frozenset((torch.ops.aten.mkldnn_rnn_layer.default,
+                    torch.ops.aten.mkldnn_rnn_layer_backward.default))  # fmt: skip
+
 
 def run_eagerly(
     recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str,
@@ -38,7 +42,7 @@ def run_eagerly(
 
     given = tuple(put(arg, real) for arg in args)
     others = {key: put(arg, real) for key, arg in kwargs.items()}
-    with torch.no_grad():
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func in GRADED):
         result = func(*given, **others)
     for tensor, found in known:
         if type(tensor) is LazyTensor:

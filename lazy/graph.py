@@ -190,6 +190,10 @@ def _spell_list(builder: Builder, name: str, args: Any, kwargs: dict[str, Any]) 
     return results
 
 
+def _is_node(value: Any) -> bool:
+    return isinstance(value, fx.Node)
+
+
 def _spell_one(builder: Builder, name: str, args: Any, kwargs: dict[str, Any]) -> fx.Node:
     call = builder.call
     base, inplace = name.removesuffix("_"), name.endswith("_")
@@ -198,7 +202,8 @@ def _spell_one(builder: Builder, name: str, args: Any, kwargs: dict[str, Any]) -
         last = aten.mul.Tensor if base == "addcmul" else aten.div.Tensor
         args, base = (args[0], call(last, first, args[2])), "add"
     elif "alpha" in kwargs:
-        args = (args[0], call(aten.mul.Tensor, args[1], kwargs["alpha"]))
+        factors = sorted((args[1], kwargs["alpha"]), key=lambda factor: not _is_node(factor))
+        args = (args[0], call(aten.mul.Tensor, *factors))
     packet = getattr(aten, base + ("_" if inplace else ""))
     return call(packet.Tensor, *args)
 

@@ -16,7 +16,7 @@ import torch
 
 from dynamo.shapes.facts import Facts
 from lazy import draws
-from lazy.eager import run_eagerly
+from lazy.eager import GRADED, run_eagerly
 from lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from lazy.tensor import LazyTensor, wrap
 from lazy.trace import Trace
@@ -189,8 +189,11 @@ def _stays_outside(recorder: Any, call: Call, kwargs: dict[str, Any]) -> bool:
 
 
 def rule_of(call: Call, args: Any, kwargs: Any) -> Rule:
-    """The rule of a call. Errors: those of the program."""
-    key = (torch.get_default_dtype(), *call.key) if not call.operands else tuple(call.key)
+    """The rule of a call."""
+    default = torch.get_default_dtype()
+    if default is not torch.float32:
+        call.key.append(default)
+    key = tuple(call.key)
     rule = RULES.get(key)
     if rule is None:
         lifts = bool(call.lifted)
@@ -202,6 +205,8 @@ def rule_of(call: Call, args: Any, kwargs: Any) -> Rule:
 
 
 def _record(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) -> Any:
+    if call.operator.func in GRADED:
+        raise Unrecordable("what it makes depends on whether gradients are enabled")
     if call.operator.moves:
         return _move(recorder, call, args, kwargs)
     rule = rule_of(call, args, kwargs)

@@ -150,9 +150,12 @@ class Recorder:
                 REPORT.ends.append(End(place, reason, how, len(trace.rules)))
 
 
-def _settle(value: Value, tensor: torch.Tensor) -> None:
+def _settle(value: Value, tensor: torch.Tensor | None) -> None:
     """Gives a value its tensor, at the place in its memory that the program was told."""
     facts = value.facts
+    if tensor is None:
+        value.error = LazyError("the operator has made no tensor")
+        return
     if tensor.shape != facts.size or tensor.dtype is not facts.dtype:
         raise LazyError(f"an operator made {tuple(tensor.shape)} where {facts} was expected")
     if tensor.stride() != facts.stride or tensor.storage_offset() != facts.offset:

@@ -135,8 +135,7 @@ def make_rule(
 ) -> Rule:
     """The rule for these arguments; with a refusal where the operator has to run in eager.
 
-    operands: the tensors among the arguments in the order of their places. Errors: what eager
-    raises for the arguments.
+    operands: the tensors among the arguments in the order of their places.
     """
     form = _Form(operator, lifts)
     template = tuple(form.of(at, arg) for at, arg in enumerate(args))
@@ -157,6 +156,9 @@ def make_rule(
         result = world.dispatch(operator.func, tuple(given), others)
     except Signal as signal:
         rule.refusal = str(signal) or type(signal).__name__
+        return rule
+    except Exception as error:  # eager says whether it is the program's, in its own words
+        rule.refusal = f"{type(error).__name__}: {error}"
         return rule
     if any(fake.facts is not of for fake, of in zip(fakes, facts, strict=True)):
         rule.refusal = "it changes the sizes of an operand"

@@ -131,13 +131,31 @@ def lists() -> list[float]:
     return numbers(*xs, *torch._foreach_sqrt(xs), *torch.ones(5, 2).split(2))
 
 
+def scaled() -> list[float]:
+    x, y = torch.arange(1.0, 4.0), torch.ones(3) * 2
+    z = torch.add(x, 1, alpha=2.5) + torch.sub(x, y, alpha=0.3) + torch.add(x, 3.5, alpha=2)
+    return numbers(z, torch.addcdiv(x, x, y, value=0.7), torch.addcmul(x, x, y, value=0.7),
+                   torch.lerp(x, y, 0.8), torch.lerp(x, y, 0.2), 2.5 - x, 2.5 / x)
+
+
+def by_default_dtype() -> list[float]:
+    whole = torch.arange(4) + 1
+    kinds = [(whole / 3).dtype.itemsize, whole.sqrt().dtype.itemsize]
+    torch.set_default_dtype(torch.float64)
+    try:
+        return [*kinds, (whole / 3).dtype.itemsize, *numbers(whole / 3, torch.ones(2) * 0.1)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def complexes() -> list[float]:
     x = torch.complex(torch.arange(3.0), torch.ones(3))
     return numbers((x.conj() * x).real, torch.view_as_real(x.conj().resolve_conj()))
 
 
 PROGRAMS = [base_and_view, view_before_write, moved_in_place, gradients_through_views, old_and_new,
-            dropped_out, by_value, branches, cast, outs, lists, complexes]
+            dropped_out, by_value, branches, cast, outs, lists, scaled,
+            by_default_dtype, complexes]
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -183,6 +201,15 @@ def test_training_step_is_one_graph(name: str) -> None:
     assert metrics.traces == 4 and not metrics.fallbacks
     # The first step makes the optimizer's state, the second is the first that reads it.
     assert (metrics.compiles, metrics.hits) == ((1, 3) if name == "sgd" else (2, 2))
+
+
+def test_operator_whose_rule_fails_runs_in_eager() -> None:
+    model, x = nn.LSTM(8, 6, 2, batch_first=True), torch.randn(3, 5, 8)
+    expected = model(x)[0].detach()
+    with lazy.mode("cpu"):
+        found = model(x)[0]
+        found.sum().backward()
+    torch.testing.assert_close(lazy.eager(found), expected)
 
 
 def test_batch_norm_writes_its_statistics() -> None:
