@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.backends.registry import Backend
-from lazy.record import LOCK, dispatch
+from lazy.record import BUSY, LOCK, dispatch
 from lazy.recorder import ACTIVE, HOME, LONGEST, Recorder
 from lazy.report import REPORT, End, Metrics
 from lazy.tensor import Hooks, LazyTensor, wrap
@@ -175,6 +175,8 @@ def reset() -> None:
 def _settle(name: str, tensor: torch.Tensor) -> None:
     """An ordinary tensor's memory is about to be read without a dispatch."""
     with LOCK:
+        if BUSY[0]:
+            return
         active = ACTIVE[0]
         if active.trace.writes_ordinary or active.reads(tensor):
             REPORT.count("looks")

@@ -27,6 +27,7 @@ LOCK = threading.RLock()
 OPERATORS: dict[Any, Operator] = {}
 RULES: dict[tuple[Any, ...], Rule] = {}
 MOST_RULES = 1 << 16
+BUSY = [False]  # a rule is being made, by whoever has the lock: its looks are not the program's
 
 TRUE, FALSE, OPEN_INT, OPEN_FLOAT, LIST, FLOAT, NAMED = (object() for _ in range(7))
 ALIASES = frozenset((aten.detach.default, aten.alias.default))
@@ -197,7 +198,11 @@ def rule_of(call: Call, args: Any, kwargs: Any) -> Rule:
     rule = RULES.get(key)
     if rule is None:
         lifts = bool(call.lifted)
-        rule = make_rule(call.operator, args, kwargs, call.operands, call.facts, lifts)
+        BUSY[0] = True
+        try:
+            rule = make_rule(call.operator, args, kwargs, call.operands, call.facts, lifts)
+        finally:
+            BUSY[0] = False
         if len(RULES) >= MOST_RULES:
             RULES.clear()
         RULES[key] = rule

@@ -354,6 +354,16 @@ def test_write_to_an_ordinary_tensor_is_seen() -> None:
     assert weight.tolist() == [6, 6, 6]
 
 
+def test_describing_an_operator_is_no_look() -> None:
+    weight, x = torch.ones(3, 7), torch.randn(2, 3, 5, 7)
+    with lazy.mode("cpu", "eager"):
+        weight.mul_(torch.full((3, 7), 2.0))
+        y = functional.unfold(x * 2, (2, 3)) + 1
+        lazy.mark_step()
+    assert y.shape == (2, 18, 20)
+    assert [end.reason for end in lazy.explain()] == ["lazy.mark_step()"]
+
+
 def test_shared_parameter_views_are_written_as_in_eager() -> None:
     def program() -> list[float]:
         weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
