@@ -194,8 +194,8 @@ def _compile(
                     partition=within(config.activation_memory_budget),
                 )  # fmt: skip
             return compile_inference(
-                gm, example_inputs, _inference_compiler(gm, example_inputs), decompositions=table,
-                epilogue_in_graph=in_graph,
+                gm, example_inputs, _inference_compiler(gm, example_inputs, settings),
+                decompositions=table, epilogue_in_graph=in_graph,
             )  # fmt: skip
     except Unsupported as refusal:
         return (refused or functools.partial(_as_captured, settings))(gm, refusal)
@@ -365,11 +365,12 @@ def _as_captured(
 
 
 def _inference_compiler(
-    gm: torch.fx.GraphModule, example_inputs: list[Any]
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> Callable[[torch.fx.GraphModule, list[Any]], Compiled]:
-    freezes = config.freezing and config.kernels
+    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
-    return functools.partial(_compile_inference, frozen)
+    return functools.partial(_compile_frozen, frozen, settings) if frozen else _compile_inference
 
 
 def _laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -389,8 +390,36 @@ def _joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         return _laid_out(module)
 
 
+def _compile_frozen(
+    frozen: frozenset[int], settings: Mapping[str, Any], module: torch.fx.GraphModule,
+    fakes: list[Any],
+) -> Compiled:
+    """As below; where the weights change all the time, the graph is compiled without freezing."""
+    if has_symbols(module):
+        return _compile_inference(module, fakes)
+    graph = torch.fx.Graph()  # the stages write into the other one
+    graph.output(graph.graph_copy(module.graph, {}))
+    copy = torch.fx.GraphModule(module, graph)
+    copy.meta.update(module.meta)
+    call = _compile_inference(module, fakes, frozen)
+
+    def compile_plain() -> Compiled | None:
+        try:
+            with config.patch(**settings), torch.no_grad(), collection_paused():
+                return _compile_inference(copy, fakes)
+        except Exception as defect:
+            if is_of_signal(defect):
+                raise
+            _report_defect(GRAPH, defect, copy, at_call=True)
+            return None
+
+    if isinstance(call, FrozenCall):
+        call.instead = compile_plain
+    return call
+
+
 def _compile_inference(
-    frozen: frozenset[int], module: torch.fx.GraphModule, fakes: list[Any]
+    module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int] = frozenset()
 ) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
@@ -422,7 +451,10 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
     prepared = (*module.meta.get("prepared", ()), *lowered.graph.prepared)
-    return FrozenCall(call, prepared, len(fakes)) if prepared else call
+    if not prepared:
+        return call
+    unused = [n for n, one in enumerate(lowered.graph.inputs) if one is None and n >= len(fakes)]
+    return FrozenCall(call, prepared, len(fakes), unused)
 
 
 @collection_paused()

@@ -18,10 +18,17 @@ config = Config(
         ),
         Knob(
             "freezing",
-            False,
-            "Inference on a CPU takes parameters and buffers for constants and keeps copies of "
-            "weights in the order in which they are read.",
+            True,
+            "Inference on a CPU keeps copies of weights in the order in which they are read, and "
+            "makes them again when the weights have changed.",
             ("DYNAMO_FREEZING",),
+        ),
+        Knob(
+            "frozen_megabytes",
+            -1,
+            "How much memory the copies of weights of one graph may take; -1 stands for a quarter "
+            "of the machine's.",
+            ("DYNAMO_FROZEN_MEGABYTES",),
         ),
         Knob(
             "symbolic_on_gpu",

@@ -5,13 +5,16 @@ wants prepared (`ir/graph.py: Prepared`). Out: a callable that hands prepared te
 at each call whether the frozen tensors are what they were (the same object, version and storage)
 and prepares again what is not, so that a load of other weights or an optimizer's step between calls
 is seen. Statistics of batch norms, whose training writes without counting a version, are compared.
-Not seen: writes that do not count as a version (through `.data`, NumPy, other processes).
+Writes that do not count as a version (through `.data`, NumPy, other processes) are seen where they
+change one of 32 words of a tensor, spread over it: one that changes the whole tensor is, one of a
+few rows may not be. Weights that change at nearly every call are not prepared for long: then the
+graph is compiled again, without.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, call, is_
 from typing import Any
@@ -20,12 +23,16 @@ import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from dynamo.base import logs
 from inductor.ir.graph import Prepared
+from inductor.runtime import _launch
 
 PLAIN = (Tensor, torch.nn.Parameter)
 VERSION = attrgetter("_version")
 POINTER = Tensor.data_ptr
 EXPIRED = torch.UntypedStorage._expired
+# So many preparations, each for fewer calls than these, are not worth it.
+MOST_IN_A_ROW, FEWEST_CALLS = 8, 4
 
 
 def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozenset[int]:
@@ -41,41 +48,79 @@ def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozense
 
 class FrozenCall:
     """Calls `compiled` with its `count` inputs and the prepared tensors behind them; a position
-    from `count` on is one of the prepared tensors before."""
+    from `count` on is one of the prepared tensors before.
+
+    unused: positions of prepared tensors that only others were made of; the graph gets None.
+    instead: makes what is called once the weights turn out to change all the time, or None.
+    """
 
     def __init__(
-        self, compiled: Callable[..., Any], prepared: Sequence[Prepared], count: int
+        self, compiled: Callable[..., Any], prepared: Sequence[Prepared], count: int,
+        unused: Collection[int] = (),
     ) -> None:
+        self.unused = unused
+        self.instead: Callable[[], Callable[..., Any] | None] | None = None
+        self.calls, self.in_a_row = FEWEST_CALLS, 0
+        self.plain: Callable[..., Any] | None = None
         self.compiled = compiled
         self.prepared = prepared
         positions = {position for item in prepared for position in item.positions}
         self.positions = sorted(position for position in positions if position < count)
         self.compared = sorted({position for item in prepared for position in item.compared})
         # Replaced as a whole: calls may come from several threads.
-        self.known: tuple[Identities, list[Tensor], list[Tensor]] | None = None
+        self.known: tuple[Identities, list[Tensor], list[Tensor | None], int] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
+        if self.plain is not None:
+            return self.plain(*inputs)
         known = self.known
         values = [inputs[position] for position in self.positions]
-        if known is not None and known[0].fit(values):
+        if known is not None and known[0].fit(values) and _launch.sample(values) == known[3]:
             contents = [inputs[position] for position in self.compared]
             if all(map(torch.equal, contents, known[1])):
+                self.calls += 1
                 return self.compiled(*inputs, *known[2])
+        if self._gives_up():
+            return self(*inputs)
         return self.compiled(*inputs, *self._prepare(inputs, values))
 
-    def _prepare(self, inputs: Sequence[Any], values: list[Tensor]) -> list[Tensor]:
+    def _gives_up(self) -> bool:
+        """Whether the weights change so often that the graph without preparation is better."""
+        self.in_a_row = self.in_a_row + 1 if self.calls < FEWEST_CALLS else 0
+        self.calls = 0
+        if self.in_a_row < MOST_IN_A_ROW or self.instead is None:
+            return False
+        make, self.instead = self.instead, None
+        self.plain = make()
+        if self.plain is None:
+            return False
+        self.known = None
+        logs.log("inductor").emit("weights change at nearly each call: they are not prepared")
+        return True
+
+    def _prepare(self, inputs: Sequence[Any], values: list[Tensor]) -> list[Tensor | None]:
         self.known = None  # what is out of date does not live beside what is new
         telling = not any(value.is_inference() for value in values)
         identities = Identities.of(values) if telling else None
+        sample = _launch.sample(values)
         with torch.inference_mode(False), torch.no_grad():
             given = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
             contents = [given[position].clone() for position in self.compared]
             for item in self.prepared:
                 given.append(item.make(*(given[position] for position in item.positions)))
         made = given[len(inputs) :]
+        for position in self.unused:
+            made[position - len(inputs)] = None
+        logs.log("inductor").emit(lambda: _memory_text(made))
         if identities is not None:
-            self.known = identities, contents, made
+            self.known = identities, contents, made, sample
         return made
+
+
+def _memory_text(made: Sequence[Tensor | None]) -> str:
+    kept = [value for value in made if value is not None]
+    size = sum(value.numel() * value.element_size() for value in kept)
+    return f"prepared {len(kept)} weights, {size / 2**20:.1f} MB"
 
 
 @dataclass(frozen=True, slots=True)

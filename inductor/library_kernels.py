@@ -6,14 +6,18 @@ processors; oneDNN, in the same torch, is not. It wants the weight as [n, k]: on
 is turned by a kernel first. Our own product (`codegen/cpp/product.py`) takes both and writes where
 the result shall lie. What was measured is kept in the cache folder.
 
-Frozen weights (`freezing.py`) are turned, put in the order in which our product reads them, or made
-channels last for convolutions, once: the graph gets what was prepared as further inputs.
+Frozen weights (`freezing.py`) are turned, or put in the order in which our product or oneDNN's
+products and convolutions read them, once: the graph gets what was prepared as further inputs.
+oneDNN could apply a ReLU, too, but makes zeros of NaNs: that stays a kernel of ours.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+import os
+import statistics
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -23,6 +27,7 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.product import PRODUCT_NAME
+from inductor.config import config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
@@ -42,12 +47,17 @@ from inductor.runtime.toolchain import describe_isa, find_toolchain
 from inductor.scheduler.dependencies import written_in_place
 
 aten = torch.ops.aten
-MOST_FLOPS = 1 << 29
-CALM_ROUNDS = 4
-# For products of MOST_FLOPS, and for small ones, which repay less.
+# Larger products are measured with fewer rows or columns.
+MOST_FLOPS = 1 << 31
+# Products of so many operations, and small ones, which repay less, are measured for so long.
+LARGE = 1 << 28
 MOST_SECONDS, FEWEST_SECONDS = 0.5, 0.05
-# Another product must be clearly faster: measurements are noisy, most so where they were cut off.
-ADVANTAGE, ADVANTAGE_WHEN_CUT_OFF = 0.9, 0.5
+FEWEST_ROUNDS = 5
+# Weights are read from memory in a model: those that are measured take turns.
+COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
+# Another product must be clearly faster than the usual one; what is narrow is measured again in so
+# many later processes.
+ADVANTAGE, NARROW, MOST_MEASUREMENTS = 0.95, 1.1, 3
 # Below, our own product is not worth building its library.
 FEWEST_OPERATIONS = 1 << 22
 
@@ -70,7 +80,8 @@ class Linear:
     frozen: bool
 
     def shape_class(self) -> tuple[int, int, int, bool, bool, bool]:
-        """Sizes, each rounded up to a power of two: products of one class behave alike."""
+        """Sizes, each rounded up to a power of two: products of one class behave alike. The first
+        of a class is measured with its own sizes."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
         return m, n, k, self.bias is not None, self.columns, self.frozen
 
@@ -98,27 +109,41 @@ class _Rewriter:
             for position, buffer in enumerate(graph.inputs)
             if position in frozen and buffer is not None and buffer.name not in written
         }
-        self.inputs: dict[tuple[str, ViewRef], tuple[InputBuffer, Prepared]] = {}
+        self.inputs: dict[tuple[Any, ...], tuple[InputBuffer, Prepared]] = {}
+        self.room = _most_bytes()
 
     def run(self) -> LoopGraph:
         nodes: list[Node] = []
         for node in self.graph.nodes:
             linear = None
             if isinstance(node, ExternKernel):
-                node = self.with_last_weight(node)
+                node = self.with_prepared_weight(node)
                 linear = _as_linear(node, self.layouts, self.frozen)
+            if linear is not None and linear.frozen and not self.has_room(linear.weight):
+                linear = replace(linear, frozen=False)
             if linear is None:
                 nodes.append(node)
             else:
                 assert isinstance(node, ExternKernel)
                 nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
         self.chooser.save()
-        inputs = (*self.graph.inputs, *(buffer for buffer, _ in self.inputs.values()))
+        inputs = (*self._read_inputs(nodes), *(buffer for buffer, _ in self.inputs.values()))
         prepared = tuple(item for _, item in self.inputs.values())
         return replace(self.graph, nodes=tuple(nodes), inputs=inputs, prepared=prepared)
 
-    def with_last_weight(self, node: ExternKernel) -> ExternKernel:
-        """A channels-last convolution reads a weight in the same format, if that is frozen."""
+    def _read_inputs(self, nodes: list[Node]) -> list[InputBuffer | None]:
+        """None for frozen ones that nobody reads any more: they need not be handed over."""
+        read = {name for node in nodes for name in node.reads()}
+        read.update(o.buffer for o in self.graph.outputs if isinstance(o, ViewRef))
+        gone = self.frozen.keys() - read
+        return [None if b is None or b.name in gone else b for b in self.graph.inputs]
+
+    def has_room(self, weight: ViewRef) -> bool:
+        """Whether a copy of a weight may be kept."""
+        return math.prod(weight.size) * weight.dtype.itemsize <= self.room
+
+    def with_prepared_weight(self, node: ExternKernel) -> ExternKernel:
+        """A channels-last convolution of a frozen weight reads that as the library wants it."""
         if node.target is not aten.convolution.default:
             return node
         x, weight, *rest = node.args
@@ -126,6 +151,10 @@ class _Rewriter:
             return node
         if weight.buffer not in self.frozen or len(x.size) != 4 or x.stride != _last(x.size):
             return node
+        if not self.has_room(weight):
+            return node
+        if _can_pack_convolution(node, x, weight):
+            return self.packed_convolution(node, x, weight)
         stride = _last(weight.size)
         layout = Layout(self.graph.device, weight.dtype, weight.size, stride)
         name = self.prepare("channels_last", weight, layout, _in_last_format)
@@ -150,6 +179,28 @@ class _Rewriter:
         target = torch.ops.mkldnn._linear_pointwise.default
         return [*nodes, replace(node, target=target, args=args)]
 
+    def packed_convolution(self, node: ExternKernel, x: ViewRef, weight: ViewRef) -> ExternKernel:
+        _, _, bias, stride, padding, dilation, _, _, groups = node.args
+        how = (padding, stride, dilation, groups, x.size)
+        name = self.prepare(
+            "packed", weight, self._as_it_is(weight), functools.partial(_packed_convolution, *how),
+            how,
+        )  # fmt: skip
+        read = replace(weight, buffer=name, stride=_contiguous(weight.size), offset=0)
+        args = (x, read, bias, padding, stride, dilation, groups, "none", (), "")
+        return replace(node, target=torch.ops.mkldnn._convolution_pointwise.default, args=args)
+
+    def _as_it_is(self, weight: ViewRef) -> Layout:
+        return Layout(self.graph.device, weight.dtype, weight.size, _contiguous(weight.size))
+
+    def by_packed(self, node: ExternKernel, linear: Linear) -> list[Node]:
+        weight = linear.weight
+        make = functools.partial(_packed_linear, linear.m)
+        name = self.prepare("packed", weight, self._as_it_is(weight), make, (linear.m,))
+        weight = replace(weight, buffer=name, stride=_contiguous(weight.size), offset=0)
+        args = (linear.x, weight, linear.bias, "none", (), "")
+        return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
+
     def by_ours(self, node: ExternKernel, linear: Linear) -> list[Node]:
         if not linear.frozen:
             return [replace(node, ours=True)]
@@ -163,15 +214,57 @@ class _Rewriter:
         panels = self.prepare("panels", whole, layout, product.panels)
         return [replace(node, ours=True, panels=panels)]
 
-    def prepare(self, kind: str, view: ViewRef, layout: Layout, make: Callable[..., Any]) -> str:
-        """The name of the further input."""
-        if (kind, view) not in self.inputs:
+    def prepare(
+        self, kind: str, view: ViewRef, layout: Layout, make: Callable[..., Any],
+        how: tuple[Any, ...] = (),
+    ) -> str:
+        """The name of the further input. how: what `make` depends on beside the view."""
+        key = (kind, view, how)
+        if key not in self.inputs:
             position = len(self.graph.inputs) + len(self.inputs)
-            buffer = InputBuffer(f"arg{position}_{kind}", layout, position)
+            name = f"arg{position}_{kind}"
+            buffer = InputBuffer(name, layout, position, packed=kind == "packed")
             of_view = functools.partial(_make_of_view, make, view)
-            prepared = Prepared((self.frozen[view.buffer],), of_view)
-            self.inputs[kind, view] = buffer, prepared
-        return self.inputs[kind, view][0].name
+            self.inputs[key] = buffer, Prepared((self.frozen[view.buffer],), of_view)
+            self.room -= layout.numel() * layout.dtype.itemsize
+        return self.inputs[key][0].name
+
+
+def _most_bytes() -> int:
+    """Memory for the prepared weights of a graph."""
+    if config.frozen_megabytes >= 0:
+        return int(config.frozen_megabytes) << 20
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _can_pack_convolution(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:
+    """Whether it is one of float32 that oneDNN computes from channels last to channels last."""
+    _, _, bias, *sizes, groups = node.args
+    if not _has_onednn("_convolution_pointwise", "_reorder_convolution_weight"):
+        return False
+    if any(view.dtype is not torch.float32 for view in (x, weight)) or node.kwargs:
+        return False
+    if not isinstance(bias, ViewRef | None) or node.layout is None or 0 in node.layout.size:
+        return False
+    lengths = [len(sizes[n]) if isinstance(sizes[n], tuple) else 0 for n in range(3)]
+    return lengths == [2, 2, 2] and node.layout.stride == _last(node.layout.size) and 0 not in x.size
+
+
+def _packed_convolution(
+    padding: Any, stride: Any, dilation: Any, groups: int, size: Any, weight: torch.Tensor
+) -> torch.Tensor:
+    reorder = torch.ops.mkldnn._reorder_convolution_weight
+    made: torch.Tensor = reorder(weight.contiguous(), padding, stride, dilation, groups, size)
+    return made
+
+
+def _packed_linear(rows: int, weight: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+    return made
+
+
+def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(size[n + 1 :]) for n in range(len(size)))
 
 
 def _last(size: tuple[int, ...]) -> tuple[int, ...]:
@@ -196,6 +289,7 @@ REWRITES: dict[str, Callable[[_Rewriter, ExternKernel, Linear], list[Node]]] = {
     "aten": _Rewriter.by_aten,
     "onednn": _Rewriter.by_onednn,
     "ours": _Rewriter.by_ours,
+    "packed": _Rewriter.by_packed,
 }
 
 
@@ -211,8 +305,10 @@ def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
     return ComputedBuffer(name, layout, trace_body(weight.size, (), copy), "pointwise")
 
 
-def _onednn_products() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def _has_onednn(*operators: str) -> bool:
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return False
+    return all(hasattr(torch.ops.mkldnn, name) for name in operators)
 
 
 def _as_linear(
@@ -245,8 +341,43 @@ def _as_linear(
     return Linear(m, n, k, x, turned, bias, columns, weight.buffer in frozen)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was measured for a class: how long each candidate takes against ATen's product (the mean
+    of logarithms over `measurements`), and the last process that measured."""
+
+    ratios: dict[str, float]
+    measurements: int
+    process: int
+
+    def choice(self) -> str:
+        """The usual one unless another one is clearly faster: packed weights, if there are any."""
+        usual = "packed" if "packed" in self.ratios else "aten"
+        best = min(self.ratios, key=self.ratios.__getitem__)
+        return best if self.ratios[best] < self.ratios[usual] + math.log(ADVANTAGE) else usual
+
+    def is_narrow(self) -> bool:
+        """Whether another measurement might change the choice."""
+        chosen = self.ratios[self.choice()]
+        return any(
+            name != self.choice() and abs(ratio - chosen) < math.log(NARROW)
+            for name, ratio in self.ratios.items()
+        )
+
+    def joined(self, other: Answer) -> Answer:
+        """Both together; of the same candidates."""
+        if self.ratios.keys() != other.ratios.keys():
+            return other
+        count = self.measurements + other.measurements
+        ratios = {
+            name: (ratio * self.measurements + other.ratios[name] * other.measurements) / count
+            for name, ratio in self.ratios.items()
+        }
+        return Answer(ratios, count, other.process)
+
+
 class _Chooser:
-    """Answers by shape class; measures those that the cache does not know."""
+    """Answers by shape class; measures those that the cache does not know, or not well."""
 
     def __init__(self, store: Store, threads: int) -> None:
         self.store = store
@@ -258,21 +389,29 @@ class _Chooser:
                 "torch": torch.__version__,
                 "threads": str(threads),
                 "ours": PRODUCT_NAME,
+                "answers": "ratios",
             },
         )
         known = store.read(self.key, ".json")
-        self.answers: dict[str, str] = json.loads(known) if known else {}
+        read = json.loads(known) if known else {}
+        self.answers = {name: Answer(*values) for name, values in read.items()}
         self.measured = False
 
     def fastest(self, linear: Linear) -> str:
         """A key of `REWRITES`; after "ours" the library is loaded."""
         name = repr(linear.shape_class())
-        if name not in self.answers:
+        known = self.answers.get(name)
+        if known is None or self._is_worth_another(known):
             ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
-            self.answers[name] = _measure(linear, ours, self.threads)
+            found = Answer(_measure(linear, ours, self.threads), 1, os.getpid())
+            known = self.answers[name] = known.joined(found) if known is not None else found
             self.measured = True
-        answer = self.answers[name]
+        answer = known.choice()
         return "aten" if answer == "ours" and self.ours() is None else answer
+
+    def _is_worth_another(self, known: Answer) -> bool:
+        other_process = known.process != os.getpid()
+        return other_process and known.measurements < MOST_MEASUREMENTS and known.is_narrow()
 
     def ours(self) -> Product | None:
         toolchain = find_toolchain(self.store)
@@ -287,66 +426,92 @@ class _Chooser:
 
     def save(self) -> None:
         if self.measured:
-            self.store.write(self.key, ".json", json.dumps(self.answers).encode())
+            rows = {
+                name: (known.ratios, known.measurements, known.process)
+                for name, known in self.answers.items()
+            }
+            self.store.write(self.key, ".json", json.dumps(rows).encode())
 
 
-def _measure(linear: Linear, ours: Product | None, threads: int) -> str:
+def _measured_sizes(linear: Linear) -> tuple[int, int, int]:
+    """The product's own, unless that takes too long: then fewer rows or columns."""
     m, n, k = linear.m, linear.n, linear.k
-    while 2 * m * n * k > MOST_FLOPS:
-        m, n, k = (size if size < max(m, n, k) else size // 2 for size in (m, n, k))
-    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
-    x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
-    out = torch.empty(m, n)
-    bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
-    columns = weight.t().contiguous() if linear.columns else None
-    turned = weight.t() if columns is None else columns
-    prepared = ours.panels(turned) if ours is not None and linear.frozen else turned
+    while 2 * m * n * k > MOST_FLOPS and max(m, n) > 1:
+        m, n = (m // 2, n) if m > n else (m, n // 2)
+    return m, n, k
 
-    def by_aten() -> None:
+
+def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, float]:
+    """The logarithm of each candidate's time over ATen's."""
+    m, n, k = _measured_sizes(linear)
+    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
+    with torch.inference_mode(False), torch.no_grad():
+        x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
+        bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
+        count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
+        candidates = _candidates(linear, ours, threads, x, [weight.clone() for _ in range(count)], bias)
+        clock = time.thread_time if threads == 1 else time.perf_counter
+        seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
+        times = _times(list(candidates.values()), clock, seconds)
+    floor = 1e-9  # of a clock that does not tick
+    ratios = [
+        statistics.median(math.log(max(one, floor) / max(aten_one, floor))
+                          for one, aten_one in zip(each, times[0], strict=True))
+        for each in times
+    ]  # fmt: skip
+    return dict(zip(candidates, ratios, strict=True))
+
+
+def _candidates(
+    linear: Linear, ours: Product | None, threads: int, x: torch.Tensor,
+    weights: list[torch.Tensor], bias: torch.Tensor | None,
+) -> dict[str, list[Callable[[], Any]]]:
+    """Calls of each candidate, one for each weight [n, k]; ATen's come first."""
+    (m, _), n = x.shape, weights[0].shape[0]
+    out = torch.empty(m, n)
+    given = [w.t().contiguous() if linear.columns else w.t() for w in weights]
+
+    def by_aten(turned: torch.Tensor) -> None:
         if bias is None:
             torch.mm(x, turned, out=out)
         else:
             torch.addmm(bias, x, turned, out=out)
 
-    def by_onednn() -> None:
-        if columns is not None and not linear.frozen:
-            weight.copy_(columns.t())  # our kernel is faster than this
+    def by_onednn(weight: torch.Tensor, turned: torch.Tensor) -> None:
+        if linear.columns and not linear.frozen:
+            weight.copy_(turned)  # our kernel is faster than this
         torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
-    candidates: dict[str, Callable[[], Any]] = {"aten": by_aten}
-    if _onednn_products():
-        candidates["onednn"] = by_onednn
+    pairs = list(zip(weights, given, strict=True))
+    found: dict[str, list[Callable[[], Any]]] = {
+        "aten": [functools.partial(by_aten, turned) for turned in given]
+    }
+    if _has_onednn("_linear_pointwise"):
+        found["onednn"] = [functools.partial(by_onednn, w, turned.t()) for w, turned in pairs]
+        if linear.frozen and _has_onednn("_reorder_linear_weight"):
+            packed = [_packed_linear(m, w) for w in weights]
+            found["packed"] = [functools.partial(by_onednn, w, w) for w in packed]
     if ours is not None:
-        candidates["ours"] = functools.partial(ours.multiply, x, prepared, bias, out, threads)
-    with torch.no_grad():
-        clock = time.thread_time if threads == 1 else time.perf_counter
-        seconds = max(FEWEST_SECONDS, MOST_SECONDS * 2 * m * n * k / MOST_FLOPS)
-        times, calm = _fastest(list(candidates.values()), clock, seconds)
-    return _choice(dict(zip(candidates, times, strict=True)), calm)
+        right = [ours.panels(turned) if linear.frozen else turned for turned in given]
+        found["ours"] = [
+            functools.partial(ours.multiply, x, each, bias, out, threads) for each in right
+        ]
+    return found
 
 
-def _choice(times: dict[str, float], calm: bool) -> str:
-    best = min(times, key=times.__getitem__)
-    advantage = ADVANTAGE if calm else ADVANTAGE_WHEN_CUT_OFF
-    return best if times[best] < advantage * times["aten"] else "aten"
-
-
-def _fastest(
-    candidates: list[Callable[[], Any]], clock: Callable[[], float], seconds: float
-) -> tuple[list[float], bool]:
-    """Shortest time of each, measured in turns until none becomes clearly shorter, or (False) the
-    seconds are over."""
-    best = [float("inf")] * len(candidates)
-    begin, calm = time.perf_counter(), 0
-    for call in candidates:
-        call()  # warms up
-    while calm < CALM_ROUNDS and time.perf_counter() - begin < seconds:
-        calm += 1
-        for number, call in enumerate(candidates):
+def _times(
+    candidates: list[list[Callable[[], Any]]], clock: Callable[[], float], seconds: float
+) -> list[list[float]]:
+    """Times of each, measured in turns, so that what disturbs one disturbs the others too."""
+    found: list[list[float]] = [[] for _ in candidates]
+    for calls in candidates:
+        calls[0]()  # warms up
+    begin, done = time.perf_counter(), 0
+    while done < FEWEST_ROUNDS or time.perf_counter() - begin < seconds:
+        done += 1
+        for times, calls in zip(found, candidates, strict=True):
+            call = calls[done % len(calls)]
             start = clock()
             call()
-            spent = clock() - start
-            if spent < 0.97 * best[number]:
-                calm = 0
-            best[number] = min(best[number], spent)
-    return best, calm >= CALM_ROUNDS
+            times.append(clock() - start)
+    return found

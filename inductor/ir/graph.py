@@ -100,11 +100,14 @@ def joined_origins(origins: Sequence[Origins]) -> Origins:
 
 @dataclass(frozen=True, slots=True)
 class InputBuffer:
-    """An input tensor: `position` is the place of its placeholder."""
+    """An input tensor: `position` is the place of its placeholder. packed: it is in an order that
+    only oneDNN knows, for whose operators alone it is; sizes and strides are those of what it
+    was made of."""
 
     name: str
     layout: Layout
     position: int
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

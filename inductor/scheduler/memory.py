@@ -28,8 +28,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """kind: input, constant, arena, output or extern; position: of the input or constant, or the
-    byte in the arena."""
+    """kind: input, packed (an input, too), constant, arena, output or extern; position: of the
+    input or constant, or the byte in the arena."""
 
     kind: str
     position: int
@@ -62,7 +62,9 @@ class MemoryPlan:
 def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
     """Places for all buffers of a schedule."""
     layouts = graph.layouts()
-    places = {b.name: Place("input", n) for n, b in enumerate(_inputs(graph))}
+    places = {
+        b.name: Place("packed" if b.packed else "input", n) for n, b in enumerate(_inputs(graph))
+    }
     places.update({b.name: Place("constant", n) for n, b in enumerate(graph.constants)})
     outputs = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
     given = {

@@ -87,6 +87,7 @@ struct Slot {
   SlotKind kind;
   int64_t position;
   TensorMeta meta;
+  bool packed = false;  // an input in an order that only its library knows: it has no address
 };
 
 // A buffer seen with other sizes and strides; offset counts elements of `meta.dtype`.

@@ -4,7 +4,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DispatchKeySet.h>
@@ -91,7 +93,15 @@ struct RunningCall {
 };
 
 void check_input(const Graph& graph, size_t index, const at::Tensor& tensor) {
-  const TensorMeta& meta = graph.slots[graph.input_slots[index]].meta;
+  const Slot& slot = graph.slots[graph.input_slots[index]];
+  const TensorMeta& meta = slot.meta;
+  if (slot.packed) {
+    bool same = tensor.defined() && tensor.is_mkldnn() && tensor.scalar_type() == meta.dtype &&
+                tensor.sizes() == c10::IntArrayRef(meta.size);
+    REQUIRE(PyExc_TypeError, same, "compiled graph ", graph.name, ": input ", index,
+            " is not the packed weight that it was compiled for");
+    return;
+  }
   bool fits = tensor.defined() && tensor.is_cpu() && tensor.layout() == c10::kStrided &&
               tensor.scalar_type() == meta.dtype && tensor.sizes() == c10::IntArrayRef(meta.size);
   if (fits && meta.elements > 1) {
@@ -117,6 +127,7 @@ void bind_inputs(CallState& state, PyObject* const* args) {
     const at::Tensor& tensor = THPVariable_Unpack(args[i]);
     check_input(graph, i, tensor);
     state.inputs[i] = &tensor;
+    if (graph.slots[graph.input_slots[i]].packed) continue;
     state.data[graph.input_slots[i]] = tensor.mutable_data_ptr();  // a lazy clone becomes a real one
   }
 }
@@ -286,7 +297,39 @@ PyObject* py_report_memory(PyObject*, PyObject*) {
       "arena_bytes", report.arena_bytes);
 }
 
+// Some words of a tensor's memory, from the first to the last, mixed into `mixed`.
+uint64_t sample_tensor(const at::Tensor& tensor, uint64_t mixed) {
+  if (!tensor.is_cpu() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return mixed;
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  auto bytes = (last + 1) * static_cast<int64_t>(tensor.element_size());
+  const char* start = static_cast<const char*>(tensor.const_data_ptr());
+  constexpr int64_t kWords = 32;
+  auto length = std::min<int64_t>(bytes, sizeof(uint64_t));
+  for (int64_t i = 0; i < kWords; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, start + (bytes - length) * i / (kWords - 1), static_cast<size_t>(length));
+    mixed = (mixed ^ word) * 0x9E3779B97F4A7C15u;
+    mixed ^= mixed >> 29;
+  }
+  return mixed;
+}
+
+PyObject* py_sample(PyObject*, PyObject* tensors) {
+  return guarded([&]() -> PyObject* {
+    REQUIRE(PyExc_TypeError, PyList_Check(tensors), "a list of tensors was expected");
+    uint64_t mixed = 1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+      PyObject* item = PyList_GET_ITEM(tensors, i);
+      REQUIRE(PyExc_TypeError, THPVariable_Check(item), "a list of tensors was expected");
+      mixed = sample_tensor(THPVariable_Unpack(item), mixed);
+    }
+    return PyLong_FromUnsignedLongLong(mixed);
+  });
+}
+
 PyMethodDef methods[] = {
+    {"sample", py_sample, METH_O, "A number that tells contents of tensors apart, by some of them."},
     {"release_memory", py_release_memory, METH_NOARGS, "Frees the memory kept between calls."},
     {"report_memory", py_report_memory, METH_NOARGS, "How much memory is kept between calls."},
     {nullptr, nullptr, 0, nullptr}};

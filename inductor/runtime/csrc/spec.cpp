@@ -1,6 +1,7 @@
 // Reads the Python description of a compiled graph, a dict, into `Graph`:
 //   name: text; arena_bytes: int; release_gil: bool
-//   slots: (kind, position, dtype, size, stride); kind is input, constant, arena, output or extern
+//   slots: (kind, position, dtype, size, stride); kind is input, packed (an input that is oneDNN's),
+//     constant, arena, output or extern
 //   views: (slot, offset in elements, dtype, size, stride)
 //   constants: tensors
 //   externs: (operator, overload, operands, results); an operand is ("view", index),
@@ -38,7 +39,7 @@ TensorMeta parse_meta(const py::handle& dtype, const py::handle& size, const py:
 }
 
 SlotKind parse_kind(const std::string& kind) {
-  if (kind == "input") return SlotKind::kInput;
+  if (kind == "input" || kind == "packed") return SlotKind::kInput;
   if (kind == "constant") return SlotKind::kConstant;
   if (kind == "arena") return SlotKind::kArena;
   if (kind == "output") return SlotKind::kOutput;
@@ -49,6 +50,7 @@ SlotKind parse_kind(const std::string& kind) {
 void add_slot(Graph& graph, const py::tuple& row) {
   Slot slot{parse_kind(row[0].cast<std::string>()), row[1].cast<int64_t>(),
             parse_meta(row[2], row[3], row[4])};
+  slot.packed = row[0].cast<std::string>() == "packed";
   auto index = static_cast<int64_t>(graph.slots.size());
   if (slot.kind == SlotKind::kInput) {
     REQUIRE(PyExc_RuntimeError, slot.position == static_cast<int64_t>(graph.input_slots.size()),
