@@ -51,7 +51,7 @@ aten = torch.ops.aten
 MOST_FLOPS = 1 << 31
 # Products of so many operations, and small ones, which repay less, are measured for so long.
 LARGE = 1 << 28
-MOST_SECONDS, FEWEST_SECONDS = 0.5, 0.05
+MOST_SECONDS, FEWEST_SECONDS = 0.25, 0.05
 FEWEST_ROUNDS = 5
 # Weights are read from memory in a model: those that are measured take turns.
 COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
@@ -181,7 +181,7 @@ class _Rewriter:
 
     def packed_convolution(self, node: ExternKernel, x: ViewRef, weight: ViewRef) -> ExternKernel:
         _, _, bias, stride, padding, dilation, _, _, groups = node.args
-        how = (padding, stride, dilation, groups, x.size)
+        how: tuple[Any, ...] = (padding, stride, dilation, groups, x.size)
         name = self.prepare(
             "packed", weight, self._as_it_is(weight), functools.partial(_packed_convolution, *how),
             how,
@@ -246,8 +246,9 @@ def _can_pack_convolution(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bo
         return False
     if not isinstance(bias, ViewRef | None) or node.layout is None or 0 in node.layout.size:
         return False
-    lengths = [len(sizes[n]) if isinstance(sizes[n], tuple) else 0 for n in range(3)]
-    return lengths == [2, 2, 2] and node.layout.stride == _last(node.layout.size) and 0 not in x.size
+    lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes[:3]]
+    is_last = node.layout.stride == _last(node.layout.size)
+    return lengths == [2, 2, 2] and is_last and 0 not in x.size
 
 
 def _packed_convolution(
@@ -449,7 +450,8 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
         x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
         bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
         count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
-        candidates = _candidates(linear, ours, threads, x, [weight.clone() for _ in range(count)], bias)
+        weights = [weight.clone() for _ in range(count)]
+        candidates = _candidates(linear, ours, threads, x, weights, bias)
         clock = time.thread_time if threads == 1 else time.perf_counter
         seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
         times = _times(list(candidates.values()), clock, seconds)

@@ -13,6 +13,7 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from inductor import compile_fx, freezing, library_kernels
+from inductor.runtime import _launch
 
 
 class Conv1D(nn.Module):
@@ -33,18 +34,20 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(40, 70), nn.Tanh(), Conv1D(70, 33), nn.GELU(), head)
 
 
-@pytest.fixture(params=["onednn", "ours", "aten"])
+@pytest.fixture(params=["packed", "onednn", "ours", "aten"])
 def fastest(request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def answer(chooser: Any, linear: Any) -> str:
         chooser.ours()
-        return request.param
+        if request.param == "packed" and not linear.frozen:
+            return "onednn"
+        return str(request.param)
 
     monkeypatch.setattr(library_kernels._Chooser, "fastest", answer)
     return request.param
 
 
 def compiled(model: Any) -> Any:
-    return dynamo.compile(model, options={"freezing": True, "library_kernels": "measure"})
+    return dynamo.compile(model, options={"library_kernels": "measure"})
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -84,7 +87,7 @@ def test_prepared_once_and_again_after_a_change(
         assert_same(fast(x), model(x))
         model[4].weight = nn.Parameter(torch.randn(20, 33))
         assert_same(fast(x), model(x))
-        if fastest == "ours":
+        if fastest in ("ours", "packed"):
             assert len(calls) == before + 4
         assert_same(fast(x), model(x))
     assert len(calls) <= before + 4
@@ -201,3 +204,139 @@ def test_other_memory_at_the_address_of_the_old(fastest: str) -> None:
                 model.weight.data = model.weight.data + 1
                 if model.weight.data_ptr() == address:
                     break
+
+
+def test_writes_that_count_as_no_version(fastest: str) -> None:
+    model = network()
+    fast, x = compiled(model), torch.randn(5, 40)
+    with torch.no_grad():
+        fast(x)
+        model[0].weight.data.mul_(2)
+        assert_same(fast(x), model(x))
+        model[2].weight.detach().numpy()[:] = 0.25
+        assert_same(fast(x), model(x))
+
+
+def test_samples_tell_contents_apart() -> None:
+    for value in (torch.zeros(1), torch.zeros(3, dtype=torch.int8), torch.zeros(50, 90).t()):
+        before = _launch.sample([value])
+        assert _launch.sample([value]) == before
+        value.view(-1)[-1:].add_(1) if value.is_contiguous() else value[-1, -1].add_(1)
+        assert _launch.sample([value]) != before
+    assert _launch.sample([torch.zeros(0)]) == _launch.sample([])
+    with pytest.raises(TypeError, match="list of tensors"):
+        _launch.sample([1])
+
+
+def test_weights_that_change_at_each_call_are_not_prepared_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(chooser: Any, linear: Any) -> str:
+        return "packed" if linear.frozen else "onednn"
+
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", answer)
+    calls = counting(monkeypatch)
+    model = nn.Linear(64, 32)
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(40):
+            x = torch.randn(5, 64)
+            assert_same(fast(x), model(x))
+            model.weight.mul_(0.97)
+    assert 2 <= len(calls) <= 12
+    assert not dynamo.counters["not_compiled"]
+
+
+def test_seldom_changes_are_prepared_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", lambda *_: "packed")
+    calls = counting(monkeypatch)
+    model = nn.Linear(64, 32)
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(20):
+            for _ in range(6):
+                x = torch.randn(5, 64)
+                assert_same(fast(x), model(x))
+            model.weight.mul_(0.97)
+    assert len(calls) == 20
+
+
+@pytest.mark.parametrize("megabytes", [0, 1])
+def test_limit_of_memory(
+    megabytes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(chooser: Any, linear: Any) -> str:
+        return "packed" if linear.frozen else "onednn"
+
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", answer)
+    monkeypatch.setattr(logs.log("inductor"), "enabled", True)
+    model = nn.Sequential(*(nn.Linear(400, 400) for _ in range(3)))  # 0.61 MB each
+    options = {"library_kernels": "measure", "frozen_megabytes": megabytes}
+    fast, x = dynamo.compile(model, options=options), torch.randn(5, 400)
+    with torch.no_grad():
+        assert_same(fast(x), model(x))
+    assert ("prepared 1 weights, 0.6 MB" in capsys.readouterr().err) == (megabytes == 1)
+
+
+def test_off_nothing_is_prepared(fastest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = counting(monkeypatch)
+    options = {"library_kernels": "measure", "freezing": False}
+    model, x = network(), torch.randn(5, 40)
+    with torch.no_grad():
+        assert_same(dynamo.compile(model, options=options)(x), model(x))
+    assert not calls
+
+
+CONVOLUTIONS: list[dict[str, Any]] = [
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": 1, "stride": 2, "bias": False},
+    {"kernel_size": 3, "groups": 8, "dilation": 2, "padding": (2, 1)},
+    {"kernel_size": (1, 3), "groups": 2, "padding": "same"},
+]
+
+
+@pytest.mark.parametrize("how", CONVOLUTIONS)
+@pytest.mark.parametrize("size", [(2, 8, 9, 8), (1, 8, 5, 5), (3, 8, 1, 3), (0, 8, 6, 6)])
+def test_packed_convolutions(how: Any, size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Conv2d(8, 16, **how).eval()
+    x = torch.randn(size)
+    if min(size[2], size[3]) + 2 * 2 < 5 or size[2] == 1 and how["kernel_size"] == 3:
+        x = torch.randn(size[0], 8, 5, 5)
+    x.view(-1)[:1] = float("nan")
+    fast = compiled(nn.Sequential(model, nn.ReLU()))
+    with torch.no_grad():
+        for _ in range(2):
+            got, want = fast(x), model(x).relu()
+            torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
+            assert got.stride() == want.stride()
+            model.weight.mul_(2)
+
+
+def test_one_weight_for_two_convolutions() -> None:
+    weight = nn.Parameter(torch.randn(8, 8, 3, 3))
+    model = nn.Module()
+    model.weight = weight
+
+    def forward(x: Any) -> Any:
+        one = torch.nn.functional.conv2d(x, model.weight, padding=1)
+        return torch.nn.functional.conv2d(one[:, :, ::2], model.weight, dilation=2)
+
+    x = torch.randn(2, 8, 12, 12)
+    with torch.no_grad():
+        fast = compiled(forward)
+        torch.testing.assert_close(fast(x), forward(x), rtol=1e-4, atol=1e-3)
+
+
+def test_batch_norm_and_convolution_keep_one_copy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the packed weight is made of is not kept beside it."""
+    monkeypatch.setattr(logs.log("inductor"), "enabled", True)
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16)).eval()
+    model[1].running_var.uniform_(0.5, 2)
+    fast, x = compiled(model), torch.randn(2, 8, 9, 9)
+    with torch.no_grad():
+        assert_same(fast(x), model(x))
+        model[1].running_mean.data.add_(1)
+        assert_same(fast(x), model(x))
+    assert "prepared 2 weights" in capsys.readouterr().err  # and the bias
