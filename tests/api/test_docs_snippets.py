@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.name: page.read_text() for page in PAGES}
 ALL = "\n".join(TEXTS.values())
-FENCED = [text for page in TEXTS.values() for text in re.findall(r"```python\n(.*?)```", page, re.S)]
+FENCED = {name: found for name, page in TEXTS.items()
+          if (found := re.findall(r"```python\n(.*?)```", page, re.S))}  # fmt: skip
 KNOBS = {**dynamo.config._knobs, **inductor.config.config._knobs}
 
 
@@ -35,7 +36,7 @@ def run(text: str, tmp_path: Path, **variables: str) -> tuple[str, str]:
 
 
 def test_the_readmes_program_and_the_break_that_the_docs_read_slowly(tmp_path: Path) -> None:
-    program, = FENCED
+    (program,) = FENCED["README.md"]
     out, said = run(program, tmp_path, DYNAMO_LOGS="graph_breaks")
     assert out.splitlines()[0] == "tensor([2., 2., 2.])" and "data_dependent_branch" in out
     shown = re.findall(r"^    (\[0/0 graph_breaks\].*)", TEXTS["logs.md"], re.M)
@@ -43,6 +44,17 @@ def test_the_readmes_program_and_the_break_that_the_docs_read_slowly(tmp_path: P
     for here, there in zip(said.splitlines(), shown, strict=True):
         here = here.replace(f"{tmp_path}/", "").split("  #")[0]
         assert re.sub(r":\d+ in", ": in", here) == re.sub(r":\d+ in", ": in", there)
+
+
+def test_the_program_of_lazy_tensors(tmp_path: Path) -> None:
+    (program,) = FENCED["lazy.md"]
+    loss, metrics, ended = run(program, tmp_path)[0].splitlines()
+    assert loss.startswith("tensor(") and "traces=5, compiles=1, hits=4" in metrics
+    assert "model.py" in ended
+
+
+def test_every_program_of_the_docs_is_run() -> None:
+    assert FENCED.keys() == {"README.md", "lazy.md"}
 
 
 def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:
