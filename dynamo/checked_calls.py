@@ -6,7 +6,6 @@ compares at each call before it runs. The comparison itself is in `dynamo/diagno
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +73,7 @@ def checked_calls(model: Any, settings: CompileOptions) -> Any:
     return result
 
 
-def _method(verifier: Verifier, compiled: Any, tap: Tap) -> Callable[..., Any]:
+def _method(verifier: Verifier, compiled: Any, tap: Tap) -> hook.Compiled:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         verifier.require(compiled, args, kwargs, tap)
         return compiled(*args, **kwargs)

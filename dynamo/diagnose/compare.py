@@ -129,7 +129,7 @@ def _steps(leaf: TensorLeaf) -> list[int]:
 def values_differ(
     eager: torch.Tensor, other: torch.Tensor, reference: torch.Tensor | None, name: str
 ) -> str:
-    """Where two tensors of one shape and dtype differ by more than rounding; "" where they don't."""
+    """Where two tensors of one shape and dtype differ by more than rounding; "" for nowhere."""
     if eager.layout is not torch.strided:
         eager, other = eager.to_dense(), other.to_dense()
         reference = None

@@ -1,4 +1,4 @@
-"""Fresh arguments for each run: copies that share memory, strides and gradients as the originals do.
+"""Fresh arguments for each run: copies that share memory as the originals do.
 
 In: arguments. Out: the same containers with other tensors; optionally in double precision.
 """

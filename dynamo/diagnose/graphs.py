@@ -1,4 +1,4 @@
-"""Captured graphs under a looking glass: kept with their inputs, cut after a node, run and compared.
+"""Captured graphs: kept with their inputs, cut after a node, run and compared.
 
 In: a backend and the graphs that it is given. Out: for a graph and real inputs, whether what the
 backend makes of it, or of a part of it, does what the graph does.

@@ -90,7 +90,7 @@ class Reader:
             copy = value.detach().clone()
         self.outcome.leaves[path] = TensorLeaf(
             copy, value.stride() if strided else (), value.requires_grad, memory,
-            self._same.setdefault(id(value), path), value.storage_offset() if strided else 0)
+            self._same.setdefault(id(value), path), int(value.storage_offset()) if strided else 0)
         if value.requires_grad and (value.is_floating_point() or value.is_complex()):
             self.differentiable.append(value)
 

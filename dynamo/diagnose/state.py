@@ -170,6 +170,9 @@ class State:
         with torch.no_grad():
             for saved in self.tensors:
                 _put_back(saved)
+            for saved in self.tensors:  # now: they have their own dtypes again
+                if saved.tensor.is_leaf and saved.tensor.grad is not saved.grad:
+                    saved.tensor.grad = saved.grad
 
     def widen(self) -> None:
         """Tensors hold the same values in double precision, until they are put back."""
@@ -227,8 +230,6 @@ def _put_back(saved: SavedTensor) -> None:
         tensor.data = alias
     if tensor.is_leaf and tensor.requires_grad is not saved.requires_grad:
         tensor.requires_grad_(saved.requires_grad)
-    if tensor.is_leaf and tensor.grad is not saved.grad:
-        tensor.grad = saved.grad
 
 
 def _fill(container: Any, items: list[tuple[Any, ...]]) -> None:

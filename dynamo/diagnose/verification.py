@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dynamo.base.config import config
 from dynamo.base.errors import VerifyError
 from dynamo.diagnose.compare import Difference, compare
 from dynamo.diagnose.culprit import GUARDS, Culprit, Runs, find_culprit
@@ -113,10 +114,13 @@ class Verifier:
         def run_compiled(tap: Tap) -> Outcome:
             name = getattr(tap.backend, "__name__", "backend")
             options = replace(self.settings, backend=tap, backend_name=name, mode=None, options={})
-            return run(self.compile(options))
+            with config.patch(suppress_errors=False):
+                return run(self.compile(options))
 
         before = len(tap.modules) if tap is not None else 0
-        right, other = run(self.function), run(compiled)
+        right = run(self.function)
+        with config.patch(suppress_errors=False):  # what hides a failure would hide it here, too
+            other = run(compiled)
         wide = run(self.function, wide=True)
         found = compare(right, other, wide)
         culprit = None
