@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from dynamo.backends.registry import get_default_backend, lookup_backend
+from dynamo.base.config import config
 from dynamo.base.errors import ConstraintViolation
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.shapes.marks import Dim, Mark
@@ -95,6 +97,10 @@ class CompileOptions:
         if self.options:
             extra["options"] = dict(self.options)
         with own_saved_tensor_hooks():
+            if config.repro:  # rarely: loaded when it is asked for
+                minify = importlib.import_module("dynamo.diagnose.minify")
+                return minify.compile_and_minify(  # type: ignore[no-any-return]
+                    module, example_inputs, self.backend, self.backend_name, extra, config.repro)
             return self.backend(module, example_inputs, **extra)  # type: ignore[no-any-return]
 
 
