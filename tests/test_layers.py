@@ -22,8 +22,9 @@ LAYERS = [
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
     ("dynamo.break_reports",),
     ("dynamo.convert", "dynamo.cache"),
+    ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
-     "dynamo.decide", "dynamo.errors"),
+     "dynamo.decide", "dynamo.errors", "dynamo.checked_calls"),
     ("dynamo",),
 ]
 AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
