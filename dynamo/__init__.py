@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
     from dynamo.base.strictness import error_on_graph_break, is_compiling
+    from dynamo.checked_calls import verify
     from dynamo.decide import (
         allow_in_graph,
         assume_constant_result,
@@ -68,6 +69,7 @@ _HOMES = {
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
     "dynamo.base.strictness": "error_on_graph_break is_compiling",
+    "dynamo.checked_calls": "verify",
     "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
     "dynamo.explanation": "explain",
@@ -117,6 +119,7 @@ __all__ = [
     "skip",
     "substitute_in_graph",
     "testing",
+    "verify",
 ]
 
 
