@@ -17,6 +17,7 @@ from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library
+from inductor.runtime.launched import note_launcher
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.memory import plan_memory
@@ -90,7 +91,10 @@ def build(units: list[str], store: Store) -> str:
 
 def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
     """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
-    return launch(build(units, store), spec)
+    path = build(units, store)
+    launcher = launch(path, spec)
+    note_launcher(launcher, path, spec, units)
+    return launcher
 
 
 def launch(path: str, spec: dict[str, Any]) -> Any:

@@ -25,6 +25,7 @@ from torch._C._autograd import (  # type: ignore[attr-defined]
 )
 from torch.utils import _pytree as pytree
 
+from dynamo.aot.recipes import noted
 from dynamo.aot.records import (
     AtenGraph,
     ConstantOutput,
@@ -52,29 +53,29 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
     if graph.is_plain and not graph.mutations:
         logs.log("wrapper").emit("# nothing is done around the compiled graph")
         return compiled
-    writer = _Writer(graph, compiled, original)
-    source = "\n".join(writer.lines())
+    writer = _Writer(graph)
+    return call_of("\n".join(writer.lines()), writer.names, compiled, original)
+
+
+def call_of(source: str, names: dict[str, Any], compiled: Callee, original: Callee) -> Callee:
+    """The function `call` of a source. names: its globals beside what it calls."""
     logs.log("wrapper").emit(source)
-    scope = writer.names
+    scope = {**names, "compiled": compiled, "original": original}
     filename = f"<aot runtime {id(scope):x}>"
     exec(compile(source, filename, "exec"), scope)
     call: Callee = scope["call"]
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(call, linecache.cache.pop, filename, None)
     call.source = source  # type: ignore[attr-defined]
-    return call
+    return noted(call, call_of, source, names, compiled, original)  # type: ignore[no-any-return]
 
 
 class _Writer:
-    """Writes the source of one runtime function; `names` is its globals."""
+    """Writes the source of one runtime function; `names` is its globals, see `call_of`."""
 
-    def __init__(self, graph: AtenGraph, compiled: Callee, original: Callee) -> None:
+    def __init__(self, graph: AtenGraph) -> None:
         self.graph = graph
-        self.names: dict[str, Any] = {
-            "compiled": compiled,
-            "original": original,
-            "share_memory": share_memory,
-        }
+        self.names: dict[str, Any] = {"share_memory": share_memory}
         self._numbers = count()
         self._symbols = names_of(graph.symbols)
 
@@ -221,7 +222,7 @@ def without_grad(compiled: Callee) -> Callee:
         with torch.no_grad():
             return compiled(*inputs)
 
-    return call
+    return noted(call, without_grad, compiled)  # type: ignore[no-any-return]
 
 
 def in_inference_mode(compiled: Callee) -> Callee:
@@ -231,7 +232,7 @@ def in_inference_mode(compiled: Callee) -> Callee:
         with torch.inference_mode():
             return compiled(*inputs)
 
-    return call
+    return noted(call, in_inference_mode, compiled)  # type: ignore[no-any-return]
 
 
 def written(targets: tuple[torch.Tensor, ...]) -> None:
