@@ -172,20 +172,20 @@ K_INLINE f32 k_log1p(f32 x) {{
 }}
 """
 
-# exp(2a) has no limits here: one factor 2^n will do
+# 1 - 2 / (exp(2a) + 1), where exp has no limits: one factor 2^n will do. A NaN is not kept by the
+# minimum, but by the polynomial.
 _TANH = f"""\
 K_INLINE f32 k_tanh(f32 x) {{
-  f32 a = k_abs(x), s = x * x, b = a > 9.1f ? 9.1f : a;
-  b = b + b;
-  f32 t = k_fma(b, 0x1.715476p0f, 12583039.0f), n = t - 12583039.0f;
-  f32 r = k_fma(n, -0x1.62e4p-1f, b);
-  r = k_fma(n, -0x1.7f7d1cp-20f, r);
-  f32 e = {_horner("r", [0.49999994, 0.16666521, 0.041668385, 0.00836871, 0.0013814635])};
-  e = k_fma(r * r, e, r) + 1.0f;
-  e = e * __builtin_bit_cast(f32, __builtin_bit_cast(u32, t) << 23);
+  f32 a = k_abs(x), s = x * x, b = a < 9.1f ? a : 9.1f;
+  f32 t = k_fma(b, 0x1.715476p1f, 12583039.0f), n = t - 12583039.0f;
+  f32 r = k_fma(n, -0x1.62e4p-2f, b);
+  r = k_fma(n, -0x1.7f7d1cp-21f, r);
+  f32 e = {_horner("r", [1.9999998, 1.3333217, 0.66669238, 0.26779795, 0.088448867])};
+  e = k_fma(r * r, e, r + r);
+  f32 power = __builtin_bit_cast(f32, __builtin_bit_cast(u32, t) << 23);
+  f32 large = 1.0f - 2.0f / k_fma(e, power, power + 1.0f);
   f32 p = {_horner("s", [-0.33333299, 0.13331959, -0.05378668, 0.020805372, -0.0059058513])};
-  f32 large = 1.0f - 2.0f / (e + 1.0f);
-  return k_copysign(a < 0.6f ? k_fma(a * s, p, a) : large, x);
+  return k_copysign(a >= 0.6f ? large : k_fma(a * s, p, a), x);
 }}
 """
 
