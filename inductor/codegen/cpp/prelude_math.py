@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inductor.codegen.cpp.prelude_vector import FORMS, with_forms
+
 # in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` say whether it may be used
 _VECTOR_OLD = ("exp", "log", "sin", "cos", "pow")
 _VECTOR_NEW = (
@@ -17,8 +19,6 @@ _VECTOR_NEW = (
 ).split()
 _SCALAR = ("lgamma", "nextafter", "fmod")
 _TWO_OPERANDS = ("pow", "atan2", "hypot", "nextafter", "fmod")
-_OWN = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "erfc")
-"""Those whose float32 form is ours."""
 
 _LN2_HIGH, _LN2_LOW = "0x1.63p-1f", "-0x1.bd0106p-13f"
 
@@ -33,21 +33,26 @@ def _horner(variable: str, coefficients: Sequence[float]) -> str:
 
 
 def _library(name: str) -> str:
-    """Declarations of a libm function and `k_name` over them; the float form unless it is ours."""
+    """`k_name` for both types: of vector forms, ours, or a libm function with its declaration."""
+    return "".join(
+        with_forms(name, kind, _FLOAT_TEXTS[name] if kind == "f32" and name in _FLOAT_TEXTS
+                   else _declare(name, kind))
+        for kind in ("f32", "f64")
+    )  # fmt: skip
+
+
+def _declare(name: str, kind: str) -> str:
+    """The declaration of a libm function and `k_name` over it."""
     count = 2 if name in _TWO_OPERANDS else 1
     vector = "K_VEC_OLD " if name in _VECTOR_OLD else "K_VEC_NEW " if name in _VECTOR_NEW else ""
-    text = ""
-    for kind, suffix in (("f32", "f"), ("f64", "")):
-        if kind == "f32" and name in _OWN:
-            continue
-        types = ", ".join([kind] * count)
-        parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
-        text += (
-            f'extern "C" {vector}{kind} {name}{suffix}({types}) noexcept;\n'
-            f"K_INLINE {kind} k_{name}({parameters}) "
-            f"{{ return {name}{suffix}({', '.join('ab'[:count])}); }}\n"
-        )
-    return text
+    function = name + ("f" if kind == "f32" else "")
+    types = ", ".join([kind] * count)
+    parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
+    return (
+        f'extern "C" {vector}{kind} {function}({types}) noexcept;\n'
+        f"K_INLINE {kind} k_{name}({parameters}) "
+        f"{{ return {function}({', '.join('ab'[:count])}); }}\n"
+    )
 
 
 # t is n + 254 in the last bits of a float, n the rounded logarithm; 2^n comes in two factors, so
@@ -261,12 +266,13 @@ _POW = "".join(
 
 MATH_PARTS: dict[str, str] = {
     "k_fma": _FMA,
+    "K_FORMS": FORMS,
     **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
     "k_log_tail": _LOG_TAIL,
     "k_log_split": _LOG_SPLIT,
     "k_sigmoid": _SIGMOID,
     **{
-        f"k_{name}": _library(name) + _FLOAT_TEXTS.get(name, "")
+        f"k_{name}": _library(name)
         for name in (*_VECTOR_OLD, *_VECTOR_NEW, *_SCALAR)
     },
 }

@@ -5,6 +5,7 @@ Each value is one piece of C++ text that defines the function of its name for al
 
 from __future__ import annotations
 
+from inductor.codegen.cpp.prelude_vector import with_forms
 from inductor.codegen.cpp.work import PARALLEL_WORK
 
 _FLOATS = ("f32", "f64")
@@ -279,6 +280,11 @@ K_LANES(nanmax, (a > b) | (a != a) ? a : b)
 K_LANES(nanmin, (a < b) | (a != a) ? a : b)
 """
 
+_SQRT = (
+    "K_INLINE f32 k_sqrt(f32 x) { return __builtin_sqrtf(x); }\n"
+    + with_forms("sqrt", "f64", "K_INLINE f64 k_sqrt(f64 x) { return __builtin_sqrt(x); }\n")
+)
+
 SCALAR_PARTS: dict[str, str] = {
     "k_convert": _CONVERT,
     "k_widen": _WIDEN,
@@ -307,7 +313,7 @@ SCALAR_PARTS: dict[str, str] = {
         "K_INLINE bool k_signbit(f32 x) { return __builtin_bit_cast(i32, x) < 0; }\n"
         "K_INLINE bool k_signbit(f64 x) { return __builtin_bit_cast(i64, x) < 0; }\n"
     ),
-    "k_sqrt": _builtin("sqrt", "sqrt"),
+    "k_sqrt": _SQRT,
     "k_rsqrt": _each(_FLOATS, "K_INLINE T k_rsqrt(T x) { return 1 / k_sqrt(x); }"),
     "k_floor": _builtin("floor", "floor"),
     "k_ceil": _builtin("ceil", "ceil"),
