@@ -26,7 +26,7 @@ LAYERS = [
      "dynamo.decide", "dynamo.errors"),
     ("dynamo",),
 ]
-AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
+AOT = ("dynamo.base", "dynamo._C", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")
 COMPETITION = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
