@@ -3,7 +3,7 @@
     python benchmarks/slow_cases.py [--cases cache_slice adamw_100 ..] [--budget 2] [--no-torch]
 
 Each case makes its state anew for each of the three, which then run in turn in one process. The
-table gives median milliseconds, and how many times faster than eager and than torch.compile ours is.
+table gives median milliseconds, and by how much ours is faster than eager and torch.compile.
 """
 
 from __future__ import annotations
