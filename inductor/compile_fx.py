@@ -497,6 +497,7 @@ def _compile_variant(
         lowered, schedule = _lower_and_schedule(module, hints)
         symbols = lowered.symbols
         assert symbols is not None
+        tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
         if lowered.graph.device.type != "cpu":
             values = module.meta.get("values")
             holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
@@ -504,8 +505,7 @@ def _compile_variant(
             units, spec = _generate(lowered, schedule)
             path = cpu.build(units, cpu.cache_store())
             binder = Binder(spec, symbols.sizes)
-            holds, bind = binder.holds, lambda key: cpu.launch(path, binder.bind(key))
-    tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
+            holds, bind = binder.holds, cpu.bind_launcher(path, binder, len(tensors))
     broken = functools.partial(broken_assumption, symbols.sizes)
     return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import linecache
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch._C._autograd import (  # type: ignore[attr-defined]
 )
 from torch.utils import _pytree as pytree
 
+from dynamo._C import count_writes, share_memory
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import (
     AtenGraph,
@@ -115,7 +115,7 @@ class _Writer:
     def _written(self, inputs: Sequence[int]) -> list[str]:
         if not inputs:
             return []
-        self.names["written"] = written
+        self.names["written"] = count_writes
         return [f"    written(({', '.join(f'a{index}' for index in inputs)},))"]
 
     def _sizes(self, inputs: list[str]) -> list[str]:
@@ -233,33 +233,3 @@ def in_inference_mode(compiled: Callee) -> Callee:
             return compiled(*inputs)
 
     return noted(call, in_inference_mode, compiled)  # type: ignore[no-any-return]
-
-
-def written(targets: tuple[torch.Tensor, ...]) -> None:
-    """The program writes into these: their version counters move, as in eager."""
-    tracked = [target for target in targets if not target.is_inference()]
-    torch.autograd.graph.increment_version(tracked)
-
-
-def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
-    """True where a mutated tensor overlaps with another of the tensors. Addresses are compared:
-    an array's memory is that of a storage of each tensor that was made of it."""
-    spans = sorted([span for tensor in mutated if (span := _span(tensor))[0] != span[1]])
-    if any(two[0] < one[1] for one, two in pairwise(spans)):
-        return True
-    starts = [start for start, _ in spans]
-    for tensor in others:
-        start, stop = _span(tensor)
-        at = bisect_right(starts, start)
-        near = spans[max(at - 1, 0) : at + 1]
-        if start != stop and any(one < stop and start < other for one, other in near):
-            return True
-    return False
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return start, start + tensor.nbytes
-    last = sum([(n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)])
-    return start, start + (last + 1) * tensor.element_size()
