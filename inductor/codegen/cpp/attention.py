@@ -34,7 +34,7 @@ enum { LANES = 8, ROWS = 6 };
 #else
 enum { LANES = 4, ROWS = 6 };
 #endif
-// A row of scores is CHUNK + LANES long, so that rows do not all fall into the same sets of a cache.
+// Rows of scores are LINE apart, so that they do not all fall into the same sets of a cache.
 enum { VECTORS = 2, PANEL = LANES * VECTORS, CHUNK = 512, LINE = CHUNK + LANES };
 enum { TALL = ROWS * 4, FEW = 4, MOST_COPIED = 1 << 20 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
@@ -61,7 +61,7 @@ struct Facts {
   i64 batch, heads, kv_heads, queries, keys, head, value_head;
   i64 q[3], k[3], v[3], out[3];  // strides of batch, head, length; those of the last axis are 1
   i64 bias[4], mask[4];
-  i64 causal, window, nan_rows;
+  i64 causal, window, nan_rows, fills;
 };
 
 // exp of what is not positive; nothing below the normal range
@@ -222,17 +222,21 @@ struct Row {
 };
 
 // The row's scores become exponentials; gives what the former sums are to be multiplied with.
-// first, last: the keys of the chunk that the row sees; extra: what is added, tail: its last LANES.
+// first, last: the keys of the chunk that the row sees; extra: what is added, tail: its last LANES;
+// fills: a number that large and negative replaces the score.
 template <bool CAPPED, bool ADDED>
-INLINE f32 weigh(f32* s, i64 keys, i64 first, i64 last, const f32* extra, const f32* tail,
-                 f32 scale, f32 cap, Row& row) {
+static f32 weigh(f32* s, i64 keys, i64 first, i64 last, const f32* extra, const f32* tail,
+                 bool fills, f32 cap, Row& row) {
   i64 whole = up(keys, LANES) * LANES;
   Vector top = all(lowest());
   if (CAPPED || ADDED)
     for (i64 j = 0; j < whole; j += LANES) {
-      Vector x = *(Vector*)(s + j) * scale;
+      Vector x = *(Vector*)(s + j);
       if (CAPPED) x = tanh_of(x / cap) * cap;
-      if (ADDED) x += (Vector) * (const Loose*)(j + LANES <= keys ? extra + j : tail);
+      if (ADDED) {
+        Vector e = (Vector) * (const Loose*)(j + LANES <= keys ? extra + j : tail);
+        x = fills ? (e <= -1e30f ? e : x + e) : x + e;
+      }
       *(Vector*)(s + j) = x;
     }
   for (i64 j = 0; j < first; ++j) s[j] = lowest();
@@ -243,14 +247,13 @@ INLINE f32 weigh(f32* s, i64 keys, i64 first, i64 last, const f32* extra, const 
   }
   f32 best = top[0];
   for (int i = 1; i < LANES; ++i) best = top[i] > best ? top[i] : best;
-  if (!(CAPPED || ADDED)) best *= scale;
   f32 former = row.top;
   if (best < former) best = former;
   f32 base = best == lowest() ? 0.0f : best;
   Vector sum = {};
   for (i64 j = 0; j < whole; j += LANES) {
     Vector x = *(Vector*)(s + j);
-    x = exp_of(CAPPED || ADDED ? x - base : x * scale - base);
+    x = exp_of(x - base);
     *(Vector*)(s + j) = x;
     sum += x;
   }
@@ -358,13 +361,9 @@ struct Attention {
       }
       same = (!bias || (f.bias[2] == 0 && (group == 1 || f.bias[1] == 0))) &&
              (!mask || (f.mask[2] == 0 && (group == 1 || f.mask[1] == 0)));
-      f32 factor;
-      if (cap != 0)
-        factor = added ? weigh<true, true>(s, keys, first, last, from, tail, scale, cap, *state)
-                       : weigh<true, false>(s, keys, first, last, from, tail, scale, cap, *state);
-      else
-        factor = added ? weigh<false, true>(s, keys, first, last, from, tail, scale, cap, *state)
-                       : weigh<false, false>(s, keys, first, last, from, tail, scale, cap, *state);
+      auto* run = cap != 0 ? (added ? weigh<true, true> : weigh<true, false>)
+                           : (added ? weigh<false, true> : weigh<false, false>);
+      f32 factor = run(s, keys, first, last, from, tail, f.fills, cap, *state);
       if (factor != 1.0f)
         for (i64 d = 0; d < width; d += LANES) *(Vector*)(sums + d) *= factor;
     }
@@ -409,8 +408,9 @@ struct Attention {
       Row* state = (Row*)(copies + slots * CHUNK * (a.line + a.width));
       for (i64 r = r0; r < r1; ++r) {
         i64 h = hk * a.group + r / f.queries, m = r % f.queries;
-        copy_rows(a.q + b * f.q[0] + h * f.q[1] + m * f.q[2], 0, 1, f.head,
-                  left + (r - r0) * a.line, a.line);
+        f32* row = left + (r - r0) * a.line;
+        copy_rows(a.q + b * f.q[0] + h * f.q[1] + m * f.q[2], 0, 1, f.head, row, a.line);
+        for (i64 d = 0; d < a.line; d += LANES) *(Vector*)(row + d) *= a.scale;
         state[r - r0] = {lowest(), 0};
       }
       for (i64 n = 0; n < count * a.width; ++n) sums[n] = 0;
@@ -447,8 +447,7 @@ struct Attention {
       if (!partials) return a.store(b, hk, r0, r1, sums, state);
       f32* to = partials + job * a.partial();
       for (i64 n = 0; n < count * a.width; ++n) to[n] = sums[n];
-      for (i64 r = 0; r < count; ++r)
-        to[a.tall * a.width + 2 * r] = state[r].top, to[a.tall * a.width + 2 * r + 1] = state[r].sum;
+      for (i64 r = 0; r < count; ++r) ((Row*)(to + a.tall * a.width))[r] = state[r];
     }
 
     // Whether the copy of a chunk is there; else it will be.
@@ -527,11 +526,11 @@ static int start(const Facts& f, const void* q, const void* k, const void* v, co
 // Returns 0, or 1 where there is no memory.
 extern "C" __attribute__((visibility("default"))) int ATTENTION(
     const i64* facts, i64 half, i64 half_bias, const void* q, const void* k, const void* v,
-    const void* bias, const void* mask, void* out, f32* lse, double scale, double cap,
-    i64 threads) {
+    const void* bias, const void* mask, const void* out, f32* lse, double scale,
+    double cap, i64 threads) {
   const Facts& f = *(const Facts*)facts;
   auto* run = half ? (half_bias ? start<bf16, bf16> : start<bf16, f32>) : start<f32, f32>;
-  return run(f, q, k, v, bias, mask, out, lse, scale, cap, threads);
+  return run(f, q, k, v, bias, mask, (void*)out, lse, scale, cap, threads);
 }
 """
 
@@ -539,6 +538,7 @@ ATTENTION_TEXT = _HEAD + _TILES + _SOFTMAX + _ATTENTION
 ATTENTION_NAME = f"attention_{hashlib.sha256(ATTENTION_TEXT.encode()).hexdigest()[:16]}"
 ATTENTION_UNIT = f"#define ATTENTION {ATTENTION_NAME}\n{ATTENTION_TEXT}"
 ATTENTION_DECLARATION = (
-    f'extern "C" int {ATTENTION_NAME}(const i64*, i64, i64, const void*, const void*, '
-    "const void*, const void*, const void*, void*, f32*, double, double, i64);"
+    f'extern "C" __attribute__((weak)) int {ATTENTION_NAME}(const i64*, i64, i64, '
+    "const void*, const void*, const void*, const void*, const void*, const void*, f32*, "
+    "double, double, i64);"
 )
