@@ -49,7 +49,9 @@ from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.attention import serve_attention
+from inductor.fx_passes.attention_patterns import serve_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
@@ -102,6 +104,8 @@ def compile_fx(
     settings = settings_of(mode, options)
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
+    elif not _needs_gradients(example_inputs):
+        serve_written_attention(gm)
 
     what = logs.compile_now()
 
@@ -466,6 +470,8 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
+        if config.kernels and not has_symbols(module):
+            module = serve_cpu_attention(module)
         if config.kernels:  # ATen's results would have the strides of what they read
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
             module = call_in_place(module)
