@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,16 +132,16 @@ def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor
 
 
 def _ratio(ours: Callable[[], None], theirs: Callable[[], None]) -> float:
-    """The logarithm of one time over the other, in turns, so that both meet the same noise."""
+    """The logarithm of one least time over the other: other programs only make calls longer."""
     ours()
     theirs()
-    found: list[float] = []
+    found: list[tuple[float, float]] = []
     begin = time.perf_counter()
     while len(found) < FEWEST_ROUNDS or time.perf_counter() - begin < MOST_SECONDS:
         marks = [time.perf_counter()]
         for call in (ours, theirs):
             call()
             marks.append(time.perf_counter())
-        one, other = max(marks[1] - marks[0], 1e-9), max(marks[2] - marks[1], 1e-9)
-        found.append(math.log(one / other))
-    return statistics.median(found)
+        found.append((marks[1] - marks[0], marks[2] - marks[1]))
+    one, other = map(min, zip(*found, strict=True))
+    return math.log(max(one, 1e-9) / max(other, 1e-9))

@@ -60,7 +60,7 @@ config = Config(
         Knob(
             "attention",
             True,
-            "Attention on a GPU by kernels of our own, where they are faster than the library's.",
+            "Attention by kernels of our own, where they are faster than the library's.",
             ("DYNAMO_ATTENTION",),
         ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),

@@ -19,9 +19,12 @@ from typing import Any
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.runtime import _launch
 from inductor.runtime.build import is_whole
+from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, is_ours, note_used
 from inductor.runtime.toolchain import find_toolchain
+
+ATTENTION = "dynamo_jit::cpu_attention"
 
 
 class Stale(Exception):
@@ -97,6 +100,10 @@ def launch_again(
     note_used(path)
     if with_product:
         product_of(store)
+    if any(call[0] == ATTENTION for call in spec["externs"]):
+        toolchain = find_toolchain(store)
+        if not isinstance(toolchain, str):  # else the operator computes it
+            load_attention(store, toolchain)
     return _launch.Launcher(str(path), spec)
 
 
