@@ -12,6 +12,7 @@ from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
+from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
@@ -57,8 +58,10 @@ def generate(
         wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads, epilogues)
         tail = "\n".join([*(source.text for source in behind), wrapper.text])
         units = print_units(sources, tail, cores)
-    logs.log("output_code").emit(lambda: "\n".join(units))
-    logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in (*sources, *behind)))
+    kernels = [*sources, *behind]
+    logs.log("output_code").emit(lambda: readable_code(schedule, kernels, wrapper.text))
+    logs.keep("kernels.cpp", "\n".join(units))
+    logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in kernels))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
     return units, wrapper.spec
 
