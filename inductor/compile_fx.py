@@ -47,6 +47,7 @@ from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.cpu_products import attach_epilogues
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.attention_patterns import serve_written_attention
@@ -540,6 +541,8 @@ def _lower_and_schedule(
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
+        if lowered.graph.device.type == "cpu":
+            schedule = attach_epilogues(lowered.graph, schedule)
     _report(lowered, schedule)
     return lowered, schedule
 

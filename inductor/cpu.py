@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.bind import Binder
+from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
 from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
@@ -25,7 +26,8 @@ from inductor.runtime.launched import note_launcher
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.memory import plan_memory
-from inductor.scheduler.schedule import Schedule
+from inductor.scheduler.products import epilogue_over_rows
+from inductor.scheduler.schedule import Kernel, Schedule
 
 
 class NoCompiler(RuntimeError):
@@ -56,11 +58,14 @@ def generate(
     with timed("inductor.codegen"):
         plan = plan_memory(graph, schedule)
         sources, by_name = _print_kernels(schedule, layouts, threads)
-        wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads)
-        units = print_units(sources, wrapper.text, cores)
-    logs.log("output_code").emit(lambda: readable_code(schedule, sources, wrapper.text))
+        behind, epilogues = _print_epilogues(schedule, layouts)
+        wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads, epilogues)
+        tail = "\n".join([*(source.text for source in behind), wrapper.text])
+        units = print_units(sources, tail, cores)
+    kernels = [*sources, *behind]
+    logs.log("output_code").emit(lambda: readable_code(schedule, kernels, wrapper.text))
     logs.keep("kernels.cpp", "\n".join(units))
-    logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
+    logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in kernels))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
     return units, wrapper.spec
 
@@ -69,13 +74,36 @@ def _print_kernels(
     schedule: Schedule, layouts: dict[str, Layout], threads: int
 ) -> tuple[list[KernelSource], dict[str, KernelSource]]:
     """Texts of the different kernels; and for each kernel its text with its own buffers."""
+    return _print_shared(
+        schedule.kernels(), layouts, lambda kernel, own: print_kernel(kernel, own, threads)
+    )
+
+
+def _print_epilogues(
+    schedule: Schedule, layouts: dict[str, Layout]
+) -> tuple[list[KernelSource], dict[str, KernelSource]]:
+    """The same for what products of our own call."""
+    kernels = [
+        epilogue_over_rows(kernel, part.products[0])
+        for template in schedule.templates()
+        for part in template.parts
+        if (kernel := part.epilogue) is not None
+    ]
+    return _print_shared(kernels, layouts, print_epilogue)
+
+
+def _print_shared(
+    kernels: Iterable[Kernel],
+    layouts: dict[str, Layout],
+    print_one: Callable[[Kernel, dict[str, Layout]], KernelSource],
+) -> tuple[list[KernelSource], dict[str, KernelSource]]:
     printed: dict[str, KernelSource] = {}
     by_name: dict[str, KernelSource] = {}
-    for shared in share_kernels(schedule.kernels()):
+    for shared in share_kernels(kernels):
         source = printed.get(shared.kernel.name)
         if source is None:
             own = placeholder_layouts(shared, layouts)
-            source = printed[shared.kernel.name] = print_kernel(shared.kernel, own, threads)
+            source = printed[shared.kernel.name] = print_one(shared.kernel, own)
         parameters = tuple(shared.buffers[name] for name in source.parameters)
         begins = tuple(shared.begins[name] for name in source.parameters)
         by_name[shared.name] = replace(source, parameters=parameters, begins=begins)

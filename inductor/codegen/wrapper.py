@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from inductor.codegen.attention.spec import broadcast_steps
@@ -19,7 +20,7 @@ from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.runtime.cpu_attention import HALF, facts_of
 from inductor.scheduler.memory import MemoryPlan
-from inductor.scheduler.schedule import Kernel, Schedule
+from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
 
 HEAD = """\
 extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
@@ -47,9 +48,11 @@ def print_wrapper(
     plan: MemoryPlan,
     kernels: Mapping[str, KernelSource],
     threads: int,
+    epilogues: Mapping[str, KernelSource] = MappingProxyType({}),
 ) -> Wrapper:
-    """The wrapper of a schedule; `kernels` by name; threads: for products of our own."""
-    return _Writer(graph, schedule, plan, kernels, threads).write(name)
+    """The wrapper of a schedule; `kernels` by name; threads: for products of our own; epilogues:
+    functions that these call, by the name of the kernel."""
+    return _Writer(graph, schedule, plan, {**kernels, **epilogues}, threads).write(name)
 
 
 class _Writer:
@@ -89,6 +92,9 @@ class _Writer:
                 self._call_kernel(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
+            elif isinstance(step, TemplateKernel):
+                (product,), (epilogue,) = step.products(), step.epilogues()
+                self._call_product(product.call, epilogue)
             elif isinstance(step, ExternKernel) and step.target is ATTENTION:
                 self._call_attention(step)
             elif isinstance(step, ExternKernel):
@@ -121,17 +127,20 @@ class _Writer:
 
     def _call_kernel(self, kernel: Kernel) -> None:
         source = self.kernels[kernel.name]
+        call = f"{source.name}({', '.join(['rt', *self._arguments(source), *source.symbols])})"
+        self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
+
+    def _arguments(self, source: KernelSource) -> list[str]:
+        """The pointers that a kernel gets."""
         arguments = [
             f"({kind.replace('__restrict__', '').strip()})d[{self.slot_of[buffer]}]"
             for buffer, kind in zip(source.parameters, source.types, strict=True)
         ]
         begins = source.begins or [0] * len(arguments)
-        arguments = [
+        return [
             f"{argument} + {begin}" if begin else argument
             for argument, begin in zip(arguments, begins, strict=True)
         ]
-        call = f"{source.name}({', '.join(['rt', *arguments, *source.symbols])})"
-        self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
 
     def _call_extern(self, step: ExternKernel) -> None:
         number = self._extern_number(step)
@@ -157,7 +166,7 @@ class _Writer:
         self.externs.append((target._schema.name, overload, operands, results))
         return len(self.externs) - 1
 
-    def _call_product(self, step: ExternKernel) -> None:
+    def _call_product(self, step: ExternKernel, epilogue: Kernel | None = None) -> None:
         *bias, x, weight = (view for view in step.args if isinstance(view, ViewRef))
         (m, k), n = x.size, weight.size[1]
         left, right = self._pointer(x), self._pointer(weight)
@@ -167,10 +176,17 @@ class _Writer:
         numbers = (m, n, k, left, x.stride[0], right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
         result = self._pointer(self._whole(step.name))
-        arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads, 0, 0))
+        arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))
         # Where it finds no memory for its copies the operator runs.
-        instead = f"rt->call(rt, {self._extern_number(step)})"
-        self.lines.append(f"  if ({PRODUCT_NAME}({arguments}) && {instead}) return 1;")
+        instead = f"if (rt->call(rt, {self._extern_number(step)})) return 1;"
+        behind = "0, 0"
+        if epilogue is not None:
+            source, context = self.kernels[epilogue.name], f"c{len(self.lines)}"
+            pointers = [f"(void*)({each})" for each in self._arguments(source)]
+            self.lines.append(f"  void* {context}[] = {{{', '.join(pointers)}}};")
+            behind = f"{source.name}, {context}"
+            instead += f" {source.name}({context}, 0, {m}, 0, {n});"
+        self.lines.append(f"  if ({PRODUCT_NAME}({arguments}, {behind})) {{ {instead} }}")
         self.declarations.add(PRODUCT_DECLARATION)
 
     def _call_attention(self, step: ExternKernel) -> None:

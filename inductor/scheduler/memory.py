@@ -68,10 +68,10 @@ def plan_memory(graph: LoopGraph, schedule: Schedule) -> MemoryPlan:
     }
     places.update({b.name: Place("constant", n) for n, b in enumerate(graph.constants)})
     outputs = {o.buffer for o in graph.outputs if isinstance(o, ViewRef)}
+    calls = [step for step in schedule.steps if isinstance(step, ExternKernel)]
+    calls += [one.call for template in schedule.templates() for one in template.products()]
     given = {
-        step.name: overload
-        for step in schedule.steps
-        if isinstance(step, ExternKernel) and (overload := out_overload(step)) is not None
+        call.name: overload for call in calls if (overload := out_overload(call)) is not None
     }
     first, last = _lifetimes(schedule, outputs)
     lives: list[Life] = []

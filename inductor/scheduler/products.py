@@ -42,7 +42,7 @@ class Candidate:
 
 def as_product(call: ExternKernel, layouts: dict[str, Layout]) -> Product | None:
     """The product that a call computes; None if it is none, or an odd one."""
-    if call.kwargs or call.ours or call.layout is None or call.layout.dtype not in DTYPES:
+    if call.kwargs or call.layout is None or call.layout.dtype not in DTYPES:
         return None
     if call.target is aten.convolution.default:
         found = _pointwise_convolution(call)
@@ -126,6 +126,13 @@ def epilogue_ops(kernel: Kernel, flat: Index) -> tuple[Op, ...]:
         op if op.index is None else replace(op, index=op.index.substitute(values))
         for op in stage.ops
     )
+
+
+def epilogue_over_rows(kernel: Kernel, one: Product) -> Kernel:
+    """The same kernel with loops over the rows and the columns of the product's result."""
+    sizes = (one.batch * one.m, one.n)
+    flat = variable("i0", sizes[0]) * one.n + variable("i1", one.n)
+    return replace(kernel, outer=(), stages=(LoopBody(sizes, (), epilogue_ops(kernel, flat)),))
 
 
 class _Finder:

@@ -94,7 +94,7 @@ def print_kernel(kernel: Kernel, layouts: Mapping[str, Layout], threads: int) ->
     """The C++ function of a kernel. `layouts`: dtype of each buffer that it touches."""
     written = kernel.writes()
     parameters = tuple(dict.fromkeys((*kernel.reads(), *written)))
-    types = tuple(_pointer(layouts[name].dtype, name in written) for name in parameters)
+    types = tuple(pointer_type(layouts[name].dtype, name in written) for name in parameters)
     printer = KernelPrinter(kernel, threads)
     declared = dict(zip(parameters, types, strict=True))
     known = declared | {x.name: f"{x.type}*" for x in printer.shared_memory()}
@@ -140,7 +140,7 @@ def _short_rows(kernel: Kernel) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _pointer(dtype: torch.dtype, written: bool) -> str:
+def pointer_type(dtype: torch.dtype, written: bool) -> str:
     kind = memory_type(dtype)
     return f"{kind}*" if written else f"const {kind}* __restrict__"
 

@@ -16,7 +16,8 @@ from inductor.scheduler.schedule import Kernel, Schedule
 
 def readable_code(schedule: Schedule, sources: Sequence[KernelSource], wrapper: str) -> str:
     """See the top of the file."""
-    by_name = {kernel.name: kernel for kernel in schedule.kernels()}
+    inside = [kernel for template in schedule.templates() for kernel in template.epilogues()]
+    by_name = {kernel.name: kernel for kernel in (*schedule.kernels(), *inside)}
     texts = [kernel.text for kernel in sources]
     parts = [
         (_head(by_name[kernel.name]) if kernel.name in by_name else "") + kernel.text
