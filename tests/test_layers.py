@@ -28,7 +28,7 @@ LAYERS = [
      "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo",),
 ]
-AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
+AOT = ("dynamo.base", "dynamo._C", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")
 TOOLS = (*AOT, "dynamo.backends.registry", "tools")
