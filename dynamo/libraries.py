@@ -19,7 +19,11 @@ from dynamo.symbolic.inline import OWN_FOLDER
 OWN = "the compiler's own code"
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 TRACED_TORCH = os.path.join(TORCH_FOLDER, "nn", "modules") + os.sep
-OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # what `optimizer.step` is
+# What `optimizer.step` and the results of torch.func's transforms are: functions of the program.
+WRAPPERS = frozenset(
+    """Optimizer.profile_hook_step.<locals>.wrapper vmap.<locals>.wrapped grad.<locals>.wrapper
+    grad_and_value.<locals>.wrapper jacrev.<locals>.wrapper_fn jacfwd.<locals>.wrapper_fn""".split()
+)
 SET_UP = frozenset(
     """__init__ __getattr__ __setattr__ __delattr__ reset_parameters _reset_parameters
     register_parameter register_buffer register_module add_module register_forward_hook
@@ -69,9 +73,8 @@ def library_of(code: CodeType, scope: Mapping[str, Any]) -> str | None:
     name = code.co_filename
     if name.startswith(OWN_FOLDER):
         return OWN
-    if name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH) and not (
-        code.co_qualname == OPTIMIZER_STEP
-    ):
+    of_torch = name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH)
+    if of_torch and code.co_qualname not in WRAPPERS:
         return "torch's own code"
     if name.startswith(TRACED_TORCH) and code.co_name in SET_UP:
         return "torch's own code, which sets modules up"

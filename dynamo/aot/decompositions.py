@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from dynamo.aot.foreach import FOREACH
 from dynamo.aot.frequent import FREQUENT
 from dynamo.aot.records import Unsupported
 from dynamo.aot.resizing import RESIZING
@@ -289,7 +290,7 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
-    table.update({overload(name): function for name, function in OWN.items()})
+    table.update({overload(name): function for name, function in {**OWN, **FOREACH}.items()})
     for name, function in FREQUENT.items():
         table[overload(name)] = _first(function, table[overload(name)])
     with_logits = overload("binary_cross_entropy_with_logits.default")

@@ -213,3 +213,21 @@ def test_what_an_unused_result_changes(f: Callable[[torch.Tensor], Any]) -> None
         torch.manual_seed(3)
         found.append((program(x), torch.rand(4)))
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_transformed_function_is_compiled_as_one_graph() -> None:
+    """`compile(vmap(grad(f)))`: the function that is called is torch's own wrapper."""
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (w @ x).tanh().sum()
+
+    w, x = torch.randn(3, 2), torch.randn(5, 2)
+    for program in (
+        vmap(grad(loss), in_dims=(None, 0)),
+        vmap(grad_and_value(loss), in_dims=(None, 0)),
+        vmap(jacrev(loss), in_dims=(None, 0)),
+    ):
+        counter = CompileCounter("eager")
+        found = dynamo.compile(program, backend=counter, fullgraph=True)(w, x)
+        torch.testing.assert_close(found, program(w, x))
+        assert counter.frame_count == 1

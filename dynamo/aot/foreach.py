@@ -1,0 +1,78 @@
+"""Decompositions of functions of lists (`torch._foreach_*`) on a CPU.
+
+Eager takes the tensors one by one there, so each is an operation of its own, which a loop compiler
+fuses with what is done to the same tensor before and behind it. On a GPU one library kernel takes
+many tensors, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Lists = Callable[..., Any]
+
+UNARY = (
+    "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "tanh", "trunc",
+)  # fmt: skip
+BINARY = ("add", "sub", "mul", "div", "pow")
+# What eager calls for a number, and for a tensor.
+BOUNDS = {
+    "maximum": (torch.clamp_min, torch.maximum), "minimum": (torch.clamp_max, torch.minimum),
+    "clamp_min": (torch.clamp_min, torch.maximum), "clamp_max": (torch.clamp_max, torch.minimum),
+}  # fmt: skip
+
+
+def _each(function: Callable[..., Any], lists: int) -> Lists:
+    """The function for each place of the first `lists` arguments; the others are for all."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        columns: Sequence[Sequence[Any]] = args[:lists]
+        if any(x.device.type != "cpu" for x in columns[0]):
+            return NotImplemented
+        return [function(*row, *args[lists:], **options) for row in zip(*columns, strict=True)]
+
+    return call
+
+
+def _product(function: Callable[..., Any]) -> Lists:
+    """`function(x, a, b, value=factor)` with a factor for each tensor."""
+
+    def one(x: Any, a: Any, b: Any, factor: Any) -> Any:
+        return function(x, a, b, value=factor)
+
+    return _each(one, 4)
+
+
+def _product_of_all(function: Callable[..., Any]) -> Lists:
+    def call(x: Any, a: Any, b: Any, value: Any = 1) -> Any:
+        return _each(lambda *row: function(*row, value=value), 3)(x, a, b)
+
+    return call
+
+
+def _table() -> dict[str, Lists]:
+    found: dict[str, Lists] = {}
+    for name in UNARY:
+        found[f"_foreach_{name}.default"] = _each(getattr(torch, name), 1)
+    for name in BINARY:
+        function = getattr(torch, name)
+        found[f"_foreach_{name}.Scalar"] = _each(function, 1)
+        found[f"_foreach_{name}.List"] = found[f"_foreach_{name}.ScalarList"] = _each(function, 2)
+    for name, (by_number, by_tensor) in BOUNDS.items():
+        found[f"_foreach_{name}.Scalar"] = _each(by_number, 1)
+        found[f"_foreach_{name}.ScalarList"] = _each(by_number, 2)
+        found[f"_foreach_{name}.List"] = _each(by_tensor, 2)
+    found["_foreach_lerp.Scalar"] = _each(torch.lerp, 2)
+    found["_foreach_lerp.List"] = found["_foreach_lerp.ScalarList"] = _each(torch.lerp, 3)
+    for name in ("addcmul", "addcdiv"):
+        function = getattr(torch, name)
+        found[f"_foreach_{name}.Scalar"] = _product_of_all(function)
+        found[f"_foreach_{name}.ScalarList"] = _product(function)
+    return found
+
+
+FOREACH = _table()
