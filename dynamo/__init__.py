@@ -75,6 +75,7 @@ _HOMES = {
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
     "dynamo.whole_graph": "export",
+    "inductor.runtime.folder": "cache_info clear_cache prune_cache",
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -84,6 +85,8 @@ __all__ = [
     "Dim",
     "allow_in_graph",
     "assume_constant_result",
+    "cache_info",
+    "clear_cache",
     "compile",
     "compile_in_place",
     "compile_times",
@@ -109,6 +112,7 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nested_compile_region",
+    "prune_cache",
     "register_backend",
     "reset",
     "run",

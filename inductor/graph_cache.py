@@ -38,6 +38,7 @@ from inductor.config import config
 from inductor.freezing import FrozenCall
 from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
 from inductor.runtime import _launch
+from inductor.runtime.folder import keep_small
 from inductor.runtime.launched import Stale, Watched, launch_again, product_of, watched
 from inductor.runtime.products import Product
 from inductor.runtime.store import Key, Store, make_key
@@ -136,6 +137,7 @@ class Keeper:
                 content = _written((made, seen.fallbacks), self.given, seen, self.store)
                 self.store.write(key, SUFFIX, content)
                 self.store.describe(key)
+                keep_small()
         except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
             reason = str(error)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")

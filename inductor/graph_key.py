@@ -37,7 +37,7 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
 DIGEST = 16
-ELSEWHERE = frozenset(("cache_dir", "disable", "verbose", "graph_cache"))
+ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "disable", "verbose", "graph_cache"))
 
 
 class NoKey(Exception):
@@ -112,7 +112,8 @@ def _files(folder: str) -> list[tuple[str, int, int, int, int]]:
 
 def _text_of_options() -> str:
     own = {name: value for name, value in dynamo_config.snapshot().items() if name not in ELSEWHERE}
-    return repr((sorted(config.snapshot().items()), sorted(own.items())))
+    chosen = {name: value for name, value in config.snapshot().items() if name not in ELSEWHERE}
+    return repr((sorted(chosen.items()), sorted(own.items())))
 
 
 def _text_of_modes() -> str:
