@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from dynamo.explanation import explain
     from dynamo.shapes.marks import Dim
+    from dynamo.summary_text import summary
     from dynamo.whole_graph import export
 
 _HOMES = {
@@ -74,6 +75,7 @@ _HOMES = {
     "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
+    "dynamo.summary_text": "summary",
     "dynamo.whole_graph": "export",
     "inductor.runtime.folder": "cache_info clear_cache prune_cache",
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
@@ -122,6 +124,7 @@ __all__ = [
     "set_stance",
     "skip",
     "substitute_in_graph",
+    "summary",
     "testing",
     "verify",
 ]

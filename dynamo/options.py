@@ -15,6 +15,7 @@ from dynamo.backends.registry import get_default_backend, lookup_backend
 from dynamo.base.config import config
 from dynamo.base.errors import ConstraintViolation
 from dynamo.base.gradients import own_saved_tensor_hooks
+from dynamo.base.shortfalls import site_now
 from dynamo.shapes.marks import Dim, Mark
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -97,6 +98,9 @@ class CompileOptions:
         if self.options:
             extra["options"] = dict(self.options)
         with own_saved_tensor_hooks():
+            if config.debug_dir:
+                scripts = importlib.import_module("dynamo.diagnose.scripts")
+                scripts.keep_graph(module, example_inputs, site_now().place)
             if config.repro:  # rarely: loaded when it is asked for
                 minify = importlib.import_module("dynamo.diagnose.minify")
                 return minify.compile_and_minify(  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ SUFFIX = ".graph"
 LARGEST = 1 << 20  # bytes of a constant
 # Logs of stages that a hit leaves out.
 STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule", "output_code",
-          "kernel_code", "inductor", "perf_hints", "autotuning")  # fmt: skip
+          "kernel_code", "wrapper", "inductor", "perf_hints", "autotuning")  # fmt: skip
 BUILTINS = frozenset(("getattr", "slice", "set", "frozenset", "complex", "range", "bytearray"))
 
 

@@ -24,7 +24,8 @@ LAYERS = [
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
-     "dynamo.decide", "dynamo.errors", "dynamo.checked_calls"),
+     "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
+     "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo",),
 ]
 AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")

@@ -38,6 +38,7 @@ from dynamo.aot.records import (
 )
 from dynamo.aot.spent import spend
 from dynamo.aot.symbols import names_of, reads, text_of
+from dynamo.base import logs
 
 Callee = Callable[..., Any]
 
@@ -50,9 +51,12 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
     if graph.inference:
         compiled = in_inference_mode(compiled)
     if graph.is_plain and not graph.mutations:
+        logs.log("wrapper").emit("# nothing is done around the compiled graph")
         return compiled
     writer = _Writer(graph)
-    return call_of("\n".join(writer.lines()), writer.names, compiled, original)
+    source = "\n".join(writer.lines())
+    logs.log("wrapper").emit(source)
+    return call_of(source, writer.names, compiled, original)
 
 
 def call_of(source: str, names: dict[str, Any], compiled: Callee, original: Callee) -> Callee:

@@ -195,6 +195,12 @@ config = Config(
             ("DYNAMO_DEBUG_DIR",),
         ),
         Knob(
+            "progress",
+            True,
+            "One line on a terminal where a compile takes more than two seconds.",
+            ("DYNAMO_PROGRESS",),
+        ),
+        Knob(
             "cache_dir",
             os.path.expanduser("~/.cache/dynamo-jit"),
             "Where compiled code is kept.",

@@ -17,9 +17,9 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from dynamo.backends.registry import lookup_backend
+from dynamo.base.user_lines import TORCH
 from dynamo.diagnose.compare import Difference, compare, values_differ
 from dynamo.diagnose.graphs import (
-    TORCH,
     Check,
     Graph,
     Tap,

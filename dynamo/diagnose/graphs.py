@@ -6,8 +6,6 @@ backend makes of it, or of a part of it, does what the graph does.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,23 +14,17 @@ import torch
 from torch import fx
 
 from dynamo.base.config import config
+from dynamo.base.shortfalls import line_of
 from dynamo.diagnose.compare import Difference, compare
 from dynamo.diagnose.copies import Copier
 from dynamo.diagnose.outcome import Outcome, run_once
 
 Backend = Callable[..., Callable[..., Any]]
-TORCH = os.path.dirname(torch.__file__) + os.sep
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.*)\n?(.*)')
 
 
 def user_line(node: fx.Node) -> str:
     """The innermost line of an operation that is not torch's own, with its text."""
-    found = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in found if not frame[0].startswith(TORCH)] or found
-    if not own:
-        return ""
-    file, line, function, text = own[-1]
-    return f"{file}:{line} in {function}" + (f"\n    {text.strip()}" if text else "")
+    return line_of([node])
 
 
 def name_of(node: fx.Node) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from dynamo.base import logs
+
 INLINE = 256  # elements that a text shows
 HEAD = '''"""{title}"""
 
@@ -28,15 +30,25 @@ def make(values, dtype, size, stride, requires_grad=False):
     made = torch.empty_strided(size, stride, dtype=dtype)
     made.copy_(torch.tensor(values, dtype=dtype).reshape(size))
     return made.requires_grad_(requires_grad)
+
+
+def make_random(dtype, size, stride, requires_grad=False):
+    """The same with random values."""
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    whole = not dtype.is_floating_point and not dtype.is_complex
+    made.copy_(torch.randint(0, 2, size) if whole else torch.randn(size, dtype=dtype))
+    return made.requires_grad_(requires_grad)
 '''
 
 
 def script_of(
-    module: fx.GraphModule, inputs: list[Any], folder: Path, title: str, tail: str
+    module: fx.GraphModule, inputs: list[Any], folder: Path, title: str, tail: str,
+    exact: bool = True,
 ) -> str:
     """The text of a file in `folder` that makes the graph (`Graph`) and its inputs (`INPUTS`).
 
-    tail: what it does with them."""
+    tail: what it does with them. exact: large inputs lie in files beside it; else they are random.
+    """
     code = module.graph.python_code("self")
     lines = [HEAD.format(title=title)]
     lines += [_import(name, value) for name, value in code.globals.items()]
@@ -52,7 +64,7 @@ def script_of(
             "        for name, part in parts.items():", "            setattr(self, name, part)", ""]
     lines += [f"    {body}\n\n", "INPUTS = ["]
     for number, value in enumerate(inputs):
-        lines.append(f"    {_text_of(value, number, folder)},")
+        lines.append(f"    {_text_of(value, number, folder, exact)},")
     return "\n".join([*lines, "]\n", tail])
 
 
@@ -81,18 +93,21 @@ def _attributes(module: fx.GraphModule) -> dict[str, Any]:
     return found
 
 
-def _text_of(value: Any, number: int, folder: Path) -> str:
+def _text_of(value: Any, number: int, folder: Path, exact: bool) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     plain = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
+    flag = ", True" if value.requires_grad else ""
+    facts = f"{value.dtype}, {tuple(value.shape)}, {value.stride() if plain else ()}{flag}"
+    if plain and value.numel() > INLINE and not exact:
+        return f"make_random({facts})"
     if not plain or value.numel() > INLINE:
         path = folder / f"input_{number}.pt"
         torch.save(value.detach(), path)
         flag = ".requires_grad_()" if value.requires_grad else ""
         return f"torch.load({str(path)!r}, weights_only=False){flag}"
     values = value.detach().flatten().tolist()
-    flag = ", True" if value.requires_grad else ""
-    return f"make({values}, {value.dtype}, {tuple(value.shape)}, {value.stride()}{flag})"
+    return f"make({values}, {facts})"
 
 
 CHECK = '''
@@ -107,3 +122,11 @@ if __name__ == "__main__":
         for result in Graph()(*INPUTS):
             print(result)
 '''
+
+
+def keep_graph(module: fx.GraphModule, inputs: list[Any], place: str) -> None:
+    """`graph.py` in the debug folder of what is compiled now."""
+    folder = Path(logs.debug_folder())
+    tail = RUN.format(grad=torch.is_grad_enabled())
+    title = f"The captured graph of {place}, on inputs like those of its first call."
+    logs.keep("graph.py", script_of(module, inputs, folder, title, tail, exact=False))
