@@ -72,9 +72,14 @@ def keeper_of(
             key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
     except NoKey as why:
         reason = why.reason
-        logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
-        return None
-    return Keeper(store, key, gm, given)
+    except Exception as defect:  # the graph can be compiled all the same
+        if not dynamo_config.suppress_errors or is_of_signal(defect):
+            raise
+        reason = f"{type(defect).__name__}: {defect}"
+    else:
+        return Keeper(store, key, gm, given)
+    logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+    return None
 
 
 class Keeper:
