@@ -77,6 +77,7 @@ _HOMES = {
     "dynamo.shapes.marks": "Dim",
     "dynamo.summary_text": "summary",
     "dynamo.whole_graph": "export",
+    "inductor.runtime.folder": "cache_info clear_cache prune_cache",
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -86,6 +87,8 @@ __all__ = [
     "Dim",
     "allow_in_graph",
     "assume_constant_result",
+    "cache_info",
+    "clear_cache",
     "compile",
     "compile_in_place",
     "compile_times",
@@ -111,6 +114,7 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nested_compile_region",
+    "prune_cache",
     "register_backend",
     "reset",
     "run",

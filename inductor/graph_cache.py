@@ -38,6 +38,7 @@ from inductor.config import config
 from inductor.freezing import FrozenCall
 from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
 from inductor.runtime import _launch
+from inductor.runtime.folder import keep_small
 from inductor.runtime.launched import Stale, Watched, launch_again, product_of, watched
 from inductor.runtime.products import Product
 from inductor.runtime.store import Key, Store, make_key
@@ -71,9 +72,14 @@ def keeper_of(
             key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
     except NoKey as why:
         reason = why.reason
-        logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
-        return None
-    return Keeper(store, key, gm, given)
+    except Exception as defect:  # the graph can be compiled all the same
+        if not dynamo_config.suppress_errors or is_of_signal(defect):
+            raise
+        reason = f"{type(defect).__name__}: {defect}"
+    else:
+        return Keeper(store, key, gm, given)
+    logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+    return None
 
 
 class Keeper:
@@ -136,6 +142,7 @@ class Keeper:
                 content = _written((made, seen.fallbacks), self.given, seen, self.store)
                 self.store.write(key, SUFFIX, content)
                 self.store.describe(key)
+                keep_small()
         except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
             reason = str(error)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")

@@ -37,7 +37,7 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
 DIGEST = 16
-ELSEWHERE = frozenset(("cache_dir", "disable", "verbose", "graph_cache"))
+ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "disable", "verbose", "graph_cache"))
 
 
 class NoKey(Exception):
@@ -112,7 +112,8 @@ def _files(folder: str) -> list[tuple[str, int, int, int, int]]:
 
 def _text_of_options() -> str:
     own = {name: value for name, value in dynamo_config.snapshot().items() if name not in ELSEWHERE}
-    return repr((sorted(config.snapshot().items()), sorted(own.items())))
+    chosen = {name: value for name, value in config.snapshot().items() if name not in ELSEWHERE}
+    return repr((sorted(chosen.items()), sorted(own.items())))
 
 
 def _text_of_modes() -> str:
@@ -127,13 +128,18 @@ def _text_of_modes() -> str:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        torch.get_float32_matmul_precision(), torch._C._get_mkldnn_enabled(),
-        torch._C._get_mkldnn_deterministic(), torch.is_anomaly_enabled(),
+        torch.get_float32_matmul_precision(), torch.is_anomaly_enabled(),
         torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch._C._get_fp32_precision_getter("mkldnn", "matmul"),
-        torch._C._get_fp32_precision_getter("mkldnn", "conv"),
+        [_of_torch(name) for name in ("_get_mkldnn_enabled", "_get_mkldnn_deterministic")],
+        [_of_torch("_get_fp32_precision_getter", "mkldnn", kind) for kind in ("matmul", "conv")],
     ))  # fmt: skip
+
+
+def _of_torch(name: str, *args: str) -> Any:
+    """A setting that not all versions of torch have."""
+    function = getattr(torch._C, name, None)
+    return None if function is None else function(*args)
 
 
 def _text_of_inputs(examples: Sequence[Any]) -> str:
@@ -166,7 +172,8 @@ def _text_of_tensor(value: torch.Tensor, storages: dict[int, int]) -> str:
         view = f"view {_get_creation_meta(value)}"
     flags = (value.requires_grad, value.is_leaf, value.is_inference(), value.is_conj(),
              value.is_neg(), value._is_zerotensor(), value.requires_grad and value.retains_grad,
-             value.output_nr, bool(value._backward_hooks))  # fmt: skip
+             value.output_nr, bool(value._backward_hooks),
+             bool(getattr(value, "_post_accumulate_grad_hooks", None)))  # fmt: skip
     return (
         f"{kind.__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
         f"{value.storage_offset()} in {place} of {storage.nbytes()} {flags} {view}"

@@ -54,12 +54,13 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
         logs.log("wrapper").emit("# nothing is done around the compiled graph")
         return compiled
     writer = _Writer(graph)
-    return call_of("\n".join(writer.lines()), writer.names, compiled, original)
+    source = "\n".join(writer.lines())
+    logs.log("wrapper").emit(source)
+    return call_of(source, writer.names, compiled, original)
 
 
 def call_of(source: str, names: dict[str, Any], compiled: Callee, original: Callee) -> Callee:
     """The function `call` of a source. names: its globals beside what it calls."""
-    logs.log("wrapper").emit(source)
     scope = {**names, "compiled": compiled, "original": original}
     filename = f"<aot runtime {id(scope):x}>"
     exec(compile(source, filename, "exec"), scope)

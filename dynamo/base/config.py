@@ -206,5 +206,11 @@ config = Config(
             "Where compiled code is kept.",
             ("DYNAMO_CACHE_DIR",),
         ),
+        Knob(
+            "cache_megabytes",
+            4096,
+            "How large that folder grows; beyond, what was used longest ago is removed.",
+            ("DYNAMO_CACHE_MEGABYTES",),
+        ),
     ],
 )

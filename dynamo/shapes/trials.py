@@ -74,11 +74,29 @@ class Trial:
         except _Unknown:
             self._call = None
 
-    def refuses(self, function: Callable[..., Any], result: Any) -> bool:
-        """True where eager fails whatever the values are. result: what fakes have given."""
+    def refuses(
+        self, function: Callable[..., Any], result: Any, known: dict[Any, bool] | None = None
+    ) -> bool:
+        """True where eager fails whatever the values are. result: what fakes have given. known:
+        answers of the same compile, of which equal layers ask the same."""
         if self._call is None or not self._is_small(result):
             return False
-        return all(self._fails(function, value) for value in (0, 1))
+        key = None if known is None else self._key(function)
+        if key is None or known is None:
+            return all(self._fails(function, value) for value in (0, 1))
+        if key not in known:
+            known[key] = all(self._fails(function, value) for value in (0, 1))
+        return known[key]
+
+    def _key(self, function: Callable[..., Any]) -> Any:
+        """All that the answer depends on; None where that can't be looked up."""
+        storages: dict[int, int] = {}
+        try:
+            key = (function, _state(), _key_of(self._call, storages))
+            hash(key)
+        except (TypeError, _Unknown):
+            return None
+        return key
 
     def _taken(self, value: Any) -> Any:
         """A nest of arguments, with facts for tensors."""
@@ -153,6 +171,31 @@ def _number(value: Any) -> Any:
     if hint is None:
         raise _Unknown
     return hint if isinstance(hint, int | float) else int(hint)
+
+
+def _state() -> tuple[Any, ...]:
+    """What of torch's state decides whether a kernel refuses."""
+    return (
+        torch.get_default_dtype(), torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"), torch.are_deterministic_algorithms_enabled(),
+        torch.is_inference_mode_enabled(),
+    )  # fmt: skip
+
+
+def _key_of(value: Any, storages: dict[int, int]) -> Any:
+    """Equal for equal arguments, of equal types, that share storages in the same way."""
+    if type(value) is _Facts:
+        storage = storages.setdefault(value.storage, len(storages))
+        return storage, value.size, value.stride, value.offset, value.dtype
+    if isinstance(value, torch.Tensor):
+        raise _Unknown  # a known value, of which the answer may depend
+    if isinstance(value, dict):
+        return dict, *[(name, _key_of(item, storages)) for name, item in value.items()]
+    if type(value) in (tuple, list, torch.Size):
+        return type(value), *[_key_of(item, storages) for item in value]
+    if type(value) is slice:
+        return slice, *[_key_of(p, storages) for p in (value.start, value.stop, value.step)]
+    return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
 def _real(

@@ -65,6 +65,7 @@ class CompileContext:
         only passed on then.
     tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
         showed that this does not help, or one had other values in an earlier call.
+    refusals: operations that were tried, and whether eager refuses them (`shapes/trials.py`).
     """
 
     codes: CodeCache
@@ -88,4 +89,5 @@ class CompileContext:
     tables: frozenset[Source] = frozenset()
     no_tables: bool = False
     declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
+    refusals: dict[Any, bool] = field(default_factory=dict)
 

@@ -158,7 +158,9 @@ def break_where_refused(
 ) -> None:
     """Breaks the graph for a call that fakes let pass though eager refuses what it is given,
     whatever the values. Where those may decide, it is noted in the node (see `note_failing`)."""
-    if trial is None or "fails" in tx.trace.world.noticed or not trial.refuses(function, result):
+    if trial is None or "fails" in tx.trace.world.noticed:
+        return
+    if not trial.refuses(function, result, tx.trace.context.refusals):
         return
     seen = any(map(handles, tx.trace.frames))
     name = getattr(function, "__name__", str(function))
