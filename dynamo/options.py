@@ -128,9 +128,9 @@ def check_options(
         wanted = "mode" if mode is not None else "options"
         if wanted not in takes and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise ValueError(f"the backend {backend!r} takes no {wanted}=")
-        check = getattr(compiler, "check_options", None)
-        if check is not None:
-            check(mode, options)
+    check = getattr(compiler, "check_options", None)
+    if check is not None:
+        check(mode, options)
     label = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     return CompileOptions(compiler, label, mode, MappingProxyType(dict(options or {})), fullgraph,
                           dynamic, name, limit, dims)

@@ -1,7 +1,8 @@
 """Backends by name. A backend takes `(graph_module, example_inputs)` and returns a callable.
 
 Rows are callables or "module:name" strings (imported at first use); packages add theirs through
-the entry point group `dynamo_backends`. A backend's attribute `check_options(mode, options)`, if
+the entry point group `dynamo_backends`, and those that have registered one for torch.compile
+(`torch_dynamo_backends`) need do no more. A backend's attribute `check_options(mode, options)`, if
 there is one, is called by `dynamo.compile`: what it raises is the user's error.
 """
 
@@ -25,10 +26,14 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
     return module.forward
 
 
+GROUP, GROUP_OF_TORCH = "dynamo_backends", "torch_dynamo_backends"
+ENGINES = "dynamo.backends.engines.libraries"
 _backends: dict[str, Backend | str] = {
     "aot_eager": "inductor.compile_fx:aot_eager",
     "eager": eager,
     "inductor": "inductor.compile_fx:compile_fx",
+    **{name: f"{ENGINES}:{name}"
+       for name in ("cudagraphs", "onnxrt", "openvino", "tensorrt", "tvm")},
 }
 
 
@@ -83,7 +88,12 @@ def reset_backends() -> None:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group="dynamo_backends")}
+    """By name; ours for torch.compile are left out, and `GROUP` goes before torch's."""
+    found = {
+        point.name: point for point in importlib.metadata.entry_points(group=GROUP_OF_TORCH)
+        if not point.value.startswith("dynamo.")}
+    found.update((point.name, point) for point in importlib.metadata.entry_points(group=GROUP))
+    return found
 
 
 def list_backends() -> list[str]:
