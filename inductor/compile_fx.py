@@ -46,6 +46,7 @@ from inductor import cpu, cuda, metrics
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
+from inductor.custom_passes import run_pass, with_joint_passes
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
@@ -97,20 +98,25 @@ def compile_fx(
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
     settings = settings_of(mode, options)
+    with config.patch(**settings):
+        gm = run_pass("pre_grad_custom_pass", gm)
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
 
+    what = logs.compile_now()
+
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        with config.patch(**settings):
+        with config.patch(**settings), logs.compiling(what):
             return _compile(module, inputs, settings, refused=cut_or_captured)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
-        with config.patch(**settings), timed("inductor"), _defects_refused():
+        with (config.patch(**settings), logs.compiling(what), timed("inductor"),
+              _defects_refused()):
             return _compile_symbolic(module, inputs, settings)
 
     def compile_piece(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         def compile_small(part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
-            with config.patch(**settings):
+            with config.patch(**settings), logs.compiling(what):
                 return _compile(part, given, settings, may_raise=True)
 
         if is_symbolic(module, inputs):
@@ -190,7 +196,7 @@ def _compile(
             if trains:
                 return compile_training(
                     gm, example_inputs, compile_aten, compile_backward, decompositions=table,
-                    rewrite=_joint_laid_out, epilogue_in_graph=in_graph,
+                    rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
                     partition=within(config.activation_memory_budget),
                 )  # fmt: skip
             return compile_inference(
@@ -257,6 +263,7 @@ def _compile_symbolic(
         compile_backward = functools.partial(_compile_backward, settings, site_now())
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
+            rewrite=with_joint_passes(lambda module: module),
             partition=within(config.activation_memory_budget),
             epilogue_in_graph=_kernels_write(example_inputs), **options,
         )  # fmt: skip
@@ -305,8 +312,10 @@ def _compile_backward(
 ) -> Compiled:
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
+    what = replace(site.compile, part="backward")
+    module.meta["is_backward"] = True
     try:
-        with config.patch(**settings):
+        with config.patch(**settings), logs.compiling(what):
             compiled = compile_aten(module, fakes)
             return surviving(compiled, module, site) if config.kernels else compiled
     except NoCompiler:
@@ -435,15 +444,18 @@ def _compile_inference(
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
+        module = run_pass("post_grad_custom_pre_pass", module)
         module = unfuse_biases(module, LOWERINGS.__contains__)
         if config.kernels:  # ATen's results would have the strides of what they read
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
             module = call_in_place(module)
+        module = run_pass("post_grad_custom_post_pass", module)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return run_as_it_is(module)
     if has_symbols(module):
-        return ForAllSizes(module, functools.partial(_compile_variant, module)).call
+        return ForAllSizes(
+            module, functools.partial(_compile_variant, module, logs.compile_now())).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
         call = _for_gpu(lowered, schedule, module.meta.get("values"))
@@ -458,9 +470,11 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 
 @collection_paused()
-def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
+def _compile_variant(
+    module: torch.fx.GraphModule, what: logs.Compile, hints: Sequence[int] | None
+) -> Variant:
     """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
-    with _defects_refused():
+    with logs.compiling(what), _defects_refused():
         lowered, schedule = _lower_and_schedule(module, hints)
         symbols = lowered.symbols
         assert symbols is not None

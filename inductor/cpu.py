@@ -10,6 +10,7 @@ from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
+from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
@@ -52,7 +53,8 @@ def generate(
         sources, by_name = _print_kernels(schedule, layouts, threads)
         wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads)
         units = print_units(sources, wrapper.text, cores)
-    logs.log("output_code").emit(lambda: "\n".join(units))
+    logs.log("output_code").emit(lambda: readable_code(schedule, sources, wrapper.text))
+    logs.keep("kernels.cpp", "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
     return units, wrapper.spec

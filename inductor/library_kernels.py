@@ -27,24 +27,22 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.product import PRODUCT_NAME
-from inductor.config import config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
     ComputedBuffer,
     ExternKernel,
-    InputBuffer,
     Layout,
     LoopGraph,
     Node,
-    Prepared,
     ViewRef,
 )
+from inductor.library_convolutions import has_onednn, with_prepared_weight
+from inductor.preparation import Preparer, contiguous
 from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
-from inductor.scheduler.dependencies import written_in_place
 
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
@@ -103,23 +101,16 @@ class _Rewriter:
         self.graph = graph
         self.chooser = chooser
         self.layouts = graph.layouts()
-        written = {name for node in graph.nodes for name in written_in_place(node)}
-        self.frozen = {
-            buffer.name: position
-            for position, buffer in enumerate(graph.inputs)
-            if position in frozen and buffer is not None and buffer.name not in written
-        }
-        self.inputs: dict[tuple[Any, ...], tuple[InputBuffer, Prepared]] = {}
-        self.room = _most_bytes()
+        self.preparer = Preparer(graph, frozen)
 
     def run(self) -> LoopGraph:
         nodes: list[Node] = []
         for node in self.graph.nodes:
             linear = None
             if isinstance(node, ExternKernel):
-                node = self.with_prepared_weight(node)
-                linear = _as_linear(node, self.layouts, self.frozen)
-            if linear is not None and linear.frozen and not self.has_room(linear.weight):
+                node = with_prepared_weight(self.preparer, node)
+                linear = _as_linear(node, self.layouts, self.preparer.frozen)
+            if linear is not None and linear.frozen and not self.preparer.has_room(linear.weight):
                 linear = replace(linear, frozen=False)
             if linear is None:
                 nodes.append(node)
@@ -127,38 +118,10 @@ class _Rewriter:
                 assert isinstance(node, ExternKernel)
                 nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
         self.chooser.save()
-        inputs = (*self._read_inputs(nodes), *(buffer for buffer, _ in self.inputs.values()))
-        prepared = tuple(item for _, item in self.inputs.values())
-        return replace(self.graph, nodes=tuple(nodes), inputs=inputs, prepared=prepared)
-
-    def _read_inputs(self, nodes: list[Node]) -> list[InputBuffer | None]:
-        """None for frozen ones that nobody reads any more: they need not be handed over."""
-        read = {name for node in nodes for name in node.reads()}
-        read.update(o.buffer for o in self.graph.outputs if isinstance(o, ViewRef))
-        gone = self.frozen.keys() - read
-        return [None if b is None or b.name in gone else b for b in self.graph.inputs]
-
-    def has_room(self, weight: ViewRef) -> bool:
-        """Whether a copy of a weight may be kept."""
-        return math.prod(weight.size) * weight.dtype.itemsize <= self.room
-
-    def with_prepared_weight(self, node: ExternKernel) -> ExternKernel:
-        """A channels-last convolution of a frozen weight reads that as the library wants it."""
-        if node.target is not aten.convolution.default:
-            return node
-        x, weight, *rest = node.args
-        if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or node.args[6]:
-            return node
-        if weight.buffer not in self.frozen or len(x.size) != 4 or x.stride != _last(x.size):
-            return node
-        if not self.has_room(weight):
-            return node
-        if _can_pack_convolution(node, x, weight):
-            return self.packed_convolution(node, x, weight)
-        stride = _last(weight.size)
-        layout = Layout(self.graph.device, weight.dtype, weight.size, stride)
-        name = self.prepare("channels_last", weight, layout, _in_last_format)
-        return replace(node, args=(x, replace(weight, buffer=name, stride=stride, offset=0), *rest))
+        return replace(
+            self.graph, nodes=tuple(nodes), inputs=self.preparer.inputs_for(nodes),
+            prepared=self.preparer.prepared(),
+        )  # fmt: skip
 
     def by_aten(self, node: ExternKernel, linear: Linear) -> list[Node]:
         return [node]
@@ -171,7 +134,7 @@ class _Rewriter:
             stride = (weight.size[1], 1)
             if linear.frozen:
                 layout = Layout(self.graph.device, weight.dtype, weight.size, stride)
-                name = self.prepare("turned", weight, layout, torch.Tensor.contiguous)
+                name = self.preparer.prepare("turned", weight, layout, torch.Tensor.contiguous)
             else:
                 nodes.append(_turned(weight, name, self.graph.device))
             weight = replace(weight, buffer=name, stride=stride, offset=0)
@@ -179,25 +142,12 @@ class _Rewriter:
         target = torch.ops.mkldnn._linear_pointwise.default
         return [*nodes, replace(node, target=target, args=args)]
 
-    def packed_convolution(self, node: ExternKernel, x: ViewRef, weight: ViewRef) -> ExternKernel:
-        _, _, bias, stride, padding, dilation, _, _, groups = node.args
-        how: tuple[Any, ...] = (padding, stride, dilation, groups, x.size)
-        name = self.prepare(
-            "packed", weight, self._as_it_is(weight), functools.partial(_packed_convolution, *how),
-            how,
-        )  # fmt: skip
-        read = replace(weight, buffer=name, stride=_contiguous(weight.size), offset=0)
-        args = (x, read, bias, padding, stride, dilation, groups, "none", (), "")
-        return replace(node, target=torch.ops.mkldnn._convolution_pointwise.default, args=args)
-
-    def _as_it_is(self, weight: ViewRef) -> Layout:
-        return Layout(self.graph.device, weight.dtype, weight.size, _contiguous(weight.size))
-
     def by_packed(self, node: ExternKernel, linear: Linear) -> list[Node]:
         weight = linear.weight
         make = functools.partial(_packed_linear, linear.m)
-        name = self.prepare("packed", weight, self._as_it_is(weight), make, (linear.m,))
-        weight = replace(weight, buffer=name, stride=_contiguous(weight.size), offset=0)
+        layout = self.preparer.as_it_is(weight)
+        name = self.preparer.prepare("packed", weight, layout, make, (linear.m,))
+        weight = replace(weight, buffer=name, stride=contiguous(weight.size), offset=0)
         args = (linear.x, weight, linear.bias, "none", (), "")
         return [replace(node, target=torch.ops.mkldnn._linear_pointwise.default, args=args)]
 
@@ -211,78 +161,11 @@ class _Rewriter:
         whole = replace(weight, size=(k, n), stride=weight.stride[::-1])
         size = (product.panels_size(k, n),)
         layout = Layout(self.graph.device, weight.dtype, size, (1,))
-        panels = self.prepare("panels", whole, layout, product.panels)
+        panels = self.preparer.prepare("panels", whole, layout, product.panels)
         return [replace(node, ours=True, panels=panels)]
-
-    def prepare(
-        self, kind: str, view: ViewRef, layout: Layout, make: Callable[..., Any],
-        how: tuple[Any, ...] = (),
-    ) -> str:
-        """The name of the further input. how: what `make` depends on beside the view."""
-        key = (kind, view, how)
-        if key not in self.inputs:
-            position = len(self.graph.inputs) + len(self.inputs)
-            name = f"arg{position}_{kind}"
-            buffer = InputBuffer(name, layout, position, packed=kind == "packed")
-            of_view = functools.partial(_make_of_view, make, view)
-            self.inputs[key] = buffer, Prepared((self.frozen[view.buffer],), of_view)
-            self.room -= layout.numel() * layout.dtype.itemsize
-        return self.inputs[key][0].name
-
-
-def _most_bytes() -> int:
-    """Memory for the prepared weights of a graph."""
-    if config.frozen_megabytes >= 0:
-        return int(config.frozen_megabytes) << 20
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-
-
-def _can_pack_convolution(node: ExternKernel, x: ViewRef, weight: ViewRef) -> bool:
-    """Whether it is one of float32 that oneDNN computes from channels last to channels last."""
-    _, _, bias, *sizes, groups = node.args
-    if not _has_onednn("_convolution_pointwise", "_reorder_convolution_weight"):
-        return False
-    if any(view.dtype is not torch.float32 for view in (x, weight)) or node.kwargs:
-        return False
-    if not isinstance(bias, ViewRef | None) or node.layout is None or 0 in node.layout.size:
-        return False
-    lengths = [len(each) if isinstance(each, tuple) else 0 for each in sizes[:3]]
-    is_last = node.layout.stride == _last(node.layout.size)
-    return lengths == [2, 2, 2] and is_last and 0 not in x.size
-
-
-def _packed_convolution(
-    padding: Any, stride: Any, dilation: Any, groups: int, size: Any, weight: torch.Tensor
-) -> torch.Tensor:
-    reorder = torch.ops.mkldnn._reorder_convolution_weight
-    made: torch.Tensor = reorder(weight.contiguous(), padding, stride, dilation, groups, size)
-    return made
-
 
 def _packed_linear(rows: int, weight: torch.Tensor) -> torch.Tensor:
     made: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
-    return made
-
-
-def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(size[n + 1 :]) for n in range(len(size)))
-
-
-def _last(size: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a dense channels-last tensor."""
-    _, channels, height, width = size
-    return (channels * height * width, 1, width * channels, channels)
-
-
-def _in_last_format(value: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(value.shape, _last(tuple(value.shape)), dtype=value.dtype)
-    return made.copy_(value)
-
-
-def _make_of_view(make: Callable[..., Any], view: ViewRef, value: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = make(
-        value.as_strided(view.size, view.stride, value.storage_offset() + view.offset)
-    )
     return made
 
 
@@ -304,12 +187,6 @@ def _turned(weight: ViewRef, name: str, device: torch.device) -> ComputedBuffer:
 
     layout = Layout(device, weight.dtype, weight.size, (weight.size[1], 1))
     return ComputedBuffer(name, layout, trace_body(weight.size, (), copy), "pointwise")
-
-
-def _has_onednn(*operators: str) -> bool:
-    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
-        return False
-    return all(hasattr(torch.ops.mkldnn, name) for name in operators)
 
 
 def _as_linear(
@@ -488,9 +365,9 @@ def _candidates(
     found: dict[str, list[Callable[[], Any]]] = {
         "aten": [functools.partial(by_aten, turned) for turned in given]
     }
-    if _has_onednn("_linear_pointwise"):
+    if has_onednn("_linear_pointwise"):
         found["onednn"] = [functools.partial(by_onednn, w, turned.t()) for w, turned in pairs]
-        if linear.frozen and _has_onednn("_reorder_linear_weight"):
+        if linear.frozen and has_onednn("_reorder_linear_weight"):
             packed = [_packed_linear(m, w) for w in weights]
             found["packed"] = [functools.partial(by_onednn, w, w) for w in packed]
     if ours is not None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any
 
 import torch
+from torch._subclasses import schema_check_mode
+from torch._subclasses.schema_check_mode import SchemaCheckMode
 
-from dynamo.base.errors import InvalidBackend
+from dynamo.base.errors import BackendError, InternalError, InvalidBackend
 from dynamo.base.loading import collection_paused
 
 Backend = Callable[..., Callable[..., Any]]
@@ -26,11 +29,46 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
     return module.forward
 
 
+def eager_noexcept(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Like `eager`; an error in the graph is an InternalError: for programs that raise none."""
+
+    def call(*inputs: Any) -> Any:
+        try:
+            return module.forward(*inputs)
+        except Exception as error:
+            raise InternalError(f"a captured graph raised {type(error).__name__}") from error
+
+    return call
+
+
+def eager_debug(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Like `eager`; an operator with writes or aliases that its schema does not tell of is a
+    BackendError."""
+
+    def call(*inputs: Any) -> Any:
+        try:
+            with SchemaCheckMode():
+                return module.forward(*inputs)
+        except RuntimeError as error:
+            frames = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+            if frames[-1] == schema_check_mode.__file__:
+                raise BackendError(f"an operator does not do what its schema says: {error}"
+                                   ) from error
+            raise
+
+    return call
+
+
 GROUP, GROUP_OF_TORCH = "dynamo_backends", "torch_dynamo_backends"
 ENGINES = "dynamo.backends.engines.libraries"
 _backends: dict[str, Backend | str] = {
     "aot_eager": "inductor.compile_fx:aot_eager",
+    "aot_eager_decomp_partition": "inductor.compile_fx:aot_eager",
+    "dynamo_accuracy_minifier_backend": "dynamo.diagnose.minify:accuracy_backend",
+    "dynamo_minifier_backend": "dynamo.diagnose.minify:crash_backend",
     "eager": eager,
+    "eager_debug": eager_debug,
+    "eager_noexcept": eager_noexcept,
     "inductor": "inductor.compile_fx:compile_fx",
     **{name: f"{ENGINES}:{name}"
        for name in ("cudagraphs", "onnxrt", "openvino", "tensorrt", "tvm")},

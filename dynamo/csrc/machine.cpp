@@ -21,6 +21,16 @@ bool wants_python(const Run &run, const Instruction &in) {
     return !run.python;
 }
 
+// True for classes whose attributes `type` itself finds; a metaclass that defines `__getattr__`, as
+// that of enums does, is asked only where there is no such attribute.
+bool type_finds(PyTypeObject *metaclass) {
+    if (metaclass->tp_getattro == PyType_Type.tp_getattro) {
+        return true;
+    }
+    static PyObject *name = PyUnicode_InternFromString("__getattribute__");
+    return name != nullptr && _PyType_Lookup(metaclass, name) == _PyType_Lookup(&PyType_Type, name);
+}
+
 // Attribute reads that run no Python code: modules, functions, C descriptors found on the type; of
 // classes what `type` itself tells (`__mro__`, `__name__`).
 // Returns 1 found (in *value, owned), 0 not there, -1 Python would have to run.
@@ -36,11 +46,12 @@ int plain_attribute(Run &run, PyObject *object, PyObject *name, PyObject **value
         return -1;
     }
     bool generic = type->tp_getattro == PyObject_GenericGetAttr;
-    if (PyType_Check(object) && type->tp_getattro == PyType_Type.tp_getattro) {
+    if (PyType_Check(object) && type_finds(type)) {
         PyObject *found = _PyType_Lookup(type, name);  // these come before the class's own
         bool told = found != nullptr && (Py_IS_TYPE(found, &PyGetSetDescr_Type) ||
                                          Py_IS_TYPE(found, &PyMemberDescr_Type));
-        return told ? ((*value = run.own(PyObject_GetAttr(object, name))) != nullptr) : -1;
+        *value = told ? run.own(PyType_Type.tp_getattro(object, name)) : nullptr;
+        return *value != nullptr ? 1 : -1;
     }
     if (!generic) {  // a method also has the attributes of what it binds
         bool plain = PyFunction_Check(object) ||

@@ -91,6 +91,24 @@ def sums(items: Any, named: Any, pair: Any) -> Any:
     return items[0] + items[1][0] + named["a"] * named["b"] + pair.left * pair.right
 
 
+class Asked(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Base(metaclass=Asked):
+    pass
+
+
+class Scale(Base):
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+def scales(x: Any, scale: Scale) -> Any:
+    return x * scale.by
+
+
 def convolutions() -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten(),
@@ -111,6 +129,7 @@ ORDINARY: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "MLP": (lambda: torch.nn.Sequential(Layer(), torch.nn.Tanh(), Layer()), (X,)),
     "convolutions": (convolutions, (torch.ones(1, 1, 4, 4),)),
     "BERT": (bert, (torch.ones(1, 4, dtype=torch.long),)),
+    "metaclass": (lambda: scales, (X, Scale(0.5))),
     "containers": (lambda: sums, ([X, (X,)], {"a": X, "b": 2}, Pair(X, 0.5))),
 }
 
