@@ -22,7 +22,9 @@ from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
 from dynamo.aot.decompositions import default_decompositions
+from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.program import is_of_program
+from dynamo.aot.recipes import noted
 from dynamo.aot.records import NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
@@ -36,28 +38,30 @@ from dynamo.base.shortfalls import (
     SYMBOLIC,
     Site,
     failed,
-    left_to_aten,
     place_of,
     refused,
     site_now,
 )
 from dynamo.base.signals import is_of_signal
-from inductor import cpu, cuda, metrics
+from inductor import cpu, cuda
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.custom_passes import run_pass, with_joint_passes
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.attention import serve_attention
+from inductor.fx_passes.attention_patterns import serve_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.gpu_products import choose_templates
+from inductor.graph_cache import keeper_of
 from inductor.ir.extent import Sizes
-from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
+from inductor.ir.graph import LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
@@ -65,6 +69,7 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
+from inductor.report import report_graph
 from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
@@ -102,6 +107,8 @@ def compile_fx(
         gm = run_pass("pre_grad_custom_pass", gm)
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
+    elif not _needs_gradients(example_inputs):
+        serve_written_attention(gm)
 
     what = logs.compile_now()
 
@@ -179,30 +186,16 @@ def _compile(
 ) -> Compiled:
     """may_raise: the graph may raise for these inputs; then it does when it is called. refused:
     what to do with a graph that has no functional form; else it runs as it was captured."""
-    table = _decompositions()
-    compile_backward = functools.partial(_compile_backward, settings, site_now())
+    site = site_now()
+    backward = functools.partial(_compile_backward, settings, site)
     try:
         with timed("inductor"):
-            trains = _needs_gradients(example_inputs)
-            if trains and config.freezing:
-                logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
-            in_graph = _kernels_write(example_inputs)
-            if trains and has_gradients(gm):  # its own are done with
-                with contextlib.suppress(NeedsGradients):
-                    return compile_inference(
-                        gm, example_inputs, compile_aten, decompositions=table,
-                        epilogue_in_graph=in_graph,
-                    )  # fmt: skip
-            if trains:
-                return compile_training(
-                    gm, example_inputs, compile_aten, compile_backward, decompositions=table,
-                    rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
-                    partition=within(config.activation_memory_budget),
-                )  # fmt: skip
-            return compile_inference(
-                gm, example_inputs, _inference_compiler(gm, example_inputs, settings),
-                decompositions=table, epilogue_in_graph=in_graph,
-            )  # fmt: skip
+            keeper = keeper_of(
+                gm, example_inputs, {"settings": settings, "site": site, "compiler": backward})
+            if keeper is None:
+                return _compile_program(gm, example_inputs, settings, backward, {})
+            return keeper.forward(lambda: _compile_program(
+                gm, example_inputs, settings, backward, {"keeping": keeper.backward}))
     except Unsupported as refusal:
         return (refused or functools.partial(_as_captured, settings))(gm, refusal)
     except NoCompiler:
@@ -214,6 +207,33 @@ def _compile(
             return _raising(gm, defect)
         _report_defect(GRAPH, defect, gm)
         return gm.forward
+
+
+def _compile_program(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any],
+    backward: Callable[..., Compiled], keeping: Mapping[str, Any],
+) -> Compiled:
+    """Errors: Unsupported; NoCompiler; errors of the program and defects."""
+    table = _decompositions()
+    trains = _needs_gradients(example_inputs)
+    if trains and config.freezing:
+        logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
+    in_graph = _kernels_write(example_inputs)
+    if trains and has_gradients(gm):  # its own are done with
+        with contextlib.suppress(NeedsGradients):
+            return compile_inference(
+                gm, example_inputs, compile_aten, decompositions=table, epilogue_in_graph=in_graph
+            )
+    if trains:
+        return compile_training(
+            gm, example_inputs, compile_aten, backward, decompositions=table,
+            rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
+            partition=within(config.activation_memory_budget), **keeping,
+        )  # fmt: skip
+    return compile_inference(
+        gm, example_inputs, _inference_compiler(gm, example_inputs, settings),
+        decompositions=table, epilogue_in_graph=in_graph,
+    )  # fmt: skip
 
 
 def _raising(gm: torch.fx.GraphModule, error: Exception) -> Compiled:
@@ -412,19 +432,29 @@ def _compile_frozen(
     copy.meta.update(module.meta)
     call = _compile_inference(module, fakes, frozen)
 
+    if isinstance(call, FrozenCall):
+        call.instead = _plain_instead(settings, KeptGraph(copy))
+    return call
+
+
+def _plain_instead(
+    settings: Mapping[str, Any], kept: KeptGraph
+) -> Callable[[], Compiled | None]:
+    """What compiles a graph without freezing, for `FrozenCall`."""
+
     def compile_plain() -> Compiled | None:
+        module = kept.module()
+        fakes = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
         try:
             with config.patch(**settings), torch.no_grad(), collection_paused():
-                return _compile_inference(copy, fakes)
+                return _compile_inference(module, fakes)
         except Exception as defect:
             if is_of_signal(defect):
                 raise
-            _report_defect(GRAPH, defect, copy, at_call=True)
+            _report_defect(GRAPH, defect, module, at_call=True)
             return None
 
-    if isinstance(call, FrozenCall):
-        call.instead = compile_plain
-    return call
+    return noted(compile_plain, _plain_instead, settings, kept)  # type: ignore[no-any-return]
 
 
 def _compile_inference(
@@ -446,6 +476,8 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     with timed("inductor.passes"):
         module = run_pass("post_grad_custom_pre_pass", module)
         module = unfuse_biases(module, LOWERINGS.__contains__)
+        if config.kernels and not has_symbols(module):
+            module = serve_cpu_attention(module)
         if config.kernels:  # ATen's results would have the strides of what they read
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
             module = call_in_place(module)
@@ -478,6 +510,7 @@ def _compile_variant(
         lowered, schedule = _lower_and_schedule(module, hints)
         symbols = lowered.symbols
         assert symbols is not None
+        tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
         if lowered.graph.device.type != "cpu":
             values = module.meta.get("values")
             holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
@@ -485,8 +518,7 @@ def _compile_variant(
             units, spec = _generate(lowered, schedule)
             path = cpu.build(units, cpu.cache_store())
             binder = Binder(spec, symbols.sizes)
-            holds, bind = binder.holds, lambda key: cpu.launch(path, binder.bind(key))
-    tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
+            holds, bind = binder.holds, cpu.bind_launcher(path, binder, len(tensors))
     broken = functools.partial(broken_assumption, symbols.sizes)
     return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
 
@@ -515,7 +547,7 @@ def _lower_and_schedule(
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
-    _report(lowered, schedule)
+    report_graph(lowered, schedule)
     return lowered, schedule
 
 
@@ -562,25 +594,3 @@ def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
     if None not in inputs:
         return launcher
     return of_places(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])
-
-
-def _report(lowered: Lowered, schedule: Schedule) -> None:
-    metrics.count("graphs")
-    for kernel in schedule.kernels():
-        metrics.count("kernels")
-        metrics.count("nodes", len(kernel.nodes))
-        metrics.count("fused_nodes", len(kernel.nodes) if len(kernel.nodes) > 1 else 0)
-    metrics.count("extern_calls", sum(isinstance(s, ExternKernel) for s in schedule.steps))
-    left_to_aten(lowered.fallbacks)
-    for operator, reason in lowered.fallbacks:
-        metrics.count_fallback(operator)
-        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
-    logs.log("ir_pre_fusion").emit(lambda: str(lowered.graph))
-    logs.log("ir_post_fusion").emit(lambda: str(schedule))
-    logs.log("fusion").emit(lambda: _fusion_text(schedule))
-
-
-def _fusion_text(schedule: Schedule) -> str:
-    lines = [f"{kernel.name} = {' + '.join(kernel.nodes)}" for kernel in schedule.kernels()]
-    lines += [f"{a} and {b} stay apart: {why}" for a, b, why in schedule.refusals]
-    return "\n".join(lines)

@@ -41,6 +41,12 @@ config = Config(
             ("DYNAMO_FROZEN_MEGABYTES",),
         ),
         Knob(
+            "graph_cache",
+            True,
+            "Compiled graphs are kept in the cache folder: the next process does not compile them.",
+            ("DYNAMO_GRAPH_CACHE",),
+        ),
+        Knob(
             "symbolic_on_gpu",
             True,
             "One set of Triton kernels for all sizes; else they are built for each of the first "

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
+from inductor.codegen.bind import Binder
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
 from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
@@ -17,6 +21,7 @@ from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library
+from inductor.runtime.launched import note_launcher
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.memory import plan_memory
@@ -90,7 +95,28 @@ def build(units: list[str], store: Store) -> str:
 
 def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
     """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
-    return launch(build(units, store), spec)
+    path = build(units, store)
+    launcher = launch(path, spec)
+    note_launcher(launcher, path, spec, units)
+    return launcher
+
+
+def bind_launcher(
+    path: str, binder: Binder, inputs: int
+) -> Callable[[tuple[int, ...]], Callable[..., Any]]:
+    """What makes the callable for values of the symbols, which takes so many inputs. Where these
+    are only numbers for kernels (the position in a cache, say), one launcher does for all."""
+    if not binder.is_fixed:
+        return lambda values: launch(path, binder.bind(values))
+    made: list[Any] = []
+
+    def bind(values: tuple[int, ...]) -> Callable[..., Any]:
+        if not made:
+            made.append(launch(path, binder.bind_any(values, inputs)))
+        launcher, numbers = made[0], torch.tensor(values, dtype=torch.int64)
+        return lambda *given: launcher(*given, numbers)
+
+    return bind
 
 
 def launch(path: str, spec: dict[str, Any]) -> Any:

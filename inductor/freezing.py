@@ -57,13 +57,12 @@ class FrozenCall:
     def __init__(
         self, compiled: Callable[..., Any], prepared: Sequence[Prepared], count: int,
         unused: Collection[int] = (),
+        instead: Callable[[], Callable[..., Any] | None] | None = None,
     ) -> None:
-        self.unused = unused
-        self.instead: Callable[[], Callable[..., Any] | None] | None = None
+        self.unused, self.instead = unused, instead
         self.calls, self.in_a_row = FEWEST_CALLS, 0
         self.plain: Callable[..., Any] | None = None
-        self.compiled = compiled
-        self.prepared = prepared
+        self.compiled, self.prepared, self.count = compiled, prepared, count
         positions = {position for item in prepared for position in item.positions}
         self.positions = sorted(position for position in positions if position < count)
         self.compared = sorted({position for item in prepared for position in item.compared})

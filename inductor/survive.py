@@ -18,6 +18,8 @@ import torch
 from torch import fx
 
 from dynamo.aot.boxed import call_with, run_as_it_is, with_list
+from dynamo.aot.kept_graphs import KeptGraph
+from dynamo.aot.recipes import noted
 from dynamo.base.errors import DynamoError
 from dynamo.base.shortfalls import CALL, Site, failed, place_of
 from dynamo.base.signals import is_of_signal
@@ -32,15 +34,26 @@ def surviving(
     """See the top of the file."""
     if any(node.target is torch.ops.aten.copy_.default for node in module.graph.nodes):
         return compiled
-    survivor = _Survivor(compiled, module, site)
-    return with_list(lambda *args: survivor.of_list([*args]), survivor.of_list)
+    return survivor_of(compiled, KeptGraph(module), site)
+
+
+def survivor_of(
+    compiled: Callable[..., Any], graph: KeptGraph, site: Site
+) -> Callable[..., Any]:
+    """What `surviving` gives for a graph that writes into nothing."""
+    survivor = _Survivor(compiled, graph, site)
+
+    def call(*args: Any) -> Any:
+        return survivor.of_list([*args])
+
+    return with_list(noted(call, survivor_of, compiled, graph, site), survivor.of_list)
 
 
 class _Survivor:
     """called: what runs. tried: it has given results, or failed for good."""
 
-    def __init__(self, compiled: Callable[..., Any], module: fx.GraphModule, site: Site) -> None:
-        self.called, self.module, self.site = compiled, module, site
+    def __init__(self, compiled: Callable[..., Any], graph: KeptGraph, site: Site) -> None:
+        self.called, self.graph, self.site = compiled, graph, site
         self.failures = 0
         self.tried = False
 
@@ -63,12 +76,12 @@ class _Survivor:
 
     def _as_aten(self, args: tuple[Any, ...]) -> Any:
         with contextlib.suppress(Exception):
-            return run_as_it_is(self.module)(*args)
+            return run_as_it_is(self.graph.module())(*args)
         return None
 
     def _note(self, error: Exception) -> None:
         self.failures += 1
         if self.failures >= MOST_FAILURES:
-            self.called, self.tried = run_as_it_is(self.module), True
-        place = place_of(error, self.module.graph.nodes) or self.site.place
+            self.called, self.tried = run_as_it_is(self.graph.module()), True
+        place = place_of(error, self.graph.module().graph.nodes) or self.site.place
         failed(CALL, error, TEXT, place, strict=self.site.strict, at_call=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from inductor.attention_ops import has_kernel
+from inductor.cpu_attention import FEWEST_OPERATIONS, dense_strides, fits, load, operations
 
 Tensor = torch.Tensor
 Step = tuple[Any, ...]  # (name, what it needs); tensors by their positions among the operands
@@ -27,7 +28,13 @@ def written_attention(
     plan = _plan(q, k, v, operands, steps)
     if plan is None:
         return _as_written(q, k, v, operands, steps)
-    bias, scale, cap = plan
+    bias, scale, cap, fills = plan
+    if not has_kernel(q, k.transpose(-1, -2), v):
+        stride = dense_strides(q, v)  # as a product gives it
+        made: Tensor = torch.ops.dynamo_jit.cpu_attention(
+            q, k.transpose(-1, -2), v, bias, None, False, scale, 0, cap, True, fills, stride
+        )
+        return made
     result: Tensor = torch.ops.dynamo_jit.attention(
         q, k.transpose(-1, -2), v, bias, None, False, scale, 0, cap, True, False
     )[0]
@@ -65,23 +72,33 @@ def _as_written(
 
 def _plan(
     q: Tensor, k: Tensor, v: Tensor, operands: tuple[Tensor, ...], steps: tuple[Step, ...]
-) -> tuple[Tensor | None, float, float] | None:
-    """(bias, scale, cap) for the kernel; None where it does not compute this."""
-    if any(tensor.dim() != 4 for tensor in (q, k, v)) or torch.is_autocast_enabled("cuda"):
-        return None
-    if not has_kernel(q, k.transpose(-1, -2), v) or q.shape[1] != k.shape[1]:
+) -> tuple[Tensor | None, float, float, bool] | None:
+    """(bias, scale, cap, fills) for the kernel; None where it does not compute this."""
+    if any(x.dim() != 4 for x in (q, k, v)) or torch.is_autocast_enabled(q.device.type):
         return None
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *operands))
+    given = (q, k.transpose(-1, -2), v)
+    on_cpu = not has_kernel(*given)
+    if on_cpu and not _has_cpu_kernel(*given, trains) or q.shape[1] != k.shape[1]:
+        return None
     size = (*q.shape[:3], k.shape[3])
     state = _State(q, size, operands)
     for position, (name, *facts) in enumerate(steps):
         if name == "softmax":
             rest = steps[position + 1 :]
             fits = all(other[0] in ("to", "same") for other in rest) and state.may_end(trains)
-            return (state.bias, state.scale, state.cap) if fits else None
+            if on_cpu and state.fills and state.adds:
+                return None  # a bias does not tell what fills from what is added
+            return (state.bias, state.scale, state.cap, state.fills) if fits else None
         if not state.take(name, facts):
             return None
     return None
+
+
+def _has_cpu_kernel(q: Tensor, k: Tensor, v: Tensor, trains: bool) -> bool:
+    if trains or q.dtype is not torch.float32 or not fits(q, k, v, None, None):
+        return False
+    return operations(q, k, v) >= FEWEST_OPERATIONS and load() is not None
 
 
 class _State:

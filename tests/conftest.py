@@ -10,6 +10,8 @@ import pytest
 
 # Most tests that say `fullgraph=True` ask for a graph without breaks, whatever the backend does with it.
 os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
+# Most tests look at what a compile does, which a graph of an earlier run would leave out.
+os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
 
 
 @pytest.fixture(autouse=True, scope="module")

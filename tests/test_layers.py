@@ -28,7 +28,7 @@ LAYERS = [
      "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
-AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
+AOT = ("dynamo.base", "dynamo._C", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 ENGINES = (*AOT, "dynamo.backends", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")

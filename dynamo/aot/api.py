@@ -20,7 +20,7 @@ from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
 from dynamo.aot.recorder import forget_nodes
-from dynamo.aot.records import Compiler, NeedsGradients, Unsupported
+from dynamo.aot.records import Compiler, Keeping, NeedsGradients, Unsupported
 from dynamo.aot.rows import ROWS, has_tail, merge_equal
 from dynamo.aot.runtime import without_grad, wrap_compiled
 from dynamo.aot.training import make_function
@@ -29,6 +29,10 @@ from dynamo.aot.worlds import capture_in_world
 
 def _as_it_is(module: fx.GraphModule) -> fx.GraphModule:
     return module
+
+
+def _compile_now(which: Any, compile_half: Callable[[], Any]) -> Any:
+    return compile_half()
 
 
 def compile_inference(
@@ -103,6 +107,7 @@ def compile_training(
     rewrite: Callable[[fx.GraphModule], fx.GraphModule] = _as_it_is,
     epilogue_in_graph: bool = False,
     symbolic: bool = False,
+    keeping: Keeping = _compile_now,
 ) -> Callable[..., Any]:
     """Compiles a program and its backward; for inference only where no output needs a gradient.
 
@@ -114,6 +119,7 @@ def compile_training(
         keeps its inputs, outputs and their strides. epilogue_in_graph: forward ends with
         `aten.copy_` nodes for the mutated inputs whose new values nobody needs otherwise.
     symbolic: as for `compile_inference`; backward may have ints among its inputs.
+    keeping: what may know a compiled backward already.
     Errors: Unsupported.
     """
     if any(isinstance(x, torch.Tensor) and x.is_inference() for x in example_inputs):
@@ -141,5 +147,5 @@ def compile_training(
     world.forget_reals()
     forget_nodes(joint.module.graph)
     joint = replace(joint, mutations=mutations)
-    function = make_function(gm, joint, halves, forward, backward_compiler)
+    function = make_function(gm, joint, halves, forward, backward_compiler, keeping)
     return wrap_compiled(graph, function, gm.forward)

@@ -12,6 +12,8 @@ from typing import Any
 from torch import fx
 from torch.fx.graph import _BoxedCodeGen
 
+from dynamo.aot.recipes import noted
+
 Callee = Callable[..., Any]
 
 
@@ -44,6 +46,7 @@ def of_places(compiled: Callee, places: Sequence[int]) -> Callee:
     def call(*args: Any) -> Any:
         return compiled(*[args[at] for at in places])
 
+    noted(call, of_places, compiled, places)
     return with_list(call, None if of_list is None else chosen)
 
 

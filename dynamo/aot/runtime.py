@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import linecache
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,6 +24,8 @@ from torch._C._autograd import (  # type: ignore[attr-defined]
 )
 from torch.utils import _pytree as pytree
 
+from dynamo._C import count_writes, share_memory
+from dynamo.aot.recipes import noted
 from dynamo.aot.records import (
     AtenGraph,
     ConstantOutput,
@@ -52,29 +53,29 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
     if graph.is_plain and not graph.mutations:
         logs.log("wrapper").emit("# nothing is done around the compiled graph")
         return compiled
-    writer = _Writer(graph, compiled, original)
-    source = "\n".join(writer.lines())
+    writer = _Writer(graph)
+    return call_of("\n".join(writer.lines()), writer.names, compiled, original)
+
+
+def call_of(source: str, names: dict[str, Any], compiled: Callee, original: Callee) -> Callee:
+    """The function `call` of a source. names: its globals beside what it calls."""
     logs.log("wrapper").emit(source)
-    scope = writer.names
+    scope = {**names, "compiled": compiled, "original": original}
     filename = f"<aot runtime {id(scope):x}>"
     exec(compile(source, filename, "exec"), scope)
     call: Callee = scope["call"]
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     weakref.finalize(call, linecache.cache.pop, filename, None)
     call.source = source  # type: ignore[attr-defined]
-    return call
+    return noted(call, call_of, source, names, compiled, original)  # type: ignore[no-any-return]
 
 
 class _Writer:
-    """Writes the source of one runtime function; `names` is its globals."""
+    """Writes the source of one runtime function; `names` is its globals, see `call_of`."""
 
-    def __init__(self, graph: AtenGraph, compiled: Callee, original: Callee) -> None:
+    def __init__(self, graph: AtenGraph) -> None:
         self.graph = graph
-        self.names: dict[str, Any] = {
-            "compiled": compiled,
-            "original": original,
-            "share_memory": share_memory,
-        }
+        self.names: dict[str, Any] = {"share_memory": share_memory}
         self._numbers = count()
         self._symbols = names_of(graph.symbols)
 
@@ -114,7 +115,7 @@ class _Writer:
     def _written(self, inputs: Sequence[int]) -> list[str]:
         if not inputs:
             return []
-        self.names["written"] = written
+        self.names["written"] = count_writes
         return [f"    written(({', '.join(f'a{index}' for index in inputs)},))"]
 
     def _sizes(self, inputs: list[str]) -> list[str]:
@@ -221,7 +222,7 @@ def without_grad(compiled: Callee) -> Callee:
         with torch.no_grad():
             return compiled(*inputs)
 
-    return call
+    return noted(call, without_grad, compiled)  # type: ignore[no-any-return]
 
 
 def in_inference_mode(compiled: Callee) -> Callee:
@@ -231,34 +232,4 @@ def in_inference_mode(compiled: Callee) -> Callee:
         with torch.inference_mode():
             return compiled(*inputs)
 
-    return call
-
-
-def written(targets: tuple[torch.Tensor, ...]) -> None:
-    """The program writes into these: their version counters move, as in eager."""
-    tracked = [target for target in targets if not target.is_inference()]
-    torch.autograd.graph.increment_version(tracked)
-
-
-def share_memory(mutated: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
-    """True where a mutated tensor overlaps with another of the tensors. Addresses are compared:
-    an array's memory is that of a storage of each tensor that was made of it."""
-    spans = sorted([span for tensor in mutated if (span := _span(tensor))[0] != span[1]])
-    if any(two[0] < one[1] for one, two in pairwise(spans)):
-        return True
-    starts = [start for start, _ in spans]
-    for tensor in others:
-        start, stop = _span(tensor)
-        at = bisect_right(starts, start)
-        near = spans[max(at - 1, 0) : at + 1]
-        if start != stop and any(one < stop and start < other for one, other in near):
-            return True
-    return False
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return start, start + tensor.nbytes
-    last = sum([(n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)])
-    return start, start + (last + 1) * tensor.element_size()
+    return noted(call, in_inference_mode, compiled)  # type: ignore[no-any-return]

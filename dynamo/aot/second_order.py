@@ -45,19 +45,19 @@ class Refusal(torch.autograd.Function):
         raise RuntimeError(TWICE)
 
 
+@dataclass(frozen=True, slots=True)
 class SecondOrder:
-    """saved: the inputs that `save_for_backward` keeps, in order. cut: those without history there:
-    they get no gradient, but gradients may depend on them. results: see `_kept_results`."""
+    """gm: the captured program. saved: the inputs that `save_for_backward` keeps, in order. others:
+    the rest, and those without history there: these get no gradient, but gradients may depend on
+    them. results: see `_kept_results`. places: where values of the program lie among its outputs.
+    wanted: the inputs that get a gradient."""
 
-    def __init__(
-        self, gm: fx.GraphModule, joint: JointGraph, saved: tuple[int, ...], cut: Set[int],
-        results: tuple[int, ...],
-    ) -> None:
-        self.gm, self.saved, self.results = gm, saved, results
-        count = len(joint.reference.inputs)
-        self.others = tuple(at for at in range(count) if at not in saved or at in cut)
-        self.places = [position for position, _ in joint.plan.values]
-        self.wanted = joint.gradients
+    gm: fx.GraphModule
+    saved: tuple[int, ...]
+    others: tuple[int, ...]
+    results: tuple[int, ...]
+    places: tuple[int, ...]
+    wanted: tuple[int, ...]
 
     def keep(self, args: tuple[Any, ...]) -> Any:
         """What finds the other inputs again: leaves are not kept alive."""
@@ -196,7 +196,10 @@ def second_order(
     if casts or bases or draws or joint.mutations:
         return None
     results = tuple([at for at in _kept_results(joint) if at in outputs])
-    return SecondOrder(gm, joint, saved, cut, results)
+    count = len(joint.reference.inputs)
+    others = tuple(at for at in range(count) if at not in saved or at in cut)
+    places = tuple(position for position, _ in joint.plan.values)
+    return SecondOrder(gm, saved, others, results, places, joint.gradients)
 
 
 def _kept_results(joint: JointGraph) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -24,10 +25,12 @@ from torch import fx
 
 from dynamo.aot.boxed import call_with
 from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
+from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.missing import without_tangents
 from dynamo.aot.partition import Backward, Partition
-from dynamo.aot.records import Compiler, Place, Unsupported
-from dynamo.aot.second_order import Refusal, second_order
+from dynamo.aot.recipes import noted
+from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
+from dynamo.aot.second_order import Refusal, SecondOrder, second_order
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
 transforms_active = torch._C._are_functorch_transforms_active
@@ -40,11 +43,14 @@ WRITTEN = (
 
 
 class LazyBackward:
-    """Compiles the backward module when first called, once for each set of outputs in use."""
+    """Compiles the backward module when first called, once for each set of outputs in use.
 
-    def __init__(self, module: fx.GraphModule, compiler: Compiler) -> None:
-        self._module = module
-        self._compiler = compiler
+    keeping: gives the compiled graph of (half, missing outputs), or has it made by its argument.
+    """
+
+    def __init__(self, half: int, graph: KeptGraph, compiler: Compiler, keeping: Keeping) -> None:
+        self._half, self._graph = half, graph
+        self._compiler, self._keeping = compiler, keeping
         self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._lock = threading.Lock()
 
@@ -56,64 +62,99 @@ class LazyBackward:
             with self._lock:
                 compiled = self._compiled.get(missing)
                 if compiled is None:
-                    compiled = self._compiled[missing] = self._compile(missing)
+                    compiled = self._compiled[missing] = self._keeping(
+                        (self._half, missing), lambda: self._compile(missing))
         return call_with(compiled, given)
 
     def _compile(self, missing: tuple[int, ...]) -> Callable[..., Any]:
-        module = self._module
+        module = self._graph.module()
         if missing:
             module = without_tangents(module, {tangent_name(output) for output in missing})
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         return self._compiler(module, [node.meta["val"] for node in nodes])
 
 
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What a node of autograd's graph does beside the two halves of its graph.
+
+    shown: the values of the program that it gives. inputs, outputs, loose: what it saves; strict:
+    the kinds of those that are not loose, in backward's order. foreign: what other nodes give.
+    tangents: (output, its place among the shown, what its gradient looks like). cut: inputs that
+    get no edge. dirty: (input, value) of the inputs that it writes. order: where backward's
+    placeholders lie among the saved. marks: it saves something for an error that eager raises.
+    """
+
+    graph: KeptGraph
+    shown: tuple[int, ...]
+    half_outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    loose: tuple[int, ...]
+    strict: tuple[str, ...]
+    helpers: tuple[int, ...]
+    restore: KeptGraph | None
+    foreign: frozenset[int]
+    sizes: tuple[Place, ...]
+    without_gradient: tuple[int, ...]
+    tangents: tuple[tuple[int, int, Tangent], ...]
+    gradients: tuple[int, ...]
+    values: int
+    arity: int
+    dirty: tuple[tuple[int, int], ...]
+    cut: frozenset[int]
+    second: SecondOrder | None
+    order: tuple[int, ...]
+    marks: bool
+
+
 def make_function(
     gm: fx.GraphModule, joint: JointGraph, partition: Partition, forward: Callable[..., Any],
-    compiler: Compiler,
+    compiler: Compiler, keeping: Keeping,
 ) -> Callable[..., Any]:
     """The differentiable callable; gm: the program as it was captured."""
-    if len(partition.backwards) == 1:
-        function = _make_node(gm, joint, partition.backwards[0], compiler, alone=True)
-        return lambda *args: function(forward, args)
-    functions = [_make_node(gm, joint, half, compiler, alone=False) for half in partition.backwards]
-    count = joint.values
+    alone = len(partition.backwards) == 1
+    plans = tuple([_plan_node(gm, joint, half, alone) for half in partition.backwards])
+    return function_of(plans, joint.values, forward, compiler, keeping)
+
+
+def function_of(
+    plans: tuple[NodePlan, ...], count: int, forward: Callable[..., Any], compiler: Compiler,
+    keeping: Keeping,
+) -> Callable[..., Any]:
+    """The differentiable callable of these nodes. count: the values of the program."""
+    functions = [
+        _make_node(plan, LazyBackward(at, plan.graph, compiler, keeping))
+        for at, plan in enumerate(plans)
+    ]  # fmt: skip
+    only = functions[0]
+
+    def call_one(*args: Any) -> Any:
+        return only(forward, args)
 
     def call(*args: Any) -> Any:
         with torch.no_grad():
             results = forward_alone(forward, args, range(count))
         shown = results[:count]
-        for half, function in zip(partition.backwards, functions, strict=True):
-            for at, value in zip(half.outputs, function(lambda *_: results, args), strict=True):
+        for plan, function in zip(plans, functions, strict=True):
+            for at, value in zip(plan.half_outputs, function(lambda *_: results, args),
+                                 strict=True):
                 shown[at] = value
         return tuple(shown)
 
-    return call
+    chosen = call_one if len(functions) == 1 else call
+    return noted(  # type: ignore[no-any-return]
+        chosen, function_of, plans, count, forward, compiler, keeping)
 
 
-def _make_node(
-    gm: fx.GraphModule, joint: JointGraph, half: Backward, compiler: Compiler, alone: bool
-) -> Callable[..., Any]:
-    """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs.
-
-    alone: it gives all values, not only those of its group.
-    """
-    backward = LazyBackward(half.module, compiler)
+def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: bool) -> NodePlan:
+    """alone: the node gives all values, not only those of its group."""
     shown = tuple(range(joint.values)) if alone else half.outputs
     inputs = tuple(at for kind, at in half.saved if kind == "input")
     outputs = tuple(at for kind, at in half.saved if kind == "output")
-    loose = tuple(at for kind, at in half.saved if kind == "loose")
-    # What the other nodes give has their history, which is none of this node's affair.
-    foreign = set() if alone else set(outputs) - set(half.outputs)
-    sizes = half.sizes
     kept = {mutation.output for mutation in joint.mutations}
     absent = {at for at in range(len(joint.plan.values), joint.values) if at not in kept}
-    without_gradient = tuple(at for at in shown if at not in half.outputs and at not in absent)
     place = {output: at for at, output in enumerate(shown)}
-    tangents = [(tangent.output, place[tangent.output], tangent)
-                for tangent in joint.tangents if tangent.output in half.outputs]
-    # The joint graph itself, with all its fakes, dies when both halves have been taken from it.
-    gradients, values = joint.gradients, joint.values
-    arity = len(joint.reference.inputs)
     dirty = tuple(
         (mutation.input, mutation.output)
         for mutation in joint.mutations
@@ -123,13 +164,49 @@ def _make_node(
     if not set(inputs).isdisjoint(at for at, _ in dirty):
         raise Unsupported("backward needs the old value of a mutated input")
     second = second_order(gm, joint, inputs, cut, half.outputs)
+    # What the other nodes give has their history, which is none of this node's affair.
+    foreign = frozenset() if alone else frozenset(outputs) - set(half.outputs)
     if second is not None:
         outputs += tuple(at for at in second.results if at not in outputs)
-    order = _restore_order(half, len(inputs) + len(outputs))
     # Some kept tensor leads to every input: what can't be differentiated again is refused there.
-    known = second is not None or set(gradients) - cut <= set(inputs)
-    marks = not known and set(half.outputs).isdisjoint(outputs)
-    saved_inputs, saved_outputs, restored = picker(inputs), picker(outputs), picker(order)
+    known = second is not None or set(joint.gradients) - cut <= set(inputs)
+    return NodePlan(
+        graph=KeptGraph(half.module),
+        shown=shown,
+        half_outputs=half.outputs,
+        inputs=inputs,
+        outputs=outputs,
+        loose=tuple(at for kind, at in half.saved if kind == "loose"),
+        strict=tuple(kind for kind, _ in half.saved if kind != "loose"),
+        helpers=half.helpers,
+        restore=None if half.restore is None else KeptGraph(half.restore),
+        foreign=foreign,
+        sizes=half.sizes,
+        without_gradient=tuple(
+            at for at in shown if at not in half.outputs and at not in absent),
+        tangents=tuple((tangent.output, place[tangent.output], tangent)
+                       for tangent in joint.tangents if tangent.output in half.outputs),
+        gradients=joint.gradients,
+        values=joint.values,
+        arity=len(joint.reference.inputs),
+        dirty=dirty,
+        cut=cut,
+        second=second,
+        order=_restore_order(half, len(inputs) + len(outputs)),
+        marks=not known and set(half.outputs).isdisjoint(outputs),
+    )  # fmt: skip
+
+
+def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
+    """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs."""
+    shown, inputs, outputs, loose = plan.shown, plan.inputs, plan.outputs, plan.loose
+    foreign, sizes, dirty, cut, second = plan.foreign, plan.sizes, plan.dirty, plan.cut, plan.second
+    without_gradient, tangents, gradients = plan.without_gradient, plan.tangents, plan.gradients
+    values, arity, marks, helpers, restore = (
+        plan.values, plan.arity, plan.marks, plan.helpers, plan.restore)
+    place = {output: at for at, output in enumerate(shown)}
+    saved_inputs, saved_outputs = picker(inputs), picker(outputs)
+    restored = picker(plan.order)
     results_shown, undifferentiated = picker(shown), picker(without_gradient)
 
     class CompiledFunction(torch.autograd.Function):
@@ -146,7 +223,7 @@ def _make_node(
             ctx.kept = references
             if loose:
                 ctx.loose = [_noted(results[at]) for at in loose]
-                ctx.loose += [_noted(args[at]) for at in half.helpers]
+                ctx.loose += [_noted(args[at]) for at in helpers]
             if sizes:
                 ctx.sizes = [_read(args, place) for place in sizes]
             if without_gradient:
@@ -172,8 +249,8 @@ def _make_node(
                 again = second.gradients(ctx.kept, kept, own, each)
                 if again is not None:
                     return None, None, *again
-            if half.restore is not None:
-                kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, half, kept)
+            if restore is not None:
+                kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, kept)
             given, missing = list(restored(kept)), []
             if sizes:
                 given += ctx.sizes
@@ -267,24 +344,24 @@ def _noted(value: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _current(
-    noted: list[tuple[torch.Tensor, int]], half: Backward, kept: tuple[torch.Tensor, ...]
+    seen: list[tuple[torch.Tensor, int]], plan: NodePlan, kept: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The values that the loose outputs had. kept: the other saved tensors, inputs first."""
-    same = [value._version == version for value, version in noted]
-    values = [value for value, _ in noted]
-    count = len(same) - len(half.helpers)
+    same = [value._version == version for value, version in seen]
+    values = [value for value, _ in seen]
+    count = len(same) - len(plan.helpers)
     if all(same[:count]):
         return tuple(values[:count])
     if not all(same[count:]):
         raise RuntimeError(WRITTEN)
-    strict = [kind for kind, _ in half.saved if kind != "loose"]
-    places = {"input": 0, "output": strict.count("input")}
+    places = {"input": 0, "output": plan.strict.count("input")}
     given = []
-    for kind in strict:
+    for kind in plan.strict:
         given.append(kept[places[kind]])
         places[kind] += 1
+    assert plan.restore is not None
     with torch.no_grad():
-        return tuple(half.restore(*given, *values[count:]))  # type: ignore[misc]
+        return tuple(plan.restore.module()(*given, *values[count:]))
 
 
 def _restore_order(half: Backward, count: int) -> tuple[int, ...]:

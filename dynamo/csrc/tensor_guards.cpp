@@ -243,8 +243,10 @@ int tensor_asks_class(PyObject *value) {
     return own == nullptr || !PyCFunction_Check(own);  // torch's own, which says no, is one
 }
 
+void *tensor_impl(PyObject *value) { return find_layout() ? impl_of(value) : nullptr; }
+
 int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last) {
-    c10::TensorImpl *impl = impl_of(value);
+    auto *impl = (c10::TensorImpl *)tensor_impl(value);
     if (impl == nullptr || !impl->has_storage() || impl->numel() == 0) {
         return 0;
     }
@@ -260,6 +262,9 @@ int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last) {
 }
 
 int tensor_add_functions(PyObject *module) {
-    return global_state_add_names(module) < 0 ? -1 : PyModule_AddFunctions(module, functions);
+    if (global_state_add_names(module) < 0 || memory_add_functions(module) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
 }
 }

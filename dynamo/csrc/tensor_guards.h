@@ -23,8 +23,11 @@ WEAK_TORCH int tensor_number(PyObject *value, int what, int dim, long long *out)
 WEAK_TORCH int tensor_asks_class(PyObject *value);
 /* The bytes that a tensor's elements lie in; 0 where there are none. */
 WEAK_TORCH int tensor_span(PyObject *value, uintptr_t *first, uintptr_t *last);
+/* The TensorImpl of a tensor; NULL for what is none. */
+WEAK_TORCH void *tensor_impl(PyObject *value);
 WEAK_TORCH int global_state_add_names(PyObject *module);
 WEAK_TORCH int tensor_add_functions(PyObject *module);
+WEAK_TORCH int memory_add_functions(PyObject *module);
 #ifdef __cplusplus
 }
 #endif

@@ -35,6 +35,7 @@ def keep_keys_apart(trace: Trace) -> None:
 def keep_changed_apart(trace: Trace) -> None:
     """Guards that what is changed stays another object than what else is looked at: with one object
     at two places a change by one name is seen by the other."""
+    keep_written_apart(trace)
     changed = [value for value in map(real_of, trace.effects.targets()) if value is not None]
     met: dict[int, list[Var]] = {id(type(value)): [] for value in changed}
     own = set(map(id, changed))
@@ -47,6 +48,14 @@ def keep_changed_apart(trace: Trace) -> None:
     for owner in [owner for owner in trace.owners.values() if id(owner.real) in own]:
         if not isinstance(owner, ModuleVar):
             guard_owners(trace, owner)
+
+
+def keep_written_apart(trace: Trace) -> None:
+    """Guards that tensors which the graph writes are other ones than what else is looked at, where
+    pairs would be too many. (So those that are only read are kept apart from each other, too.)"""
+    if trace.has_many_pairs():
+        met = dict.fromkeys((*trace.mutated, *trace.looked_at))
+        guard_different(trace, list(met))
 
 
 def guard_owners(trace: Trace, changed: ObjectVar) -> None:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 FIXED_ROOTS = frozenset({"torch", "math", "operator", "builtins", "itertools", "functools",
                          "collections", "contextlib", "types", "typing", "enum", "copy", "abc"})
 MOST_IDENTIFIED = 100
+MOST_PAIRS = 64  # of a written tensor and one that is looked at
 WRAPPERS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
@@ -377,8 +378,14 @@ class ObjectProtocol(Construction):
         if var in self.looked_at:
             return
         self.looked_at[var] = None
+        if self.has_many_pairs():
+            return
         for other in self.mutated:
             self.guard("NOT_SAME", other.source, var.source)  # type: ignore[attr-defined]
+
+    def has_many_pairs(self) -> bool:
+        """Whether one guard over all tensors is to say what pairs of them would."""
+        return len(self.mutated) * len(self.looked_at) > MOST_PAIRS
 
     def add_input(self, var: TensorVar) -> None:
         """A tensor became a graph input."""
@@ -393,6 +400,8 @@ class ObjectProtocol(Construction):
             return
         self.mutated[var] = None
         self.guard_history(var)
+        if self.has_many_pairs():
+            return
         for other in self.looked_at:
             if other is not var:
                 self.guard("NOT_SAME", var.source, other.source)  # type: ignore[attr-defined]

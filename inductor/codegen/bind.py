@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ FUNCTIONS = {
     "k_floordiv_index": k_floordiv_index, "k_mod_index": k_mod_index, "k_real": k_real,
     "k_root": k_root,
 }  # fmt: skip
+WORD = re.compile(r"\w+")
 
 
 class Binder:
@@ -32,11 +34,11 @@ class Binder:
         arguments = ", ".join(sizes.symbols)
         self.holds = where_it_holds(sizes)
         lives = spec["lives"]
-        rows = [life[1:] for life in lives]
-        self._lives = _compiled(f"lambda {arguments}: {_spell(rows, {})}", {})
+        spans = _spell([life[1:] for life in lives], {})
+        self._lives = _compiled(f"lambda {arguments}: {spans}", {})
         place_of = {life[0]: f"p[{number}]" for number, life in enumerate(lives)}
         constants: dict[str, Any] = {}
-        parts = []
+        parts: list[str] = []
         for key, value in spec.items():
             if key == "slots":
                 rows = [_spell_slot(row, place_of.get(n), constants) for n, row in enumerate(value)]
@@ -45,15 +47,28 @@ class Binder:
                 parts.append(f"{key!r}: {_spell(value, constants)}")
         text = f"lambda p, {arguments}: {{{', '.join(parts)}}}"
         self._spec = _compiled(text, constants)
+        names = set(WORD.findall(f"{spans} {' '.join(parts)}"))
+        # Whether the symbols are nothing but numbers that kernels take: positions, say.
+        self.is_fixed = names.isdisjoint(sizes.symbols)
 
     def bind(self, values: Sequence[int]) -> dict[str, Any]:
         """The description at these values of the symbols."""
-        positions, total = pack_arena(self._lives(*values))
-        spec: dict[str, Any] = self._spec(positions, *values)
-        numbers = torch.tensor(values, dtype=torch.int64)
+        spec = self._plan(values)
         place = ("constant", len(spec["constants"]), torch.int64, (len(values),), (1,))
         spec["slots"].append(place)
-        spec["constants"].append(numbers)
+        spec["constants"].append(torch.tensor(values, dtype=torch.int64))
+        return spec
+
+    def bind_any(self, values: Sequence[int], inputs: int) -> dict[str, Any]:
+        """The description for all values, where it is fixed: they are one more input behind the
+        `inputs` ones."""
+        spec = self._plan(values)
+        spec["slots"].append(("input", inputs, torch.int64, (len(values),), (1,)))
+        return spec
+
+    def _plan(self, values: Sequence[int]) -> dict[str, Any]:
+        positions, total = pack_arena(self._lives(*values))
+        spec: dict[str, Any] = self._spec(positions, *values)
         spec["arena_bytes"] = total
         return spec
 

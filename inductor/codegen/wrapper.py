@@ -7,13 +7,17 @@ format of `runtime/csrc/spec.cpp`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inductor.codegen.attention.spec import broadcast_steps
+from inductor.codegen.cpp.attention import ATTENTION_DECLARATION, ATTENTION_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
+from inductor.runtime.cpu_attention import HALF, facts_of
 from inductor.scheduler.memory import MemoryPlan
 from inductor.scheduler.schedule import Kernel, Schedule
 
@@ -68,7 +72,7 @@ class _Writer:
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
-        self.declarations: list[str] = []
+        self.declarations: set[str] = set()
         # What an operator returns and nobody looks at may have any size.
         self.used = {name for step in schedule.steps for name in step.reads()}
         self.used.update(o.buffer for o in graph.outputs if isinstance(o, ViewRef))
@@ -85,6 +89,8 @@ class _Writer:
                 self._call_kernel(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
+            elif isinstance(step, ExternKernel) and step.target is ATTENTION:
+                self._call_attention(step)
             elif isinstance(step, ExternKernel):
                 self._call_extern(step)
             for dead in self.plan.dead_after.get(position, ()):
@@ -101,7 +107,8 @@ class _Writer:
             "outputs": [self._output(output) for output in self.graph.outputs],
         }
         spec["views"] = list(self.views)
-        lines = [*self.declarations, HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]
+        head = [*sorted(self.declarations), HEAD, *self._sizes()]
+        lines = [*head, *self.lines, "  return 0;", "}", ""]
         return Wrapper("\n".join(lines), spec)
 
     def _sizes(self) -> list[str]:
@@ -164,7 +171,35 @@ class _Writer:
         # Where it finds no memory for its copies the operator runs.
         instead = f"rt->call(rt, {self._extern_number(step)})"
         self.lines.append(f"  if ({PRODUCT_NAME}({arguments}) && {instead}) return 1;")
-        self.declarations = [PRODUCT_DECLARATION]
+        self.declarations.add(PRODUCT_DECLARATION)
+
+    def _call_attention(self, step: ExternKernel) -> None:
+        """The library's function; the operator, where that is not there or finds no memory."""
+        views: Sequence[Any] = step.args[:5]
+        rest: Sequence[Any] = step.args[5:]
+        causal, scale, window, cap, nan_rows, fills, _ = rest
+        q, k, v, bias, mask = views
+        out = self._whole(step.name)
+        assert isinstance(q, ViewRef) and isinstance(k, ViewRef) and isinstance(v, ViewRef)
+        if any(x.size[3] != 1 and x.stride[3] != 1 for x in (q, k, v, out)):
+            return self._call_extern(step)
+        sizes = (*q.size[:2], k.size[1], q.size[2], *k.size[2:], v.size[3])
+        added = [broadcast_steps(x.size, x.stride) if isinstance(x, ViewRef) else (0,) * 4
+                 for x in (bias, mask)]  # fmt: skip
+        strides = [x.stride[:3] for x in (q, k, v, out)]
+        facts = facts_of(sizes, strides, added, causal, window, nan_rows, fills)
+        name = f"facts{len(self.externs)}"
+        half = [int(isinstance(x, ViewRef) and x.dtype is HALF) for x in (q, bias)]
+        places = [self._byte(x) if isinstance(x, ViewRef) else "0" for x in (*views, out)]
+        values = ", ".join(map(str, (name, *half, *places, 0, scale, cap, self.threads)))
+        call = f"!{ATTENTION_NAME} || {ATTENTION_NAME}({values})"
+        instead = f"rt->call(rt, {self._extern_number(step)})"
+        self.lines.append(f"  static const i64 {name}[] = {{{', '.join(map(str, facts))}}};")
+        self.lines.append(f"  if (({call}) && {instead}) return 1;")
+        self.declarations.add(ATTENTION_DECLARATION)
+
+    def _byte(self, view: ViewRef) -> str:
+        return f"(const u8*)d[{self.slot_of[view.buffer]}] + ({view.offset * view.dtype.itemsize})"
 
     def _pointer(self, view: ViewRef) -> str:
         return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"

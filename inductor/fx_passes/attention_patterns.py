@@ -266,5 +266,5 @@ def _same(node: fx.Node, operands: list[fx.Node]) -> Found:
 STEPS: dict[str, Callable[[fx.Node, list[fx.Node]], Found]] = {
     "mul": _scaled("mul"), "truediv": _scaled("div"), "div": _scaled("div"), "add": _added,
     "iadd": _added, "tanh": _bent, "masked_fill": _filled, "where": _chosen, "to": _converted,
-    "float": _converted, "softmax": _softmax, "dropout": _same,
+    "type": _converted, "float": _converted, "softmax": _softmax, "dropout": _same,
 }  # fmt: skip

@@ -14,12 +14,14 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 KEY_LENGTH = 40
+SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Store:
     def find(self, key: Key, suffix: str) -> Path | None:
         """The entry's file, if it is there."""
         path = self.path(key, suffix)
-        if not path.is_file():
+        if not is_ours(path):
             return None
         _used.add(path)
         return path
@@ -68,7 +70,10 @@ class Store:
         """The entry's content, if it is there."""
         path = self.path(key, suffix)
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                if not _trusted(os.fstat(file.fileno())):
+                    return None
+                content = file.read()
         except OSError:
             return None
         _used.add(path)
@@ -110,23 +115,49 @@ class Store:
         wanted = dict(key.parts)
         folder = self.root / key.kind
         files = sorted(folder.glob("*/*.key"), key=_modified, reverse=True)[:limit]
-        best: list[str] | None = None
+        best: dict[str, str] | None = None
         for file in files:
             try:
                 have = json.loads(file.read_text())
             except (OSError, ValueError):
                 continue
-            differing = [n for n in wanted if have.get(n) != wanted[n]]
+            differing = {n: _difference(have.get(n, ""), wanted[n])
+                         for n in wanted if have.get(n) != wanted[n]}  # fmt: skip
             if best is None or len(differing) < len(best):
                 best = differing
         if best is None:
             return f"no {key.kind} is in the cache yet"
         if not best:
             return f"the {key.kind} was removed from the cache"
-        return f"the nearest {key.kind} differs in: {', '.join(best)}"
+        told = ", ".join([f"{name}{how}" for name, how in best.items()])
+        return f"the nearest {key.kind} differs in: {told}"
+
+
+def _difference(there: str, here: str) -> str:
+    """Short texts that differ, as they are."""
+    if max(map(len, (there, here))) > SHOWN or not there or not here:
+        return ""
+    return f" ({there!r} there, {here!r} here)"
+
+
+def is_ours(path: Path) -> bool:
+    """True for a file that nobody but this user (or the administrator) has written."""
+    try:
+        return _trusted(path.stat())
+    except OSError:
+        return False
+
+
+def _trusted(about: os.stat_result) -> bool:
+    return stat.S_ISREG(about.st_mode) and about.st_uid in (os.geteuid(), 0)
 
 
 _used: set[Path] = set()
+
+
+def note_used(path: Path) -> None:
+    """This process has read a file of the folder."""
+    _used.add(path)
 
 
 def used_files(store: Store) -> list[Path]:

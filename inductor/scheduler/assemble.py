@@ -79,7 +79,8 @@ def _flat_kernel(
 
 
 def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
-    """Nodes by stage: a node stands in the earliest loop of its width behind what it reads."""
+    """Nodes by stage: a node stands in the earliest loop of its width behind what it reads, and
+    behind (or in the loop of) those that read what it overwrites."""
     stage_of: dict[str, int] = {}
     parts: dict[tuple[int, int], Part] = {}
     by_name = {node.name: node for node in nodes}
@@ -98,6 +99,9 @@ def _parts(nodes: Sequence[ComputedBuffer], rows: int) -> list[Part]:
                 and _reads_in_place(node, made, rows)
             )
             stage = max(stage, stage_of[name] + (0 if same_loop else 1))
+        if node.mutates:
+            old = [stage_of[name] for name in stage_of if node.mutates in by_name[name].reads()]
+            stage = max(stage, *old, 0)
         stage_of[node.name] = stage
         parts.setdefault((stage, width), Part(width)).nodes.append(node)
     return [parts[key] for key in sorted(parts, key=lambda key: (key[0], -hint_of(key[1])))]

@@ -18,12 +18,16 @@ class Dependencies:
     """By position of a node in the graph.
 
     before: all nodes that must run before it; values: buffers that it reads and the position of the
-    node that computes them, where the two might share a kernel; users: reverse of `before`.
+    node that computes them, where the two might share a kernel; users: reverse of `before`; old:
+    those that read what it overwrites.
+    viewed: buffers that calls have given views of.
     """
 
     before: list[set[int]] = field(default_factory=list)
     values: list[dict[str, int]] = field(default_factory=list)
     users: list[set[int]] = field(default_factory=list)
+    old: list[set[int]] = field(default_factory=list)
+    viewed: set[str] = field(default_factory=set)
 
 
 def find_dependencies(graph: LoopGraph) -> Dependencies:
@@ -37,6 +41,7 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
     for position, node in enumerate(graph.nodes):
         before: set[int] = set()
         values: dict[str, int] = {}
+        old: set[int] = set()
         for name in node.reads():
             if name in writer:
                 before.add(writer[name])
@@ -45,11 +50,13 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
             for read in (name, *views.get(name, ())):
                 readers.setdefault(read, []).append(position)
         for name in written_in_place(node):
-            before.update(readers.get(name, ()))
+            old.update(readers.get(name, ()))
             if name in writer:
                 before.add(writer[name])
             readers[name] = []
             writer[name] = position
+        old.discard(position)
+        before |= old
         if has_effect(node):
             if last_effect is not None:
                 before.add(last_effect)
@@ -57,10 +64,12 @@ def find_dependencies(graph: LoopGraph) -> Dependencies:
         if isinstance(node, ExternKernel) and node.target.is_view:
             seen = node.reads()
             views[node.name] = (*seen, *(root for name in seen for root in views.get(name, ())))
+            found.viewed.update(views[node.name])
         writer[node.name] = position
         before.discard(position)
         found.before.append(before)
         found.values.append(values)
+        found.old.append(old)
         found.users.append(set())
         for other in before:
             found.users[other].add(position)

@@ -226,14 +226,30 @@ class _Fuser:
         inside = set(first.members)
         for member in second.members:
             values = self.dependencies.values[member]
-            overwritten = self.facts[member].node.mutates
             for other in self.dependencies.before[member] & inside:
-                if other not in values.values() or overwritten in self.nodes[other].reads():
+                if not self._may_share(other, member):
                     return f"{self.nodes[member].name} writes what {self.nodes[other].name} uses"
             for name, producer in values.items():
                 if producer in inside and not self._in_row(producer, member, name, rows):
                     return f"{self.nodes[member].name} reads other rows of {name}"
         return ""
+
+    def _may_share(self, other: int, member: int) -> bool:
+        """Whether a node may share a kernel with one that must run before it: for a value that is
+        handed on, or as each iteration overwrites what the same one has read."""
+        if other not in self.dependencies.old[member]:
+            return other in self.dependencies.values[member].values()
+        before, writer = self.facts[other], self.facts[member]
+        overwritten = writer.node.mutates
+        if self.on_gpu or overwritten in self.dependencies.viewed:
+            return False  # where threads share an iteration, they would have to wait
+        if before.node.mutates in (overwritten, *writer.node.reads()):
+            return False
+        return before.iterations == writer.iterations and all(
+            op.index == before.flat
+            for op in before.node.body.loads()
+            if op.buffer == overwritten
+        )
 
     def _in_row(self, producer: int, reader: int, name: str, rows: int | None) -> bool:
         made, used = self.facts[producer], self.facts[reader]

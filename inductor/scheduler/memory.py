@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor import cpu_attention
 from inductor.ir.extent import Extent
 from inductor.ir.graph import (
     ExternKernel,
@@ -159,6 +160,7 @@ INTO_MEMORY = {
     torch.ops.aten.addmm.default: torch.ops.aten.addmm.out,
     torch.ops.aten.bmm.default: torch.ops.aten.bmm.out,
     torch.ops.aten.baddbmm.default: torch.ops.aten.baddbmm.out,
+    cpu_attention.OPERATOR: cpu_attention.INTO_MEMORY,
 }
 
 

@@ -8,6 +8,7 @@ metadata, so forward and backward decide alike.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,10 +146,13 @@ def broadcast_strides(tensor: torch.Tensor | None, size: Four) -> Four | None:
     """Strides of a tensor when it is expanded to a size."""
     if tensor is None:
         return None
-    steps = [0] * (4 - tensor.dim()) + [
-        0 if n == 1 else step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
-    ]
-    b, h, m, n = steps
+    return broadcast_steps(tensor.shape, tensor.stride())
+
+
+def broadcast_steps(size: Sequence[int], stride: Sequence[int]) -> Four:
+    """Strides of what has these sizes and strides, at most four axes, when it is expanded."""
+    steps = [0 if n == 1 else step for n, step in zip(size, stride, strict=True)]
+    b, h, m, n = [0] * (4 - len(steps)) + steps
     return b, h, m, n
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from inductor.codegen.cpp.prelude_math import MATH_PARTS, vector_macros
 from inductor.codegen.cpp.prelude_scalar import FMOD_INTEGERS, SCALAR_PARTS
@@ -61,6 +61,7 @@ PARTS: dict[str, str] = {
     "K_VEC_NEW": _VECTOR,
 }
 
+_FLOAT = re.compile(r"\b(?:f32|f64)\b")
 _WORD = re.compile(r"\b(?:k_\w+|K_\w+|f16|bf16)\b")
 
 
@@ -83,9 +84,11 @@ def used_parts(texts: Iterable[str]) -> list[str]:
     return list(order)
 
 
-def prelude_for(texts: Iterable[str]) -> str:
+def prelude_for(texts: Sequence[str]) -> str:
     """The prelude that these kernels need."""
-    return "\n".join([BASE, *(PARTS[name] for name in used_parts(texts))])
+    used = sorted({word for text in texts for word in _FLOAT.findall(text)})
+    head = [BASE, *(f"#define K_USES_{kind}" for kind in used)]
+    return "\n".join([*head, *(PARTS[name] for name in used_parts(texts))])
 
 
 PRELUDE: str = "\n".join([BASE, *(PARTS[name] for name in used_parts(PARTS))])

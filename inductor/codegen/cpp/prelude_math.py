@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inductor.codegen.cpp.prelude_vector import FORMS, with_forms
+
 # in libmvec since glibc 2.22 and 2.35; `K_VEC_OLD` and `K_VEC_NEW` say whether it may be used
 _VECTOR_OLD = ("exp", "log", "sin", "cos", "pow")
 _VECTOR_NEW = (
@@ -17,8 +19,6 @@ _VECTOR_NEW = (
 ).split()
 _SCALAR = ("lgamma", "nextafter", "fmod")
 _TWO_OPERANDS = ("pow", "atan2", "hypot", "nextafter", "fmod")
-_OWN = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "erfc")
-"""Those whose float32 form is ours."""
 
 _LN2_HIGH, _LN2_LOW = "0x1.63p-1f", "-0x1.bd0106p-13f"
 
@@ -33,21 +33,26 @@ def _horner(variable: str, coefficients: Sequence[float]) -> str:
 
 
 def _library(name: str) -> str:
-    """Declarations of a libm function and `k_name` over them; the float form unless it is ours."""
+    """`k_name` for both types: of vector forms, ours, or a libm function with its declaration."""
+    return "".join(
+        with_forms(name, kind, _FLOAT_TEXTS[name] if kind == "f32" and name in _FLOAT_TEXTS
+                   else _declare(name, kind))
+        for kind in ("f32", "f64")
+    )  # fmt: skip
+
+
+def _declare(name: str, kind: str) -> str:
+    """The declaration of a libm function and `k_name` over it."""
     count = 2 if name in _TWO_OPERANDS else 1
     vector = "K_VEC_OLD " if name in _VECTOR_OLD else "K_VEC_NEW " if name in _VECTOR_NEW else ""
-    text = ""
-    for kind, suffix in (("f32", "f"), ("f64", "")):
-        if kind == "f32" and name in _OWN:
-            continue
-        types = ", ".join([kind] * count)
-        parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
-        text += (
-            f'extern "C" {vector}{kind} {name}{suffix}({types}) noexcept;\n'
-            f"K_INLINE {kind} k_{name}({parameters}) "
-            f"{{ return {name}{suffix}({', '.join('ab'[:count])}); }}\n"
-        )
-    return text
+    function = name + ("f" if kind == "f32" else "")
+    types = ", ".join([kind] * count)
+    parameters = ", ".join(f"{kind} {letter}" for letter in "ab"[:count])
+    return (
+        f'extern "C" {vector}{kind} {function}({types}) noexcept;\n'
+        f"K_INLINE {kind} k_{name}({parameters}) "
+        f"{{ return {function}({', '.join('ab'[:count])}); }}\n"
+    )
 
 
 # t is n + 254 in the last bits of a float, n the rounded logarithm; 2^n comes in two factors, so
@@ -172,20 +177,20 @@ K_INLINE f32 k_log1p(f32 x) {{
 }}
 """
 
-# exp(2a) has no limits here: one factor 2^n will do
+# 1 - 2 / (exp(2a) + 1), where exp has no limits: one factor 2^n will do. A NaN is not kept by the
+# minimum, but by the polynomial.
 _TANH = f"""\
 K_INLINE f32 k_tanh(f32 x) {{
-  f32 a = k_abs(x), s = x * x, b = a > 9.1f ? 9.1f : a;
-  b = b + b;
-  f32 t = k_fma(b, 0x1.715476p0f, 12583039.0f), n = t - 12583039.0f;
-  f32 r = k_fma(n, -0x1.62e4p-1f, b);
-  r = k_fma(n, -0x1.7f7d1cp-20f, r);
-  f32 e = {_horner("r", [0.49999994, 0.16666521, 0.041668385, 0.00836871, 0.0013814635])};
-  e = k_fma(r * r, e, r) + 1.0f;
-  e = e * __builtin_bit_cast(f32, __builtin_bit_cast(u32, t) << 23);
+  f32 a = k_abs(x), s = x * x, b = a < 9.1f ? a : 9.1f;
+  f32 t = k_fma(b, 0x1.715476p1f, 12583039.0f), n = t - 12583039.0f;
+  f32 r = k_fma(n, -0x1.62e4p-2f, b);
+  r = k_fma(n, -0x1.7f7d1cp-21f, r);
+  f32 e = {_horner("r", [1.9999998, 1.3333217, 0.66669238, 0.26779795, 0.088448867])};
+  e = k_fma(r * r, e, r + r);
+  f32 power = __builtin_bit_cast(f32, __builtin_bit_cast(u32, t) << 23);
+  f32 large = 1.0f - 2.0f / k_fma(e, power, power + 1.0f);
   f32 p = {_horner("s", [-0.33333299, 0.13331959, -0.05378668, 0.020805372, -0.0059058513])};
-  f32 large = 1.0f - 2.0f / (e + 1.0f);
-  return k_copysign(a < 0.6f ? k_fma(a * s, p, a) : large, x);
+  return k_copysign(a >= 0.6f ? large : k_fma(a * s, p, a), x);
 }}
 """
 
@@ -261,12 +266,13 @@ _POW = "".join(
 
 MATH_PARTS: dict[str, str] = {
     "k_fma": _FMA,
+    "K_FORMS": FORMS,
     **dict.fromkeys(("k_power", "k_exp_of", "k_exp_round", "k_exp_limit"), _EXP_PARTS),
     "k_log_tail": _LOG_TAIL,
     "k_log_split": _LOG_SPLIT,
     "k_sigmoid": _SIGMOID,
     **{
-        f"k_{name}": _library(name) + _FLOAT_TEXTS.get(name, "")
+        f"k_{name}": _library(name)
         for name in (*_VECTOR_OLD, *_VECTOR_NEW, *_SCALAR)
     },
 }

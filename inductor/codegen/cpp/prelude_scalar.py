@@ -5,6 +5,7 @@ Each value is one piece of C++ text that defines the function of its name for al
 
 from __future__ import annotations
 
+from inductor.codegen.cpp.prelude_vector import with_forms
 from inductor.codegen.cpp.work import PARALLEL_WORK
 
 _FLOATS = ("f32", "f64")
@@ -64,41 +65,71 @@ template <> struct k_To<f16> {
 };
 """
 
-# Whole strips of float16, one instruction for a vector where the processor has it. As text of the
-# assembler, because headers with the compiler's names for it cost more time than most kernels.
+# Whole strips of half precision, vector by vector where the processor has them. Instructions are
+# text of the assembler, because headers with the compiler's names for them cost more time than most
+# kernels. The processor's own narrowing to bfloat16 takes denormal numbers for zeros.
 _STRIPS = """\
 #if defined(__AVX512F__)
 #define K_HALVES 16
-#elif defined(__F16C__)
+#elif defined(__F16C__) && defined(__AVX2__)
 #define K_HALVES 8
 #endif
 #ifdef K_HALVES
 typedef f32 k_wide __attribute__((vector_size(4 * K_HALVES), aligned(4), may_alias));
 typedef u16 k_half __attribute__((vector_size(2 * K_HALVES), aligned(2), may_alias));
+typedef u32 k_word __attribute__((vector_size(4 * K_HALVES)));
+K_INLINE k_wide k_widen_vector(k_half half, const f16*) {
+  k_wide wide;
+  asm("vcvtph2ps %1, %0" : "=x"(wide) : "xm"(half));
+  return wide;
+}
+K_INLINE k_wide k_widen_vector(k_half half, const bf16*) {
+  k_word word;
+  asm("vpmovzxwd %1, %0" : "=x"(word) : "xm"(half));
+  return (k_wide)(word << 16);
+}
+K_INLINE k_half k_narrow_vector(k_wide wide, const f16*) {
+  k_half half;
+  asm("vcvtps2ph $0, %1, %0" : "=x"(half) : "x"(wide));
+  return half;
+}
+K_INLINE k_half k_narrow_vector(k_wide wide, const bf16*) {
+#if K_HALVES == 16 && defined(__AVX512BF16__)
+  u16 denormal;
+  asm("vfpclassps $0x20, %1, %0" : "=k"(denormal) : "x"(wide));
+  if (__builtin_expect(denormal == 0, 1)) {
+    k_half half;
+    asm("vcvtneps2bf16 %1, %0" : "=x"(half) : "x"(wide));
+    return half;
+  }
 #endif
-K_INLINE void k_widen_strip(const f16* from, f32* to, i64 count) {
+  k_word bits = (k_word)wide;
+  k_word rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  rounded = wide != wide ? (k_word){} + 0x7fc0u : rounded;
+#if K_HALVES == 16
+  k_half half;
+  asm("vpmovdw %1, %0" : "=x"(half) : "x"(rounded));
+  return half;
+#else
+  return __builtin_convertvector(rounded, k_half);
+#endif
+}
+#endif
+template <class H> K_INLINE void k_widen_strip(const H* from, f32* to, i64 count) {
   i64 i = 0;
 #ifdef K_HALVES
-  for (; i + K_HALVES <= count; i += K_HALVES) {
-    k_half half = *(const k_half*)(from + i);
-    k_wide wide;
-    asm("vcvtph2ps %1, %0" : "=x"(wide) : "x"(half));
-    *(k_wide*)(to + i) = wide;
-  }
+  for (; i + K_HALVES <= count; i += K_HALVES)
+    *(k_wide*)(to + i) = k_widen_vector(*(const k_half*)(from + i), from);
 #endif
   for (; i < count; ++i) to[i] = k_widen(from[i]);
 }
-K_INLINE void k_narrow_strip(const f32* from, f16* to, i64 count) {
+template <class H> K_INLINE void k_narrow_strip(const f32* from, H* to, i64 count) {
   i64 i = 0;
 #ifdef K_HALVES
-  for (; i + K_HALVES <= count; i += K_HALVES) {
-    k_wide wide = *(const k_wide*)(from + i);
-    k_half half;
-    asm("vcvtps2ph $0, %1, %0" : "=x"(half) : "x"(wide));
-    *(k_half*)(to + i) = half;
-  }
+  for (; i + K_HALVES <= count; i += K_HALVES)
+    *(k_half*)(to + i) = k_narrow_vector(*(const k_wide*)(from + i), to);
 #endif
-  for (; i < count; ++i) to[i] = k_To<f16>::make(from[i]);
+  for (; i < count; ++i) to[i] = k_To<H>::make(from[i]);
 }
 """
 
@@ -249,6 +280,11 @@ K_LANES(nanmax, (a > b) | (a != a) ? a : b)
 K_LANES(nanmin, (a < b) | (a != a) ? a : b)
 """
 
+_SQRT = (
+    "K_INLINE f32 k_sqrt(f32 x) { return __builtin_sqrtf(x); }\n"
+    + with_forms("sqrt", "f64", "K_INLINE f64 k_sqrt(f64 x) { return __builtin_sqrt(x); }\n")
+)
+
 SCALAR_PARTS: dict[str, str] = {
     "k_convert": _CONVERT,
     "k_widen": _WIDEN,
@@ -277,7 +313,7 @@ SCALAR_PARTS: dict[str, str] = {
         "K_INLINE bool k_signbit(f32 x) { return __builtin_bit_cast(i32, x) < 0; }\n"
         "K_INLINE bool k_signbit(f64 x) { return __builtin_bit_cast(i64, x) < 0; }\n"
     ),
-    "k_sqrt": _builtin("sqrt", "sqrt"),
+    "k_sqrt": _SQRT,
     "k_rsqrt": _each(_FLOATS, "K_INLINE T k_rsqrt(T x) { return 1 / k_sqrt(x); }"),
     "k_floor": _builtin("floor", "floor"),
     "k_ceil": _builtin("ceil", "ceil"),

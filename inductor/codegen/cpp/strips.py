@@ -1,7 +1,8 @@
-"""float16 in strips: an innermost loop in pieces, around which whole strips are converted at once.
+"""Half precision in strips: an innermost loop in pieces, and whole strips converted around it.
 
-g++ vectorises the conversions of single elements as a dozen integer operations; over a strip they
-are one instruction for a vector (`k_widen_strip`, `k_narrow_strip`), and the loop over the strip is
+g++ vectorises the conversions of single float16 as a dozen integer operations, and loops over
+16-bit and 32-bit elements with shuffles between them; over a strip a conversion is a few
+instructions for a vector (`k_widen_strip`, `k_narrow_strip`), and the loop over the strip is
 float32 only. In: the nest and the loop. Out: a nest of the same operations whose half-precision
 loads and stores go to float32 arrays instead, and these arrays.
 """
@@ -16,9 +17,12 @@ import torch
 from inductor.codegen.cpp.collisions import may_collide
 from inductor.codegen.cpp.nest import Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope
+from inductor.codegen.cpp.types import HALF
+from inductor.codegen.cpp.work import MATH, weigh
 from inductor.ir.body import Op
 from inductor.ir.extent import hint_of
 from inductor.ir.index import Index, variable
+from inductor.ir.scalar_ops import STRUCTURAL
 
 STRIP = 256  # elements
 SHORTEST = 64
@@ -53,14 +57,21 @@ def find_strips(scope: Scope, loop: str, extent: int) -> Strips | None:
     stores = [p for p in stores if nest.ops[p].args[0] in narrowed]
     if not 0 < len(loads) + len(stores) <= MOST_STRIPS:
         return None
+    if _is_light(nest) and all(nest.ops[p].dtype is torch.bfloat16 for p in (*loads, *stores)):
+        return None
     return Strips(_widened(nest, loads, stores), loop, tuple(loads), tuple(stores))
+
+
+def _is_light(nest: Nest) -> bool:
+    """Whether the loop is no longer than the conversions of bfloat16, which are vectorised well."""
+    return all(op.name in STRUCTURAL or weigh(op) < MATH for op in nest.ops)
 
 
 def _candidates(scope: Scope, loop: str, name: str) -> Iterator[int]:
     """Accesses to neighbouring halves, which may move to the start or the end of a strip."""
     nest, indirect = scope.nest, indirect_variables(scope.nest)
     for position, op in enumerate(nest.ops):
-        if op.name != name or op.dtype is not torch.float16 or op.index is None:
+        if op.name != name or op.dtype not in HALF or op.index is None:
             continue
         if position in scope.known or stride_in(op.index, loop, indirect) != 1:
             continue

@@ -1,4 +1,4 @@
-"""float16 in strips: every number, loops of all lengths, and accesses that must stay apart."""
+"""Half precision in strips: every number, loops of all lengths, and accesses that must stay apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inductor.ir.body import trace_body
 from inductor.ir.graph import Layout
 from inductor.scheduler.schedule import Kernel
 
-H, F = torch.float16, torch.float32
+H, B, F = torch.float16, torch.bfloat16, torch.float32
 
 
 def kernel_of(name: str, ranges: tuple[int, ...], body) -> Kernel:
@@ -61,6 +61,49 @@ def test_floats_are_narrowed_to_the_nearest_even(runner: Runner) -> None:
     assert torch.equal(storages["out"].view(torch.int16)[~x.isnan()],
                        x.half().view(torch.int16)[~x.isnan()])  # fmt: skip
     assert storages["out"].isnan().equal(x.isnan())
+
+
+def test_bfloat16_is_converted_in_strips_where_functions_are_computed(runner: Runner) -> None:
+    """All numbers, ties and denormals included, come through a strip as eager converts them."""
+    exact = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(B)
+    wide = exact.float()
+    ties = (wide[:-1] + wide[1:]) / 2
+    wild = torch.randint(-(1 << 31), (1 << 31) - 1, (70001,), dtype=torch.int32).view(F)
+    denormal = torch.randint(1, 1 << 23, (5000,), dtype=torch.int32).view(F)
+    x = torch.cat([wide, ties, ties.nextafter(torch.tensor(0.0)), wild, denormal, -denormal])
+    loaded = x.to(B)
+
+    def body(ops, i, r):
+        ops.store("narrowed", i[0], ops.to_dtype(ops.load("x", i[0], F), B))
+        value = ops.to_dtype(ops.load("loaded", i[0], B), F)
+        ops.store("widened", i[0], value)
+        ops.store("sine", i[0], ops.to_dtype(ops.sin(value), B))
+
+    kernel = kernel_of("brain", (len(x),), body)
+    storages = {"x": x, "loaded": loaded, "widened": torch.zeros(len(x))}
+    storages |= {name: torch.zeros(len(x), dtype=B) for name in ("narrowed", "sine")}
+    assert text_of(kernel, storages).count("_strip") == 3
+    runner.compile(kernel, storages)(storages)
+    number = ~x.isnan()
+    for name, want in (("narrowed", x.to(B)), ("widened", loaded.float())):
+        bits = torch.int16 if want.dtype is B else torch.int32
+        assert torch.equal(storages[name].view(bits)[number], want.view(bits)[number])
+        assert storages[name].isnan().equal(~number)
+    torch.testing.assert_close(storages["sine"], loaded.sin(), equal_nan=True)
+
+
+def test_light_loops_over_bfloat16_are_left_to_the_compiler(runner: Runner) -> None:
+    x = torch.randn(300).bfloat16()
+
+    def body(ops, i, r):
+        value = ops.to_dtype(ops.load("x", i[0], B), F)
+        ops.store("out", i[0], ops.to_dtype(ops.add(value, value), B))
+
+    kernel = kernel_of("light", (300,), body)
+    storages = {"x": x, "out": torch.zeros_like(x)}
+    assert "_strip" not in text_of(kernel, storages)
+    runner.compile(kernel, storages)(storages)
+    assert torch.equal(storages["out"], x + x)
 
 
 @pytest.mark.parametrize("count", [64, 65, 255, 256, 257, 1037])

@@ -50,7 +50,7 @@ def test_explained_miss(store: Store) -> None:
     new = make_key("graph", {"text": "x", "version": "2"})
     assert "no graph" in store.explain_miss(new)
     store.describe(old)
-    assert store.explain_miss(new) == "the nearest graph differs in: version"
+    assert store.explain_miss(new) == "the nearest graph differs in: version ('1' there, '2' here)"
 
 
 def test_toolchain_is_remembered(store: Store, toolchain: Toolchain) -> None:

@@ -1,0 +1,321 @@
+"""Compiled graphs on disk: a hit goes from a captured graph to its callable with no stage between.
+
+In: a captured graph, its example inputs, and what compiles them. Out: the callable that an earlier
+process has kept under the same key (`graph_key.py`), or that is compiled now and kept. What is kept
+is how the callable was made (`dynamo/aot/recipes.py`) of plain data, launchers of libraries that
+lie in the same folder (with their digests), and what belongs to this compile: the captured program,
+the site, the compiler of a backward. A backward is kept for itself when it is first compiled.
+
+A record is a digest and the bytes that have it. It is read only if this user has written it, whole,
+and it names nothing but parts of torch and of this package. What can't be kept says why in the log
+`cache`, as does each miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.kept_graphs import KeptGraph, Rows
+from dynamo.aot.recipes import recipe_of
+from dynamo.aot.records import Unsupported
+from dynamo.base import logs
+from dynamo.base.config import config as dynamo_config
+from dynamo.base.counters import timed
+from dynamo.base.shortfalls import left_to_aten
+from dynamo.base.signals import is_of_signal
+from inductor import cpu, metrics
+from inductor.config import config
+from inductor.freezing import FrozenCall
+from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
+from inductor.runtime import _launch
+from inductor.runtime.launched import Stale, Watched, launch_again, product_of, watched
+from inductor.runtime.products import Product
+from inductor.runtime.store import Key, Store, make_key
+from inductor.runtime.toolchain import find_toolchain
+
+Compiled = Callable[..., Any]
+SUFFIX = ".graph"
+LARGEST = 1 << 20  # bytes of a constant
+# Logs of stages that a hit leaves out.
+STAGES = ("aot_graphs", "ir_pre_fusion", "ir_post_fusion", "fusion", "schedule", "output_code",
+          "kernel_code", "wrapper", "inductor", "perf_hints", "autotuning")  # fmt: skip
+BUILTINS = frozenset(("getattr", "slice", "set", "frozenset", "complex", "range", "bytearray"))
+
+
+def keeper_of(
+    gm: fx.GraphModule, examples: Sequence[Any], given: Mapping[str, Any]
+) -> Keeper | None:
+    """What knows the compiled graph, if anything may.
+
+    given: what belongs to this compile, by name; records refer to it.
+    """
+    if not config.graph_cache or not config.kernels or config.passes:  # passes have no key
+        return None
+    store = cpu.cache_store()
+    toolchain = find_toolchain(store)
+    if isinstance(toolchain, str):
+        return None
+    compiler = f"{toolchain.version} {toolchain.compile_flags} {toolchain.libraries}"
+    try:
+        with timed("inductor.key"):
+            key = make_key("graph", parts_of_graph(gm, examples, compiler, store))
+    except NoKey as why:
+        reason = why.reason
+        logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
+        return None
+    return Keeper(store, key, gm, given)
+
+
+class Keeper:
+    """One captured graph and its place in the store."""
+
+    def __init__(
+        self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any]
+    ) -> None:
+        self.store, self.key = store, key
+        self.given = {**given, "gm": gm, "keeping": self.backward}
+        self.gm = gm
+
+    def forward(self, compile_now: Callable[[], Compiled]) -> Compiled:
+        """The compiled graph, found or made."""
+        return self._found_or_made(self.key, compile_now)
+
+    def backward(
+        self, which: tuple[int, tuple[int, ...]], compile_now: Callable[[], Compiled]
+    ) -> Compiled:
+        """The same for a backward, under the modes in which it is first called."""
+        try:
+            parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
+        except NoKey:
+            return compile_now()
+        return self._found_or_made(make_key("backward", parts), compile_now)
+
+    def _found_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
+        found = self._find(key)
+        if found is not None:
+            return found
+        with watched() as seen:
+            made = compile_now()
+        self._keep(key, made, seen)
+        return made
+
+    def _find(self, key: Key) -> Compiled | None:
+        log = logs.log("cache")
+        if any(logs.log(name).enabled for name in STAGES):
+            return None
+        content = self.store.read(key, SUFFIX)
+        if content is None:
+            log.emit(lambda: f"{key.kind} {key.digest}: {self.store.explain_miss(key)}")
+            return None
+        try:
+            with timed("inductor.kept"):
+                made, fallbacks = _read(content, self.given, self.store)
+        except Exception as error:  # damaged, or of a library that has changed: compiled again
+            reason = f"{type(error).__name__}: {error}"
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
+            return None
+        log.emit(lambda: f"{key.kind} {key.digest}: found")
+        metrics.count("graphs_reused")
+        report_fallbacks(fallbacks)
+        return made  # type: ignore[no-any-return]
+
+    def _keep(self, key: Key, made: Compiled, seen: Watched) -> None:
+        log = logs.log("cache")
+        try:
+            with timed("inductor.keep"):
+                content = _written((made, seen.fallbacks), self.given, seen, self.store)
+                self.store.write(key, SUFFIX, content)
+                self.store.describe(key)
+        except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
+            reason = str(error)
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+        except Exception as defect:  # what was compiled is right all the same
+            if not dynamo_config.suppress_errors or is_of_signal(defect):
+                raise
+            reason = f"{type(defect).__name__}: {defect}"
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+
+
+def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
+    """Tells which operators a graph leaves to ATen, and why."""
+    left_to_aten(fallbacks)
+    for operator, reason in fallbacks:
+        metrics.count_fallback(operator)
+        logs.log("inductor").emit(f"{operator} is left to ATen: {reason}")
+
+
+class Unkept(Exception):
+    """What can't be written, in words."""
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def _written(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
+    out = io.BytesIO()
+    _Writer(out, given, seen, store).dump(value)
+    content = out.getvalue()
+    return hashlib.sha256(content).digest() + content
+
+
+class _Writer(pickle.Pickler):
+    def __init__(
+        self, out: io.BytesIO, given: Mapping[str, Any], seen: Watched, store: Store
+    ) -> None:
+        super().__init__(out, protocol=5)
+        self.names = {id(value): name for name, value in given.items()}
+        self.args = given, seen, store
+
+    def persistent_id(self, value: Any) -> Any:
+        given, seen, store = self.args
+        name = self.names.get(id(value))
+        if name is not None:
+            return name
+        if isinstance(value, types.MethodType):
+            if value.__self__ is given["gm"] and value.__name__ == "forward":
+                return "captured"
+            if value == given["keeping"]:
+                return "keeping"
+        if type(value) is _launch.Launcher:
+            launch = seen.launch_of(value, store)
+            if launch is None:
+                raise Unkept("it has a launcher of another compile")
+            return ("launch", launch.name, launch.digest, launch.with_product, launch.spec)
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+            recipe = recipe_of(value)
+            if recipe is not None:
+                return recipe.make, recipe.given
+            _check_name(value)
+            return NotImplemented
+        reduce = REDUCERS.get(type(value))
+        if reduce is not None:
+            return reduce(self, value)
+        if isinstance(value, torch.Tensor | fx.GraphModule | fx.Node):
+            raise Unkept(f"it holds a {type(value).__name__}")
+        return NotImplemented
+
+    def nested(self, value: Any) -> bytes:
+        """A value for itself, which is read when it is wanted."""
+        out = io.BytesIO()
+        _Writer(out, *self.args).dump(value)
+        return out.getvalue()
+
+
+def _check_name(value: Any) -> None:
+    module = getattr(value, "__module__", None) or "torch"
+    if module.partition(".")[0] not in TRUSTED | {"functools", "types", "collections", "copyreg"}:
+        raise Unkept(f"it refers to {module}.{value.__qualname__}")
+    if "<" in value.__qualname__:
+        raise Unkept(f"it holds a function made by {value.__qualname__.partition('.<')[0]}")
+
+
+def _reduce_tensor(writer: _Writer, value: torch.Tensor) -> Any:
+    plain = value.layout is torch.strided and value.device.type == "cpu"
+    if not plain or value.requires_grad or value.is_conj() or value.is_neg():
+        raise Unkept(f"it holds a tensor ({value.dtype}, {value.device})")
+    if value.nbytes > LARGEST or not value.is_contiguous() or value._is_zerotensor():
+        raise Unkept(f"it holds a constant of {value.nbytes} bytes")
+    content = value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _tensor_of, (content, value.dtype, tuple(value.shape))
+
+
+def _tensor_of(content: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
+    with torch.inference_mode(False):
+        if not content:
+            return torch.empty(size, dtype=dtype)
+        return torch.frombuffer(bytearray(content), dtype=dtype).reshape(size).clone()
+
+
+def _reduce_operator(writer: _Writer, value: Any) -> Any:
+    return _operator_of, (value._schema.name, value._overloadname)
+
+
+def _operator_of(name: str, overload: str) -> Any:
+    namespace, _, operator = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+
+
+def _reduce_graph(writer: _Writer, value: KeptGraph) -> Any:
+    return _kept_graph, (writer.nested(value.rows()),)
+
+
+def _kept_graph(content: bytes) -> KeptGraph:
+    def rows() -> Rows:
+        return _Reader(content, {}, None).load()  # type: ignore[no-any-return]
+
+    return KeptGraph(None, rows)
+
+
+def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
+    given = (value.compiled, value.prepared, value.count, value.unused, value.instead)
+    return FrozenCall, given
+
+
+def _reduce_product(writer: _Writer, value: Product) -> Any:
+    return _product_now, ()
+
+
+def _product_now() -> Product:
+    return product_of(cpu.cache_store())
+
+
+def _reduce_mapping(writer: _Writer, value: Any) -> Any:
+    return dict, (dict(value),)
+
+
+REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
+    torch.Tensor: _reduce_tensor,
+    torch._ops.OpOverload: _reduce_operator,
+    KeptGraph: _reduce_graph,
+    FrozenCall: _reduce_frozen,
+    Product: _reduce_product,
+    types.MappingProxyType: _reduce_mapping,
+}
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _read(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
+    """Errors: Stale, and what reading other bytes raises."""
+    digest, body = content[:32], content[32:]
+    if hashlib.sha256(body).digest() != digest:
+        raise Stale("its bytes have changed")
+    return _Reader(body, given, store).load()
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, content: bytes, given: Mapping[str, Any], store: Store | None) -> None:
+        super().__init__(io.BytesIO(content))
+        self.given, self.store = given, store
+
+    def persistent_load(self, name: Any) -> Any:
+        if isinstance(name, tuple):
+            assert self.store is not None
+            _, file, digest, with_product, spec = name
+            return launch_again(file, digest, with_product, spec, self.store)
+        if name == "captured":
+            return self.given["gm"].forward
+        return self.given[name]
+
+    def find_class(self, module: str, name: str) -> Any:
+        package = module.partition(".")[0]
+        allowed = package in TRUSTED | {"functools", "copyreg", "collections"}
+        if not allowed or (package == "builtins" and name not in BUILTINS | {"dict"}):
+            raise Stale(f"it names {module}.{name}")
+        if module in sys.modules:
+            return functools.reduce(getattr, name.split("."), sys.modules[module])
+        return super().find_class(module, name)

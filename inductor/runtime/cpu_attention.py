@@ -1,0 +1,72 @@
+"""Our own attention on a CPU (`codegen/cpp/attention.py`): built once per machine, loaded for all
+graphs, which find it by its name.
+
+In: a store and a toolchain. Out: its function for Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor.codegen.attention.spec import broadcast_strides
+from inductor.codegen.cpp.attention import ATTENTION_NAME, ATTENTION_UNIT
+from inductor.runtime.build import build_library
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import Toolchain
+
+Maybe = torch.Tensor | None
+HALF = torch.bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAttention:
+    """The function of the library."""
+
+    function: Callable[..., int]
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Maybe, mask: Maybe,
+        causal: bool, scale: float, window: int, cap: float, nan_rows: bool, fills: bool,
+        out: torch.Tensor, threads: int,
+    ) -> None:
+        """Write attention to `out`; all tensors but the mask have last strides of 1."""
+        scores = (*q.shape[:3], k.shape[2])
+        steps = [broadcast_strides(x, scores) or (0, 0, 0, 0) for x in (bias, mask)]  # type: ignore[arg-type]
+        sizes = (*q.shape[:2], k.shape[1], q.shape[2], *k.shape[2:], v.shape[3])
+        strides = [x.stride()[:3] for x in (q, k, v, out)]
+        facts = facts_of(sizes, strides, steps, causal, window, nan_rows, fills)
+        half = [x is not None and x.dtype is HALF for x in (q, bias)]
+        places = [None if x is None else x.data_ptr() for x in (q, k, v, bias, mask, out)]
+        numbers = (ctypes.c_long * len(facts))(*facts)
+        if self.function(numbers, *half, *places, None, scale, cap, threads):
+            raise MemoryError("no memory for attention")
+
+
+def facts_of(
+    sizes: Sequence[int], strides: Sequence[Sequence[int]], added: Sequence[Sequence[int]],
+    causal: bool, window: int, nan_rows: bool, fills: bool,
+) -> list[int]:
+    """What the function calls `Facts`. sizes: batch, heads, heads of keys, queries, keys, head,
+    head of values; strides: of q, k, v and the result; added: of bias and mask, 0 without."""
+    flat = [step for steps in (*strides, *added) for step in steps]
+    return [*sizes, *flat, int(causal), window, int(nan_rows), int(fills)]
+
+
+def load_attention(store: Store, toolchain: Toolchain) -> CpuAttention:
+    """Build (or find) and load the library."""
+    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
+    fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
+    return _load(str(build_library([ATTENTION_UNIT], fused, store).path))
+
+
+@functools.cache
+def _load(path: str) -> CpuAttention:
+    function = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)[ATTENTION_NAME]
+    number, pointer, real = ctypes.c_long, ctypes.c_void_p, ctypes.c_double
+    function.argtypes = [pointer, number, number, *[pointer] * 7, real, real, number]
+    return CpuAttention(function)
