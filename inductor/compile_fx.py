@@ -333,7 +333,8 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
-    module.meta["is_backward"] = True
+    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+        module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):
             compiled = compile_aten(module, fakes)
