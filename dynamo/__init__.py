@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         graph_break,
         mark_static_address,
         nested_compile_region,
+        optimize,
+        patch_dynamo_config,
         reset,
         run,
     )
@@ -41,7 +43,11 @@ if TYPE_CHECKING:
     from dynamo.base.config import config
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
-    from dynamo.base.strictness import error_on_graph_break, is_compiling
+    from dynamo.base.strictness import (
+        error_on_graph_break,
+        is_compiling,
+        is_dynamo_compiling,
+    )
     from dynamo.checked_calls import verify
     from dynamo.decide import (
         allow_in_graph,
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
         mark_static,
         mark_unbacked,
         maybe_mark_dynamic,
+        nonstrict_trace,
         set_stance,
         skip,
         substitute_in_graph,
@@ -62,17 +69,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "dynamo.api": "compile compile_in_place cudagraph_mark_step_begin disable graph_break "
-    "mark_static_address nested_compile_region reset run",
+    "mark_static_address nested_compile_region optimize patch_dynamo_config reset run",
     "dynamo.backends.registry": "get_default_backend list_backends lookup_backend register_backend "
     "set_default_backend",
     "dynamo.base.comptime": "comptime",
     "dynamo.base.config": "config",
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
-    "dynamo.base.strictness": "error_on_graph_break is_compiling",
+    "dynamo.base.strictness": "error_on_graph_break is_compiling is_dynamo_compiling",
     "dynamo.checked_calls": "verify",
     "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
-    "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
+    "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
+    "substitute_in_graph",
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
     "dynamo.summary_text": "summary",
@@ -105,6 +113,7 @@ __all__ = [
     "get_default_backend",
     "graph_break",
     "is_compiling",
+    "is_dynamo_compiling",
     "list_backends",
     "load_cache_artifacts",
     "lookup_backend",
@@ -114,6 +123,9 @@ __all__ = [
     "mark_unbacked",
     "maybe_mark_dynamic",
     "nested_compile_region",
+    "nonstrict_trace",
+    "optimize",
+    "patch_dynamo_config",
     "prune_cache",
     "register_backend",
     "reset",

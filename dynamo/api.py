@@ -18,6 +18,7 @@ from dynamo import hook
 from dynamo.backends.registry import reset_backends
 from dynamo.base import counters
 from dynamo.base.config import config
+from dynamo.base.environment import tell_of_torch
 from dynamo.cache import FramePolicy
 from dynamo.callers import behind_torch, caller_of, needs_caller
 from dynamo.convert import Converter
@@ -88,6 +89,7 @@ def compile(
     >>> double(torch.ones(2)).tolist()
     [2.0, 2.0]
     """
+    tell_of_torch()
     settings = check_options(backend, mode, options, fullgraph, dynamic, name, recompile_limit)
     if model is None:
         return functools.partial(compile_by, settings=settings, disabled=disable)
@@ -213,6 +215,25 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return module_twin(fn, result, None)
     fn.__call__ = result
     return fn
+
+
+def optimize(
+    backend: str | Callable[..., Any] = "inductor", *, nopython: bool = False,
+    disable: bool = False, dynamic: bool | None = None,
+) -> Any:
+    """The old spelling: `optimize("eager", nopython=True)(f)` is
+    `compile(f, backend="eager", fullgraph=True)`."""
+    return compile(backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic)
+
+
+def patch_dynamo_config(changes: Mapping[str, Any] | None = None, /, **more: Any) -> Any:
+    """`config.patch`, for a `with` block or a decorated function around compiled calls.
+
+    >>> with patch_dynamo_config(recompile_limit=2):
+    ...     config.recompile_limit
+    2
+    """
+    return config.patch(changes, **more)
 
 
 def graph_break(msg: str = "") -> None:

@@ -43,6 +43,14 @@ def allow_in_graph(fn: Any) -> Any:
     return fn
 
 
+def nonstrict_trace(traceable_fn: Any) -> Any:
+    """The function is one node of the graph; the backend traces what it does with its tensors, and
+    Python's own checks are not made: the same as `allow_in_graph`, for one function."""
+    if isinstance(traceable_fn, list | tuple):
+        raise TypeError(f"nonstrict_trace takes one function, not {traceable_fn!r}")
+    return allow_in_graph(traceable_fn)
+
+
 def disallow_in_graph(fn: Any) -> Any:
     """A call of the function ends the graph; fn: a callable, or a list or tuple of callables."""
     if isinstance(fn, list | tuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dynamo.symbolic.inline import OWN_FOLDER
+from dynamo.symbolic.inline import OWN_FOLDER, PROGRAMS
 
 OWN = "the compiler's own code"
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -71,7 +71,7 @@ def is_whole(code: CodeType) -> bool:
 def library_of(code: CodeType, scope: Mapping[str, Any]) -> str | None:
     """Why a frame runs as it is; None where it is the program's. scope: its globals."""
     name = code.co_filename
-    if name.startswith(OWN_FOLDER):
+    if name.startswith(OWN_FOLDER) and name != PROGRAMS:
         return OWN
     of_torch = name.startswith(TORCH_FOLDER) and not name.startswith(TRACED_TORCH)
     if of_torch and code.co_qualname not in WRAPPERS:

@@ -18,7 +18,7 @@ from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.shortfalls import site_now
 from dynamo.shapes.marks import Dim, Mark
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ def check_options(
         wanted = "mode" if mode is not None else "options"
         if wanted not in takes and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise ValueError(f"the backend {backend!r} takes no {wanted}=")
-        check = getattr(compiler, "check_options", None)
-        if check is not None:
-            check(mode, options)
+    check = getattr(compiler, "check_options", None)
+    if check is not None:
+        check(mode, options)
     label = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     return CompileOptions(compiler, label, mode, MappingProxyType(options), fullgraph,
                           dynamic, name, limit, dims, verify)

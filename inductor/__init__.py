@@ -6,12 +6,14 @@
     1
 """
 
-from inductor import metrics
+from inductor import config, metrics
 from inductor.compile_fx import compile_fx
+from inductor.compile_fx import compile_fx as compile
+from inductor.compile_fx import compile_fx as standalone_compile
 from inductor.config import list_mode_options, list_options
 from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
 
 __all__ = [
-    "compile_fx", "list_mode_options", "list_options", "load_cache_artifacts", "metrics",
-    "save_cache_artifacts",
+    "compile", "compile_fx", "config", "list_mode_options", "list_options", "load_cache_artifacts",
+    "metrics", "save_cache_artifacts", "standalone_compile",
 ]

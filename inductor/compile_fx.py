@@ -43,11 +43,12 @@ from dynamo.base.shortfalls import (
     site_now,
 )
 from dynamo.base.signals import is_of_signal
-from inductor import cpu, cuda, metrics
+from inductor import cpu, cuda
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
 from inductor.config import check_options, config, settings_of
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
+from inductor.custom_passes import run_pass, with_joint_passes
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.attention_patterns import serve_written_attention
@@ -59,9 +60,9 @@ from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.gpu_products import choose_templates
-from inductor.graph_cache import keeper_of, report_fallbacks
+from inductor.graph_cache import keeper_of
 from inductor.ir.extent import Sizes
-from inductor.ir.graph import ExternKernel, LoopGraph, Prepared
+from inductor.ir.graph import LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
@@ -69,9 +70,9 @@ from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
+from inductor.report import report_graph
 from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
-from inductor.runtime.launched import note_fallbacks
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
 from inductor.scheduler.run import schedule_graph
@@ -103,6 +104,8 @@ def compile_fx(
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
     settings = settings_of(mode, options)
+    with config.patch(**settings):
+        gm = run_pass("pre_grad_custom_pass", gm)
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
     elif not _needs_gradients(example_inputs):
@@ -225,7 +228,7 @@ def _compile_program(
     if trains:
         return compile_training(
             gm, example_inputs, compile_aten, backward, decompositions=table,
-            rewrite=_joint_laid_out, epilogue_in_graph=in_graph,
+            rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
             partition=within(config.activation_memory_budget), **keeping,
         )  # fmt: skip
     return compile_inference(
@@ -281,6 +284,7 @@ def _compile_symbolic(
         compile_backward = functools.partial(_compile_backward, settings, site_now())
         call = compile_training(
             gm, example_inputs, compile_first, compile_backward,
+            rewrite=with_joint_passes(lambda module: module),
             partition=within(config.activation_memory_budget),
             epilogue_in_graph=_kernels_write(example_inputs), **options,
         )  # fmt: skip
@@ -330,6 +334,8 @@ def _compile_backward(
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
     what = replace(site.compile, part="backward")
+    if settings.get("passes"):  # they are told; the key of a kept graph knows nothing of it
+        module.meta["is_backward"] = True
     try:
         with config.patch(**settings), logs.compiling(what):
             compiled = compile_aten(module, fakes)
@@ -470,12 +476,14 @@ def _compile_inference(
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
+        module = run_pass("post_grad_custom_pre_pass", module)
         module = unfuse_biases(module, LOWERINGS.__contains__)
         if config.kernels and not has_symbols(module):
             module = serve_cpu_attention(module)
         if config.kernels:  # ATen's results would have the strides of what they read
             module = write_in_place(read_parts(module), LOWERINGS.__contains__)
             module = call_in_place(module)
+        module = run_pass("post_grad_custom_post_pass", module)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return run_as_it_is(module)
@@ -543,7 +551,7 @@ def _lower_and_schedule(
         schedule = schedule_graph(lowered.graph, threads)
         if lowered.graph.device.type == "cpu":
             schedule = attach_epilogues(lowered.graph, schedule)
-    _report(lowered, schedule)
+    report_graph(lowered, schedule)
     return lowered, schedule
 
 
@@ -590,23 +598,3 @@ def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:
     if None not in inputs:
         return launcher
     return of_places(launcher, [n for n, buffer in enumerate(inputs) if buffer is not None])
-
-
-def _report(lowered: Lowered, schedule: Schedule) -> None:
-    metrics.count("graphs")
-    for kernel in schedule.kernels():
-        metrics.count("kernels")
-        metrics.count("nodes", len(kernel.nodes))
-        metrics.count("fused_nodes", len(kernel.nodes) if len(kernel.nodes) > 1 else 0)
-    metrics.count("extern_calls", sum(isinstance(s, ExternKernel) for s in schedule.steps))
-    note_fallbacks(lowered.fallbacks)
-    report_fallbacks(lowered.fallbacks)
-    logs.log("ir_pre_fusion").emit(lambda: str(lowered.graph))
-    logs.log("ir_post_fusion").emit(lambda: str(schedule))
-    logs.log("fusion").emit(lambda: _fusion_text(schedule))
-
-
-def _fusion_text(schedule: Schedule) -> str:
-    lines = [f"{kernel.name} = {' + '.join(kernel.nodes)}" for kernel in schedule.kernels()]
-    lines += [f"{a} and {b} stay apart: {why}" for a, b, why in schedule.refusals]
-    return "\n".join(lines)

@@ -1,7 +1,17 @@
-"""Settings of the default backend: `inductor.config.config`, or `options={...}` of one compile."""
+"""Settings of the default backend: `inductor.config.x`, or `options={...}` of one compile.
+
+    >>> import inductor.config
+    >>> inductor.config.freezing
+    True
+    >>> with inductor.config.patch(freezing=False):
+    ...     inductor.config.freezing
+    False
+"""
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +31,7 @@ config = Config(
             True,
             "Inference on a CPU keeps copies of weights in the order in which they are read, and "
             "makes them again when the weights have changed.",
-            ("DYNAMO_FREEZING",),
+            ("DYNAMO_FREEZING", "TORCHINDUCTOR_FREEZING"),
         ),
         Knob(
             "frozen_megabytes",
@@ -73,15 +83,42 @@ config = Config(
             "max_autotune",
             False,
             "Measure templates for products, and blocks of kernels, while compiling (on a GPU).",
+            ("DYNAMO_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+        ),
+        Knob(
+            "passes",
+            None,
+            "Functions of your own on graphs, by their place: see `inductor.custom_passes`.",
+            (),
         ),
     ],
 )
 
 MODES: dict[str, dict[str, Any]] = {
+    "lite": {"kernels": False},
     "reduce-overhead": {"cudagraphs": True},
     "max-autotune": {"max_autotune": True, "cudagraphs": True},
     "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
+
+
+PLACES = (
+    "pre_grad_custom_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
+    "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
+)
+
+
+def check_passes(passes: Any) -> None:
+    """Errors: TypeError, ValueError for what can't be `passes`."""
+    if passes is None:
+        return
+    if not isinstance(passes, dict):
+        raise TypeError(f"passes takes a dict of functions by place, not {passes!r}")
+    for place, function in passes.items():
+        if place not in PLACES:
+            raise ValueError(f"passes: there is no place {place!r}; places are {', '.join(PLACES)}")
+        if not callable(function):
+            raise TypeError(f"passes: {place} takes a function of a graph, not {function!r}")
 
 
 def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -125,4 +162,22 @@ def list_mode_options(mode: str | None = None) -> dict[str, Any]:
 def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
     """Errors: ValueError, TypeError where compiling by these would fail."""
     with config.patch(**settings_of(mode, options)):
-        pass
+        check_passes(config.passes)
+
+
+class _Settings(types.ModuleType):
+    """This module, whose attributes are the settings too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(config, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(config, name, value)
+
+
+sys.modules[__name__].__class__ = _Settings

@@ -60,7 +60,7 @@ def keeper_of(
 
     given: what belongs to this compile, by name; records refer to it.
     """
-    if not config.graph_cache or not config.kernels:
+    if not config.graph_cache or not config.kernels or config.passes:  # passes have no key
         return None
     store = cpu.cache_store()
     toolchain = find_toolchain(store)

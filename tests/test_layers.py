@@ -26,10 +26,11 @@ LAYERS = [
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
      "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
      "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
-    ("dynamo",),
+    ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
 AOT = ("dynamo.base", "dynamo._C", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
+ENGINES = (*AOT, "dynamo.backends", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")
 TOOLS = (*AOT, "dynamo.backends.registry", "tools")
 COMPETITION = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
@@ -70,10 +71,10 @@ def within(name: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def layer(name: str) -> int:
-    for number, prefixes in enumerate(LAYERS):
-        if within(name, prefixes):
-            return number
-    raise AssertionError(name)
+    """The layer of the longest prefix."""
+    fitting = [(len(prefix), number) for number, prefixes in enumerate(LAYERS)
+               for prefix in prefixes if within(name, (prefix,))]
+    return max(fitting)[1]
 
 
 def allowed(importer: str, imported: str) -> bool:
@@ -83,6 +84,8 @@ def allowed(importer: str, imported: str) -> bool:
         return within(imported, TOOLS)
     if within(importer, ("inductor",)):
         return within(imported, INDUCTOR)
+    if within(importer, ("dynamo.backends.engines",)):
+        return within(imported, ENGINES)
     if within(importer, ("dynamo.aot",)):
         return within(imported, AOT)
     if within(imported, ("inductor", "dynamo.aot", "lazy", "tools")):

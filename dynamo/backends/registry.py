@@ -1,7 +1,8 @@
 """Backends by name. A backend takes `(graph_module, example_inputs)` and returns a callable.
 
 Rows are callables or "module:name" strings (imported at first use); packages add theirs through
-the entry point group `dynamo_backends`. A backend's attribute `check_options(mode, options)`, if
+the entry point group `dynamo_backends`, and those that have registered one for torch.compile
+(`torch_dynamo_backends`) need do no more. A backend's attribute `check_options(mode, options)`, if
 there is one, is called by `dynamo.compile`: what it raises is the user's error.
 """
 
@@ -10,11 +11,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any
 
 import torch
+from torch._subclasses import schema_check_mode
+from torch._subclasses.schema_check_mode import SchemaCheckMode
 
-from dynamo.base.errors import InvalidBackend
+from dynamo.base.errors import BackendError, InternalError, InvalidBackend
 from dynamo.base.loading import collection_paused
 
 Backend = Callable[..., Callable[..., Any]]
@@ -25,12 +29,49 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
     return module.forward
 
 
+def eager_noexcept(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Like `eager`; an error in the graph is an InternalError: for programs that raise none."""
+
+    def call(*inputs: Any) -> Any:
+        try:
+            return module.forward(*inputs)
+        except Exception as error:
+            raise InternalError(f"a captured graph raised {type(error).__name__}") from error
+
+    return call
+
+
+def eager_debug(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Like `eager`; an operator with writes or aliases that its schema does not tell of is a
+    BackendError."""
+
+    def call(*inputs: Any) -> Any:
+        try:
+            with SchemaCheckMode():
+                return module.forward(*inputs)
+        except RuntimeError as error:
+            frames = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+            if frames[-1] == schema_check_mode.__file__:
+                raise BackendError(f"an operator does not do what its schema says: {error}"
+                                   ) from error
+            raise
+
+    return call
+
+
+GROUP, GROUP_OF_TORCH = "dynamo_backends", "torch_dynamo_backends"
+ENGINES = "dynamo.backends.engines.libraries"
 _backends: dict[str, Backend | str] = {
     "aot_eager": "inductor.compile_fx:aot_eager",
+    "aot_eager_decomp_partition": "inductor.compile_fx:aot_eager",
     "dynamo_accuracy_minifier_backend": "dynamo.diagnose.minify:accuracy_backend",
     "dynamo_minifier_backend": "dynamo.diagnose.minify:crash_backend",
     "eager": eager,
+    "eager_debug": eager_debug,
+    "eager_noexcept": eager_noexcept,
     "inductor": "inductor.compile_fx:compile_fx",
+    **{name: f"{ENGINES}:{name}"
+       for name in ("cudagraphs", "onnxrt", "openvino", "tensorrt", "tvm")},
 }
 
 
@@ -85,7 +126,12 @@ def reset_backends() -> None:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group="dynamo_backends")}
+    """By name; ours for torch.compile are left out, and `GROUP` goes before torch's."""
+    found = {
+        point.name: point for point in importlib.metadata.entry_points(group=GROUP_OF_TORCH)
+        if not point.value.startswith("dynamo.")}
+    found.update((point.name, point) for point in importlib.metadata.entry_points(group=GROUP))
+    return found
 
 
 def list_backends() -> list[str]:

@@ -22,7 +22,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting. env: names of environment variables, the first that is set wins."""
+    """One setting. env: names of environment variables, the first that is set wins; without them
+    it is DYNAMO_ and the name in capitals."""
 
     name: str
     default: Any
@@ -37,7 +38,7 @@ class Knob:
 
     def initial(self) -> Any:
         """The default, or what the environment says; a value that does not parse: ValueError."""
-        for name in self.env:
+        for name in self.env or (f"DYNAMO_{self.name.upper()}",):
             if name in os.environ:
                 try:
                     return self.parse(os.environ[name])
@@ -97,8 +98,10 @@ class Config:
         return f"no such setting: {name}; {meant} are {', '.join(sorted(self._knobs))}"
 
     @contextlib.contextmanager
-    def patch(self, **changes: Any) -> Iterator[None]:
-        """Settings for the duration of a `with` block or a decorated function, in this thread."""
+    def patch(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Iterator[None]:
+        """Settings for the duration of a `with` block or a decorated function, in this thread: by
+        keywords, or in a mapping."""
+        changes = {**(changes or {}), **more}
         for name, value in changes.items():
             self._check(name, value)
         token = self._overlay.set(MappingProxyType({**self._overlay.get(), **changes}))
@@ -147,7 +150,12 @@ config = Config(
             "fullgraph=True raises where a graph would run as captured, not only where it breaks.",
             ("DYNAMO_FULLGRAPH_COMPILES",),
         ),
-        Knob("verbose", False, "Error messages show internal frames too.", ("DYNAMO_VERBOSE",)),
+        Knob(
+            "verbose",
+            False,
+            "Error messages show internal frames too.",
+            ("DYNAMO_VERBOSE", "TORCHDYNAMO_VERBOSE"),
+        ),
         Knob(
             "recompile_limit",
             8,
@@ -204,7 +212,7 @@ config = Config(
             "cache_dir",
             os.path.expanduser("~/.cache/dynamo-jit"),
             "Where compiled code is kept.",
-            ("DYNAMO_CACHE_DIR",),
+            ("DYNAMO_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
         ),
         Knob(
             "cache_megabytes",

@@ -17,6 +17,9 @@ def is_compiling() -> bool:
     return False
 
 
+is_dynamo_compiling = is_compiling  # torch's older name
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.entered: list[Part] = []

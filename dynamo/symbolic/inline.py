@@ -35,6 +35,9 @@ STAND_INS = frozenset(
                  "python_sources.py", "autograd_functions.py", "optimizer_steps.py", "loops.py",
                  "standin_hooks.py", "standin_checks.py", "patterns.py", "averaging.py")
 ) | {strictness.__file__}
+# Programs that are compiled like those of users.
+PROGRAMS = os.path.join(OWN_FOLDER, "backends", "programs.py")
+TRACED = STAND_INS | {PROGRAMS}
 # Functions of ours that answer differently in traced code.
 KNOWN_RESULTS = {
     "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
@@ -90,7 +93,7 @@ def run_class_body(tx: SymbolicFrame, body: FunctionVar, namespace: Var) -> Var:
 def refuse(tx: SymbolicFrame, function: FunctionVar, *args: Var) -> None:
     """Breaks for functions that must not be traced; `graph_break` may say why it is called."""
     code = function.code
-    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in STAND_INS:
+    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in TRACED:
         if code.co_name == "graph_break":
             raise Break("explicit_break", message(args))
         raise Break("call_disabled", function.qualname)

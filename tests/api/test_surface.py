@@ -1,0 +1,227 @@
+"""Every name of docs/torch_compile.md, and what of it is small enough to be tested here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynamo
+import inductor.config
+from dynamo import testing
+from dynamo.base.config import Config, Knob, config
+from dynamo.base.environment import of_torch
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS = [
+    [cell.strip() for cell in line[1:].rstrip().removesuffix("|").split("|")]
+    for line in (ROOT / "docs" / "torch_compile.md").read_text().splitlines()
+    if line.startswith("| ") and not line.startswith(("| ---", "| torch.compile |"))
+]
+NAMES = sorted({name for row in ROWS for name in re.findall(r"`([^`]+)`", row[1])})
+SOURCES = "".join(path.read_text() for path in (ROOT / "dynamo" / "base").glob("*.py"))
+VARIABLES = {name for one in (config, inductor.config.config) for knob in one._knobs.values()
+             for name in (*knob.env, f"DYNAMO_{knob.name.upper()}")}
+
+
+def resolve(name: str) -> Any:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            value = getattr(value, part)
+        return value
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_page_exist(name: str) -> None:
+    if name.startswith("DYNAMO_"):
+        assert name in VARIABLES or f'"{name}"' in SOURCES
+    elif "." in name:
+        resolve(name)
+    else:
+        assert name in dynamo.list_backends()
+
+
+def test_the_page_has_a_state_in_each_row() -> None:
+    assert len(ROWS) > 60
+    for row in ROWS:
+        assert len(row) == 3 and row[2].startswith(("there", "differs", "no")), row
+        assert row[1] or row[2].startswith(("no", "there: C++")), row
+
+
+def test_there_are_at_most_forty_knobs() -> None:
+    assert len(config.list_options()) + len(inductor.list_options()) <= 40
+
+
+def test_patch_takes_a_dict() -> None:
+    with config.patch({"recompile_limit": 3}, verbose=True):
+        assert config.recompile_limit == 3 and config.verbose
+    assert config.recompile_limit == 8
+    with pytest.raises(AttributeError, match="no such setting: recompile_limits"):
+        with config.patch({"recompile_limits": 3}):
+            pass
+
+
+def test_knobs_have_a_variable_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYNAMO_MAX_THINGS", "7")
+    assert Config("test", [Knob("max_things", 1, "So many.")]).max_things == 7
+
+
+def test_settings_of_inductor_are_attributes_of_the_module() -> None:
+    before = inductor.config.attention
+    try:
+        inductor.config.attention = not before
+        assert inductor.config.config.attention is not before
+        with inductor.config.patch({"attention": before}):
+            assert inductor.config.attention is before
+        with pytest.raises(AttributeError, match="no such setting"):
+            inductor.config.atention = True
+        with pytest.raises(AttributeError, match="did you mean attention"):
+            inductor.config.attentions  # noqa: B018
+        with pytest.raises(TypeError):
+            inductor.config.attention = "yes"
+    finally:
+        inductor.config.attention = before
+
+
+def test_variables_of_torch() -> None:
+    lines = of_torch({"TORCHINDUCTOR_CPP_WRAPPER": "1", "TORCHINDUCTOR_FREEZING": "1", "TORCHDYNAMO_REPRO_AFTER": "aot"})
+    assert lines == ["TORCHDYNAMO_REPRO_AFTER: DYNAMO_REPRO=crash or DYNAMO_REPRO=accuracy",
+                     "TORCHINDUCTOR_CPP_WRAPPER: there is no such setting here"]
+
+
+def test_variables_are_honoured_or_told_of() -> None:
+    code = ("import dynamo, inductor.config; f = dynamo.compile(lambda x: x); g = dynamo.compile(lambda x: x);"
+            "print(dynamo.config.verbose, inductor.config.freezing, dynamo.config.cache_dir)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={
+        **{k: v for k, v in os.environ.items() if k != "DYNAMO_CACHE_DIR"}, "TORCHDYNAMO_VERBOSE": "1",
+        "TORCHINDUCTOR_FREEZING": "0", "TORCHINDUCTOR_CACHE_DIR": "/tmp/there", "TORCHINDUCTOR_PROFILE": "1"})
+    assert done.stdout.split() == ["True", "False", "/tmp/there"]
+    assert done.stderr.count("TORCHINDUCTOR_PROFILE: there is no such setting here") == 1
+    assert "FREEZING" not in done.stderr
+
+
+def test_lite_makes_no_kernels() -> None:
+    before = inductor.metrics.generated_kernel_count
+    x = torch.randn(5)
+    assert torch.equal(dynamo.compile(lambda x: x.sin() + 1, mode="lite")(x), x.sin() + 1)
+    assert inductor.metrics.generated_kernel_count == before
+
+
+def test_eager_noexcept_tells_of_errors() -> None:
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return nn.functional.embedding(i, x)
+
+    x, compiled = torch.randn(4, 2), dynamo.compile(f, backend="eager_noexcept")
+    assert torch.equal(compiled(x, torch.tensor([1])), x[1:2])
+    with pytest.raises(dynamo.exc.InternalError, match="a captured graph raised IndexError"):
+        compiled(x, torch.tensor([4]))
+
+
+def test_eager_debug_checks_schemas() -> None:
+    x = torch.randn(4)
+    assert torch.equal(dynamo.compile(lambda x: x.sin().add_(1), backend="eager_debug")(x), x.sin() + 1)
+
+    library = torch.library.Library("surface_test", "DEF")
+    library.define("liar(Tensor x) -> Tensor")
+    library.impl("liar", lambda x: x.add_(1), "CPU")
+    library.impl("liar", lambda x: torch.empty_like(x), "Meta")
+    lying = dynamo.compile(lambda x: torch.ops.surface_test.liar(x) * 2, backend="eager_debug")
+    with pytest.raises(dynamo.exc.BackendError, match="Argument x is not defined to alias output"):
+        lying(x)
+    with pytest.raises(IndexError):  # the program's own
+        dynamo.compile(lambda x: x.sin().sum(3), backend="eager_debug")(x)
+
+
+def test_optimize_is_the_old_spelling() -> None:
+    @dynamo.optimize("eager", nopython=True)
+    def f(x: torch.Tensor) -> torch.Tensor:
+        dynamo.graph_break()
+        return x
+
+    with pytest.raises(dynamo.exc.Unsupported):
+        f(torch.ones(1))
+
+
+def test_nonstrict_trace_is_one_node() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    graphs, x = testing.EagerAndRecordGraphs(), torch.randn(3)
+    dynamo.nonstrict_trace(inner)
+    compiled = dynamo.compile(lambda x: inner(x) + 1, backend=graphs)
+    assert torch.equal(compiled(x), x.sin() * 2 + 1)
+    targets = [node.target for node in graphs.graphs[0].graph.nodes if node.op == "call_function"]
+    assert inner in targets and len(targets) == 2
+
+
+def test_recorded_graphs() -> None:
+    keeper, net, x = testing.AotEagerAndRecordGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
+    compiled = dynamo.compile(net, backend=keeper)
+    compiled(x).sum().backward()
+    assert torch.equal(net.weight.grad, x.sum(0).expand(2, 3))
+    assert [len(keeper.graphs), len(keeper.fw_graphs), len(keeper.bw_graphs)] == [1, 1, 1]
+    assert "aten.addmm" in keeper.fw_graphs[0].code
+
+
+def test_same() -> None:
+    one = {"a": torch.ones(3), "b": [1, None]}
+    assert testing.same(one, {"a": torch.ones(3) + 1e-6, "b": [1, None]})
+    assert not testing.same(one, {"a": torch.ones(3) + 1e-2, "b": [1, None]})
+    assert not testing.same(one, {"a": torch.ones(3), "b": [2, None]})
+    assert not testing.same(one, {"a": torch.ones(3).double(), "b": [1, None]})
+    assert not testing.same(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    assert testing.same(torch.tensor([float("nan")]), torch.tensor([float("nan")]), equal_nan=True)
+
+
+def replaces_sin(graph: torch.fx.Graph) -> None:
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.sin.default:
+            node.target = torch.ops.aten.cos.default
+        elif node.target == "sin":
+            node.target = "cos"
+
+
+@pytest.mark.parametrize("place", [
+    "pre_grad_custom_pass", "post_grad_custom_pre_pass", "joint_custom_pre_pass", "joint_custom_post_pass"])
+def test_passes_of_users(place: str) -> None:
+    x = torch.randn(5, requires_grad=place.startswith("joint"))
+    compiled = dynamo.compile(lambda x: x.sin() + 1, options={"passes": {place: replaces_sin}})
+    torch.testing.assert_close(compiled(x), x.cos() + 1)
+
+
+def test_passes_are_checked() -> None:
+    with pytest.raises(ValueError, match="there is no place 'post_grad'"):
+        dynamo.compile(lambda x: x, options={"passes": {"post_grad": replaces_sin}})
+    with pytest.raises(TypeError, match="takes a function of a graph"):
+        dynamo.compile(lambda x: x, options={"passes": {"pre_grad_custom_pass": 3}})
+
+
+def test_a_pass_that_fails_is_told() -> None:
+    def fails(graph: torch.fx.Graph) -> None:
+        raise RuntimeError("not mine")
+
+    x = torch.randn(5)
+    compiled = dynamo.compile(lambda x: x.sin() + 1, options={"passes": {"post_grad_custom_pre_pass": fails}})
+    with pytest.warns(UserWarning, match="not mine"):
+        torch.testing.assert_close(compiled(x), x.sin() + 1)
+
+
+def test_compiling_without_the_frontend() -> None:
+    gm = torch.fx.symbolic_trace(lambda x: (x.sin() + 1,))
+    x = torch.randn(4)
+    (result,) = inductor.standalone_compile(gm, [x])(x)
+    torch.testing.assert_close(result, x.sin() + 1)
