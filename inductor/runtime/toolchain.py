@@ -100,7 +100,7 @@ def find_toolchain(store: Store) -> Toolchain | str:
 
 
 def _last_key() -> Key:
-    return make_key("toolchain", {"last": describe_isa(), "flags": repr(BASE_FLAGS)})
+    return make_key("last_toolchain", {"isa": describe_isa(), "flags": repr(BASE_FLAGS)})
 
 
 def last_toolchain(store: Store) -> Toolchain | None:
