@@ -51,10 +51,11 @@ class BreakReports:
             logs.log("graph_breaks").emit(text, compile_id)
         if exit.reason.code == "escaping_exception":
             return
+        strict = describe(exit.reason, str(line), source_text(line), strict=True)
         if options.fullgraph:
-            raise Unsupported(f"{text}\n  fullgraph=True allows no graph break.")
+            raise Unsupported(f"{strict}\n  fullgraph=True allows no graph break.")
         if is_error(exit):
-            raise Unsupported(f"{text}\n  error_on_graph_break(True) allows no graph break here.")
+            raise Unsupported(f"{strict}\n  error_on_graph_break(True) allows no graph break here.")
 
 
 def is_error(exit: BreakExit) -> bool:

@@ -436,13 +436,8 @@ class Converter:
         except Exception as error:
             if is_of_signal(error):
                 raise
-            failure = BackendError(
-                f"{place}\n"
-                f"  The backend {options.backend_name!r} failed: {type(error).__name__}: {error}\n"
-                f"  The graph that it was compiling:\n{module.code.strip()}"
-            )
-            failure.graph_module = module
-            raise failure from error
+            failure = backend_failure(error, place, options.backend_name, module)
+            raise failure from (None if is_explained(error) else error)
         captured = module.forward
         if outputs and not is_own(options.backend):
             tensors = [isinstance(var, TensorVar) for var in outputs]
@@ -457,6 +452,26 @@ class Converter:
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
+
+
+def is_explained(error: Exception) -> bool:
+    """True for an error whose text says all, as that there is no compiler."""
+    return bool(getattr(error, "explained", False))
+
+
+def backend_failure(
+    error: Exception, place: str, backend: str, module: torch.fx.GraphModule
+) -> BackendError:
+    """What a user is told of a backend's error."""
+    if is_explained(error):
+        text = f"{place}\n  The backend {backend!r} failed: {error}"
+    else:
+        text = (
+            f"{place}\n  The backend {backend!r} failed: {type(error).__name__}: {error}\n"
+            f"  The graph that it was compiling:\n{module.code.strip()}")
+    failure = BackendError(text)
+    failure.graph_module = module
+    return failure
 
 
 def declared_marks(

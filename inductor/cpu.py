@@ -21,7 +21,7 @@ from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
 from inductor.runtime import _launch
-from inductor.runtime.build import Built, build_library
+from inductor.runtime.build import Built, build_library, library_without_compiler
 from inductor.runtime.launched import note_launcher
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
@@ -31,7 +31,10 @@ from inductor.scheduler.schedule import Kernel, Schedule
 
 
 class NoCompiler(RuntimeError):
-    """There is no working C++ compiler on this machine."""
+    """There is no working C++ compiler on this machine. explained: the text is all that a user
+    needs, without a traceback of the compiler."""
+
+    explained = True
 
 
 def cache_store() -> Store:
@@ -44,8 +47,8 @@ def need_toolchain(store: Store) -> Toolchain:
     found = find_toolchain(store)
     if isinstance(found, str):
         raise NoCompiler(
-            f"{found}; the default backend needs one: install g++, name another with CXX=..., "
-            'or use backend="eager"'
+            f"{found}, and the default backend needs one.\n  What to do: install g++, name another "
+            'with CXX=..., or use backend="eager"; python -m dynamo.doctor examines this machine.'
         )
     return found
 
@@ -112,8 +115,13 @@ def _print_shared(
 
 def build(units: list[str], store: Store) -> str:
     """The path of the library, built or found."""
-    toolchain = need_toolchain(store)
     log = logs.log("cache")
+    known = library_without_compiler(units, store)
+    if known is not None:
+        metrics.count("libraries_reused")
+        log.emit(f"library {known.name}: found, though there is no compiler now")
+        return str(known)
+    toolchain = need_toolchain(store)
     with timed("inductor.build"):
         built: Built = build_library(units, toolchain, store, explain=log.enabled)
     metrics.count("libraries_reused" if built.reused else "libraries_built")

@@ -71,6 +71,8 @@ class _Rescue:
             if is_of_signal(own):
                 raise
             _put_back(*states)
+            if type(own) is type(error):
+                error.args = own.args  # in eager's words
             return NotImplemented
         self._note(error, 1, "the graph has run as captured")
         return results

@@ -13,6 +13,13 @@ EAGER = (
     "This part runs as plain Python; nothing is wrong. Move it out of the compiled function "
     "to get one graph."
 )
+MOVE = (
+    "Move this part out of the compiled function, or allow breaks: then it runs as plain Python "
+    "between two graphs."
+)
+FINE = "Nothing is wrong"
+UNKNOWN = "that only the running program knows"
+OF_ITEM = "The number comes from .item(), int() or float() of a tensor: compute with the tensor."
 REPORT = "If this is ordinary code of your model, it is worth a report."
 
 
@@ -30,7 +37,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("data_dependent_branch", "a branch depends on the values in a tensor",
      "Use torch.where, or torch.cond for whole blocks."),
     ("item", "a tensor's value is read into Python",
-     "Keep it a tensor, or set config.capture_scalar_outputs."),
+     "Keep it a tensor, without .item(), int() or float(), or set config.capture_scalar_outputs."),
     ("dynamic_output_shape", "the size of the result depends on the values in a tensor",
      "Use a masked operation of fixed size, or set config.capture_dynamic_output_shape_ops."),
     ("call_of_unknown_function", "a function is called that the compiler does not know", EAGER),
@@ -53,7 +60,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("not_a_constant", "a constant is needed, and this value is none", REPORT),
     ("not_a_graph_argument", "a value can't be an argument of a tensor operation", REPORT),
     ("identity_of_constant", "`is` between equal constants has no certain answer", "Use ==."),
-    ("operation_without_fake_kernel", "the shape of the result is not known before it runs", EAGER),
+    ("operation_without_fake_kernel", "the shape of the result is not known before it runs",
+     "Give an operator of your own a shape function: torch.library.register_fake."),
     ("operator_unknown", "the compiler does not know an operator between these values", REPORT),
     ("graph_result_unknown", "an operation gives something that is no tensor", EAGER),
     ("tensor_subclass", "a tensor subclass is used", EAGER),
@@ -126,9 +134,25 @@ def summarize(reason: str) -> str:
     return f"{sentence}: {detail}" if detail else sentence
 
 
-def describe(reason: Break, place: str, text: str = "") -> str:
-    """The break for a person: the user's line, what happened, what to do."""
+def describe(reason: Break, place: str, text: str = "", strict: bool = False) -> str:
+    """The break for a person: the user's line, what happened, what to do. strict: it is an error,
+    so that nobody may say that nothing is wrong."""
     row = REASONS[reason.code]
     what = f"{row.sentence}: {reason.detail}" if reason.detail else row.sentence
     line = f"\n    {text}" if text else ""
-    return f"{place}{line}\n  Graph break: {what}. [{row.number}]\n  What to do: {row.hint}"
+    hint = _as_error(row.hint) if strict else row.hint
+    if UNKNOWN in reason.detail or reason.code.startswith("unknown_number"):
+        hint = f"{OF_ITEM} {hint}"
+    return f"{place}{line}\n  Graph break: {what}. [{row.number}]\n  What to do: {hint}"
+
+
+def _as_error(hint: str) -> str:
+    """A hint where the break is an error."""
+    if hint == EAGER:
+        return MOVE
+    if not hint.startswith(FINE):
+        return hint
+    rest = hint.removeprefix(FINE)
+    if rest.startswith(":"):  # what happens instead, which is not so here
+        rest = rest.partition(". ")[2]
+    return rest.lstrip(". ") or MOVE

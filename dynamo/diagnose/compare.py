@@ -74,7 +74,7 @@ def _errors(eager: BaseException | None, other: BaseException | None, name: str)
 def _said(error: BaseException | None) -> str:
     if error is None:
         return "raises nothing"
-    return f"raises {type(error).__name__}: {str(error).strip().splitlines()[0:1] or ['']}"
+    return f"raises {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _facts(eager: torch.Tensor, other: torch.Tensor, name: str) -> str:

@@ -233,7 +233,8 @@ def minify_to_folder(graph: Graph, minifier: Minifier, backend: str) -> Path | N
     lines = list(dict.fromkeys(filter(None, map(user_line, nodes))))
     place = lines[0] if lines else "a graph"
     logs.tell(
-        f"{place}\n  The backend {backend!r} is wrong: {shown[0]}.\n"
+        f"{place}\n  The backend {backend!r} {'fails' if minifier.crash else 'is wrong'}: "
+        f"{shown[0]}.\n"
         f"  What to do: python {folder / 'repro.py'} shows it with {len(nodes)} of "
         f"{len(operations(graph.module))} operations, for a report.")
     return folder

@@ -24,6 +24,8 @@ from dynamo.diagnose.outcome import Outcome, run_once
 from dynamo.options import CompileOptions
 
 SHOWN = 5
+# While code is compared: what hides a failure would hide it here, too, and nothing else is written.
+ALONE = {"suppress_errors": False, "repro": "", "debug_dir": ""}
 Compile = Callable[[CompileOptions], Callable[..., Any]]
 
 
@@ -114,12 +116,12 @@ class Verifier:
         def run_compiled(tap: Tap) -> Outcome:
             name = getattr(tap.backend, "__name__", "backend")
             options = replace(self.settings, backend=tap, backend_name=name, mode=None, options={})
-            with config.patch(suppress_errors=False):
+            with config.patch(**ALONE):
                 return run(self.compile(options))
 
         before = len(tap.modules) if tap is not None else 0
         right = run(self.function)
-        with config.patch(suppress_errors=False):  # what hides a failure would hide it here, too
+        with config.patch(**ALONE):
             other = run(compiled)
         wide = run(self.function, wide=True)
         found = compare(right, other, wide)

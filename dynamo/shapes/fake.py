@@ -374,6 +374,8 @@ class FakeWorld:
         except Signal:
             raise
         except Exception as error:
+            if "no fake impl registered" in str(error):  # a tutorial follows in torch's text
+                raise NoFakeKernel(func, "it has no fake kernel") from None
             self._raise_as_eager(op, args, kwargs, error)
             raise NoFakeKernel(
                 func, f"its meta kernel failed where eager does not: {error}"

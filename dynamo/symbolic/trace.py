@@ -22,6 +22,7 @@ import torch
 from dynamo import _C
 from dynamo.base.errors import Break
 from dynamo.base.instances import is_class
+from dynamo.base.user_lines import TORCH
 from dynamo.guards.records import GuardSet, UserLine
 from dynamo.guards.sources import (
     AttrSource,
@@ -137,7 +138,10 @@ class Trace(ObjectProtocol):
         return tuple(frame.user_line() for frame in self.frames)
 
     def user_line(self) -> UserLine | None:
-        return self.frames[-1].user_line() if self.frames else None
+        """Of the innermost frame that is not torch's own, which the user can't change."""
+        own = (f for f in reversed(self.frames) if not f.code.co_filename.startswith(TORCH))
+        frame = next(own, self.frames[-1] if self.frames else None)
+        return None if frame is None else frame.user_line()
 
     def step_now(self) -> int:
         """The number of the innermost frame's instruction."""

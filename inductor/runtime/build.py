@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inductor.runtime.store import Key, Store, make_key
-from inductor.runtime.toolchain import Toolchain
+from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
 
 class BuildError(RuntimeError):
@@ -91,6 +91,16 @@ def build_library(
         temporary.unlink(missing_ok=True)
     store.describe(key)
     return Built(path, key, False, reason)
+
+
+def library_without_compiler(units: Sequence[str], store: Store) -> Path | None:
+    """The library that an earlier process has made of `units`, where there is no compiler now; None
+    where there is a compiler, or no such library."""
+    if not isinstance(find_toolchain(store), str):
+        return None
+    toolchain = last_toolchain(store)
+    found = None if toolchain is None else store.find(library_key(units, toolchain), ".so")
+    return found if found is not None and is_whole(found) else None
 
 
 def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> None:

@@ -17,7 +17,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from inductor.runtime.store import Store, make_key
+from inductor.runtime.store import Key, Store, make_key
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -87,11 +87,30 @@ def find_toolchain(store: Store) -> Toolchain | str:
     remembered = store.read(key, ".json")
     if remembered is not None:
         with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
-            return _decode(remembered)
+            found: Toolchain | str = _decode(remembered)
+            if store.find(_last_key(), ".json") is None:
+                store.write(_last_key(), ".json", remembered)
+            return found
     found = _probe(path, isa)
     if isinstance(found, Toolchain):
-        store.write(key, ".json", json.dumps(asdict(found)).encode())
+        text = json.dumps(asdict(found)).encode()
+        store.write(key, ".json", text)
+        store.write(_last_key(), ".json", text)
     return found
+
+
+def _last_key() -> Key:
+    return make_key("last_toolchain", {"isa": describe_isa(), "flags": repr(BASE_FLAGS)})
+
+
+def last_toolchain(store: Store) -> Toolchain | None:
+    """The compiler that was last found to work here, which may be gone: what was built by it still
+    runs."""
+    remembered = store.read(_last_key(), ".json")
+    if remembered is not None:
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # else damaged
+            return _decode(remembered)
+    return None
 
 
 def _decode(text: bytes) -> Toolchain:
@@ -109,7 +128,8 @@ def _decode(text: bytes) -> Toolchain:
 def _probe(path: str, isa: str) -> Toolchain | str:
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     if version.returncode != 0:
-        return f"{path} --version failed: {version.stderr.strip()}"
+        said = version.stderr.strip()
+        return f"{path} --version failed" + (f": {said}" if said else "")
     native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     wide = ("-mprefer-vector-width=512",) if platform.machine() == "x86_64" else ()
     for flags in ((native, *wide, "-fopenmp"), (native, "-fopenmp"), ("-fopenmp",), ()):

@@ -41,3 +41,25 @@ def test_description_starts_with_the_users_line() -> None:
     assert second.strip() == "x = y.item()"
     assert third.endswith(f": float. [{REASONS['item'].number}]")
     assert fourth.startswith("  What to do: ")
+
+
+def test_each_code_has_its_paragraph() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "graph_breaks.md").read_text()
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
+    assert list(sections) == [f"{row.number} `{code}`" for code, row in REASONS.items()]
+    for code, row in REASONS.items():
+        part = sections[f"{row.number} `{code}`"]
+        assert f"**What happens:** {row.sentence}." in part, code
+        assert f"**What to do:** {row.hint}" in part, code
+
+
+def test_nothing_is_fine_where_a_break_is_an_error() -> None:
+    for code in REASONS:
+        told = describe(Break(code), "model.py:3 in f", "y = g(x)", strict=True)
+        assert "othing is wrong" not in told and "What to do: " in told and not told.endswith("What to do: "), told
+
+
+def test_numbers_name_item() -> None:
+    for code, detail in [("hash_unknown", "a float that only the running program knows"), ("unknown_number", "")]:
+        assert ".item()" in describe(Break(code, detail), "model.py:3 in f")
+    assert ".item()" not in describe(Break("hash_unknown", "a file"), "model.py:3 in f")

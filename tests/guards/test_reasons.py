@@ -361,3 +361,17 @@ def test_the_name_of_a_compile_is_shown() -> None:
         compiled(torch.ones(2), 1)
         with pytest.raises(dynamo.exc.RecompileError, match="compiled as 'decoder'"):
             compiled(torch.ones(2), 2)
+
+
+def test_guards_name_lines_of_the_program_not_of_torch() -> None:
+    linear = torch.nn.Linear(4, 4)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return linear(x)  # the line
+
+    compiled = dynamo.compile(program, backend="eager", dynamic=False)
+    before = dict(dynamo.counters["recompiles"])
+    for rows in (2, 3):
+        compiled(torch.ones(rows, 4))
+    (new,) = [reason for reason in dynamo.counters["recompiles"] if reason not in before]
+    assert "test_reasons.py" in new and "linear.py" not in new
