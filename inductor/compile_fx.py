@@ -68,6 +68,7 @@ from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
+from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
@@ -501,6 +502,7 @@ def _lower_and_schedule(
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads)
+        schedule = fuse_convolutions(lowered.graph, schedule)
     _report(lowered, schedule)
     return lowered, schedule
 

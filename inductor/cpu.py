@@ -9,6 +9,7 @@ from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
+from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
 from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
@@ -50,8 +51,10 @@ def generate(
     with timed("inductor.codegen"):
         plan = plan_memory(graph, schedule)
         sources, by_name = _print_kernels(schedule, layouts, threads)
-        wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads)
-        units = print_units(sources, wrapper.text, cores)
+        epilogues, behind = _print_epilogues(schedule, layouts)
+        wrapper = print_wrapper(name, graph, schedule, plan, by_name | behind, threads)
+        texts = [source.text for source in epilogues]
+        units = print_units(sources, "\n".join([*texts, wrapper.text]), cores)
     logs.log("output_code").emit(lambda: "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
@@ -70,6 +73,30 @@ def _print_kernels(
             own = placeholder_layouts(shared, layouts)
             source = printed[shared.kernel.name] = print_kernel(shared.kernel, own, threads)
         parameters = tuple(shared.buffers[name] for name in source.parameters)
+        begins = tuple(shared.begins[name] for name in source.parameters)
+        by_name[shared.name] = replace(source, parameters=parameters, begins=begins)
+    return list(printed.values()), by_name
+
+
+def _print_epilogues(
+    schedule: Schedule, layouts: dict[str, Layout]
+) -> tuple[list[KernelSource], dict[str, KernelSource]]:
+    """As above, of what follows convolutions of our own."""
+    printed: dict[tuple[str, int, int], KernelSource] = {}
+    by_name: dict[str, KernelSource] = {}
+    fused = list(schedule.fused_convolutions())
+    for one, shared in zip(fused, share_kernels(x.epilogue for x in fused), strict=True):
+        assert one.call.layout is not None
+        channels = one.call.layout.size[1]
+        sizes = one.call.layout.numel() // channels, channels
+        source = printed.get((shared.kernel.name, *sizes))
+        if source is None:
+            own = placeholder_layouts(shared, layouts)
+            source = print_epilogue(shared.kernel, own, *sizes)
+            printed[shared.kernel.name, *sizes] = source
+        moved = {one.call.name: one.target}
+        buffers = [shared.buffers[name] for name in source.parameters]
+        parameters = tuple(moved.get(name, name) for name in buffers)
         begins = tuple(shared.begins[name] for name in source.parameters)
         by_name[shared.name] = replace(source, parameters=parameters, begins=begins)
     return list(printed.values()), by_name

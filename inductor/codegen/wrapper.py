@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inductor.codegen.cpp.convolution import CONVOLUTION_DECLARATION, CONVOLUTION_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.ir.convolutions import geometry_of, is_own_convolution
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.scheduler.memory import MemoryPlan
-from inductor.scheduler.schedule import Kernel, Schedule
+from inductor.scheduler.schedule import FusedConvolution, Kernel, Schedule
 
 HEAD = """\
 extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
@@ -68,7 +70,7 @@ class _Writer:
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
-        self.declarations: list[str] = []
+        self.declarations: dict[str, str] = {}  # of functions that all graphs share
         # What an operator returns and nobody looks at may have any size.
         self.used = {name for step in schedule.steps for name in step.reads()}
         self.used.update(o.buffer for o in graph.outputs if isinstance(o, ViewRef))
@@ -83,6 +85,10 @@ class _Writer:
         for position, step in enumerate(self.schedule.steps):
             if isinstance(step, Kernel):
                 self._call_kernel(step)
+            elif isinstance(step, FusedConvolution):
+                self._call_convolution(step.call, step)
+            elif isinstance(step, ExternKernel) and is_own_convolution(step):
+                self._call_convolution(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, ExternKernel):
@@ -101,7 +107,8 @@ class _Writer:
             "outputs": [self._output(output) for output in self.graph.outputs],
         }
         spec["views"] = list(self.views)
-        lines = [*self.declarations, HEAD, *self._sizes(), *self.lines, "  return 0;", "}", ""]
+        head = [*self.declarations.values(), HEAD, *self._sizes()]
+        lines = [*head, *self.lines, "  return 0;", "}", ""]
         return Wrapper("\n".join(lines), spec)
 
     def _sizes(self) -> list[str]:
@@ -114,17 +121,20 @@ class _Writer:
 
     def _call_kernel(self, kernel: Kernel) -> None:
         source = self.kernels[kernel.name]
+        arguments = self._arguments(source)
+        call = f"{source.name}({', '.join(['rt', *arguments, *source.symbols])})"
+        self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
+
+    def _arguments(self, source: KernelSource) -> list[str]:
         arguments = [
             f"({kind.replace('__restrict__', '').strip()})d[{self.slot_of[buffer]}]"
             for buffer, kind in zip(source.parameters, source.types, strict=True)
         ]
         begins = source.begins or [0] * len(arguments)
-        arguments = [
+        return [
             f"{argument} + {begin}" if begin else argument
             for argument, begin in zip(arguments, begins, strict=True)
         ]
-        call = f"{source.name}({', '.join(['rt', *arguments, *source.symbols])})"
-        self.lines.append(f"  if ({call}) return 1;" if kernel.may_fail() else f"  {call};")
 
     def _call_extern(self, step: ExternKernel) -> None:
         number = self._extern_number(step)
@@ -164,7 +174,27 @@ class _Writer:
         # Where it finds no memory for its copies the operator runs.
         instead = f"rt->call(rt, {self._extern_number(step)})"
         self.lines.append(f"  if ({PRODUCT_NAME}({arguments}) && {instead}) return 1;")
-        self.declarations = [PRODUCT_DECLARATION]
+        self.declarations[PRODUCT_NAME] = PRODUCT_DECLARATION
+
+    def _call_convolution(self, call: ExternKernel, fused: FusedConvolution | None = None) -> None:
+        geometry = geometry_of(call)
+        x, weight, bias = call.args[:3]
+        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and geometry is not None
+        start = self._pointer(bias) if isinstance(bias, ViewRef) else "0"
+        target, name, at, memory = call.name, "0", "0", ""
+        if fused is not None:
+            source = self.kernels[fused.name]
+            target, name = fused.target, source.name
+            buffers = ", ".join(f"(void*)({text})" for text in self._arguments(source))
+            at = "at"
+            memory = f" void* at[] = {{{buffers}}};"
+        numbers = ", ".join(map(str, geometry.numbers()))
+        result = f"(f32*)d[{self.slot_of[target]}]"
+        arguments = (self._pointer(x), self._pointer(weight), start, result, name, at)
+        text = ", ".join(("sizes", *arguments, str(self.threads)))
+        self.lines.append(f"  {{ static const i64 sizes[] = {{{numbers}}};{memory}")
+        self.lines.append(f"    {CONVOLUTION_NAME}({text}); }}")
+        self.declarations[CONVOLUTION_NAME] = CONVOLUTION_DECLARATION
 
     def _pointer(self, view: ViewRef) -> str:
         return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"
