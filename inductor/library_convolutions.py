@@ -182,7 +182,7 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
     numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
-    how: list[Any] = [geometry.padding, geometry.stride, geometry.dilation, 1]
+    how = (geometry.padding, geometry.stride, geometry.dilation, 1)
     with torch.inference_mode(False), torch.no_grad():
         x = torch.empty(size, memory_format=torch.channels_last).normal_(generator=numbers)
         weight = torch.randn(out, channels, *geometry.window, generator=numbers)

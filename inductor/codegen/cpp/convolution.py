@@ -35,7 +35,7 @@ enum { LANES = 8, ROWS = 6 };
 enum { LANES = 4, ROWS = 6 };
 #endif
 enum { COLUMNS = 2 * LANES, LINE = 4 * ROWS, PAIR = ROWS / 2 };
-enum { BAND = 640 << 10, MOST_LINES = 512, MOST_TAPS = 1024 };
+enum { BAND = 1200 << 10, AHEAD = 2048, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
@@ -59,6 +59,9 @@ static inline __attribute__((always_inline)) const f32* walk(
   for (i64 p = begin; p + U <= end; p += U) {
 #pragma GCC unroll 4
     for (int u = 0; u < U; ++u) {
+      // Weights come from memory: what is next, before the processor itself asks for it.
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 2);
       Vector right[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v)
@@ -323,11 +326,15 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
   bool fits = c.prepare() && threads > 0;
   if (!threads) threads = 1;
-  i64 panels = up(c.out_channels, COLUMNS), down = 1, best = -1;
+  // Threads side by side and below one another: the least work for each, then the least memory.
+  i64 panels = up(c.out_channels, COLUMNS), down = 1, best = -1, least_read = 0;
   for (i64 t = 1; t <= threads; ++t) {
     if (threads % t) continue;
-    i64 work = up(c.lines, t) * up(panels, threads / t) * 64 + up(c.lines, t);
-    if (best < 0 || work <= best) best = work, down = t;
+    i64 work = up(c.lines, t) * up(panels, threads / t);
+    i64 read = up(c.lines, t) * (c.pixels / c.lines) * c.channels +
+               up(panels, threads / t) * COLUMNS * c.tall * c.wide * c.channels;
+    if (best < 0 || work < best || work == best && read < least_read)
+      best = work, least_read = read, down = t;
   }
   i64 across = threads / down;
 #pragma omp parallel num_threads(threads) if (threads > 1)
