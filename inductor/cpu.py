@@ -92,7 +92,8 @@ def _print_epilogues(
         source = printed.get((shared.kernel.name, *sizes))
         if source is None:
             own = placeholder_layouts(shared, layouts)
-            source = print_epilogue(shared.kernel, own, *sizes)
+            names = {name: place for place, name in shared.buffers.items()}
+            source = print_epilogue(shared.kernel, own, names[one.call.name], *sizes)
             printed[shared.kernel.name, *sizes] = source
         moved = {one.call.name: one.target}
         buffers = [shared.buffers[name] for name in source.parameters]

@@ -88,6 +88,8 @@ template <int R, int G, int V>
 static void tile(const Walk& w, const char* a, const char* other, const f32* b, const f32* bias,
                  f32* c, i64 ldc) {
   Vector sum[R * G][V];
+  for (int r = 0; r < R * G; ++r)
+    for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * ldc + v * LANES, 1);
 #pragma GCC unroll 14
   for (int r = 0; r < R * G; ++r)
 #pragma GCC unroll 2
