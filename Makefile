@@ -61,5 +61,5 @@ bench: setup
 	$(PY) benchmarks/compare.py
 
 lint: setup
-	$(VENV)/bin/ruff check dynamo inductor lazy tests examples benchmarks
+	$(VENV)/bin/ruff check dynamo inductor lazy tools tests examples benchmarks
 	$(VENV)/bin/mypy

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dynamo.base.counters import compile_times, counters
     from dynamo.base.logs import set_logs
     from dynamo.base.strictness import error_on_graph_break, is_compiling
+    from dynamo.checked_calls import verify
     from dynamo.decide import (
         allow_in_graph,
         assume_constant_result,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from dynamo.explanation import explain
     from dynamo.shapes.marks import Dim
+    from dynamo.summary_text import summary
     from dynamo.whole_graph import export
 
 _HOMES = {
@@ -68,10 +70,12 @@ _HOMES = {
     "dynamo.base.counters": "compile_times counters",
     "dynamo.base.logs": "set_logs",
     "dynamo.base.strictness": "error_on_graph_break is_compiling",
+    "dynamo.checked_calls": "verify",
     "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic set_stance skip substitute_in_graph",
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
+    "dynamo.summary_text": "summary",
     "dynamo.whole_graph": "export",
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
@@ -116,7 +120,9 @@ __all__ = [
     "set_stance",
     "skip",
     "substitute_in_graph",
+    "summary",
     "testing",
+    "verify",
 ]
 
 

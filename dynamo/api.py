@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -89,11 +90,12 @@ def compile(
     """
     settings = check_options(backend, mode, options, fullgraph, dynamic, name, recompile_limit)
     if model is None:
-        return functools.partial(_compile, settings=settings, disabled=disable)
-    return _compile(model, settings=settings, disabled=disable)
+        return functools.partial(compile_by, settings=settings, disabled=disable)
+    return compile_by(model, settings, disabled=disable)
 
 
-def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
+def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) -> Any:
+    """`compile` with arguments that are checked already."""
     if not callable(model):
         under = " (compile the function, below the other decorator)"
         hint = under if isinstance(model, classmethod | property) else ""
@@ -101,6 +103,8 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
     if disabled or config.disable:
         return model
     model = behind_torch(model)
+    if settings.verify:  # rarely, and much code: loaded when it is asked for
+        return importlib.import_module("dynamo.checked_calls").checked_calls(model, settings)
     called_as = _call_of_instances(model) if isinstance(model, type) else None
     if called_as is not None and settings.dims is not None:
         raise TypeError(f"dynamic= names parameters of a function or module, not of {model!r}; "
@@ -111,7 +115,7 @@ def _compile(model: Any, *, settings: CompileOptions, disabled: bool) -> Any:
         policy = _regions.make(settings)
         called_as = _call_of_instances(type(model)) or torch.nn.Module._call_impl
         call = hook.Compiled(policy.region, called_as)
-        return _module_twin(model, call, policy)
+        return module_twin(model, call, policy)
     if called_as is not None:
         policy = _regions.make(settings)
         model.__call__ = hook.Compiled(policy.region, called_as)
@@ -137,7 +141,7 @@ def _call_of_instances(cls: type) -> Any:
     return found if isinstance(found, FunctionType) else None
 
 
-def _module_twin(
+def module_twin(
     module: torch.nn.Module, call: hook.Compiled, policy: FramePolicy | None
 ) -> torch.nn.Module:
     """An instance of the module's class that shares its `__dict__`: one state, called two ways."""
@@ -206,7 +210,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return result
     result.__dict__["__qualname__"] = cls.__qualname__
     if isinstance(fn, torch.nn.Module):
-        return _module_twin(fn, result, None)
+        return module_twin(fn, result, None)
     fn.__call__ = result
     return fn
 

@@ -8,6 +8,8 @@ smallest differences; of equals the one used last).
 from __future__ import annotations
 
 import builtins
+import contextlib
+import itertools
 import re
 import sys
 import threading
@@ -29,6 +31,7 @@ from dynamo.base.config import config
 from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
+from dynamo.base.progress import progress
 from dynamo.guards.changes import changed_facts, numbers_in
 from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.kinds import const_equal
@@ -119,6 +122,9 @@ class Miss:
 Convert = Callable[[hook.FrameState, CompileOptions, str, Mapping[Fact, int | float]], Any]
 
 
+_numbers = itertools.count()
+
+
 class FramePolicy:
     """The callback of one region: decides whether a frame is compiled, and tells why.
 
@@ -131,6 +137,7 @@ class FramePolicy:
         throw: Callable[[hook.FrameState, BaseException], Any],
     ) -> None:
         self.options, self.convert = options, convert
+        self.number = next(_numbers)
         self.lock = threading.RLock()
         self.records: dict[CodeType, CodeRecord] = {}
         self.warned: set[int] = set()
@@ -174,22 +181,26 @@ class FramePolicy:
                 return None
             if record.fruitless >= self.own_limit() and not mentions_tensors(frame):
                 return None
+            compile_id, why = f"{record.number}/{record.attempts}", "first call"
             if known:
                 found = nearest_difference(known, frame, record.changed.keys())
                 if isinstance(found, hook.Entry):
                     return found  # another thread has just compiled it
-                self.report(frame, record, in_words_of_user(found.nearest, frame))
+                nearest = in_words_of_user(found.nearest, frame)
+                why = str(nearest)
+                with self.compiling(frame, compile_id):
+                    self.report(frame, record, nearest)
                 record.changed = {**found.changed, **record.changed}
                 self.changed_tables |= {
                     fact: old for fact, old in found.changed.items() if fact.what == "values"}
             if limit:
                 self.stop(frame, record, limit)
                 return None
-            compile_id = f"{record.number}/{record.attempts}"
             record.attempts += 1
-            made = self.convert(
-                frame, self.options_now(stance, record), compile_id,
-                {**record.changed, **self.changed_tables})
+            with self.compiling(frame, compile_id), progress(self.place(frame), why):
+                made = self.convert(
+                    frame, self.options_now(stance, record), compile_id,
+                    {**record.changed, **self.changed_tables})
             if made is None:
                 record.fruitless += 1
             if stance.name == "fail_on_recompile" and isinstance(made, hook.Entry):
@@ -197,6 +208,12 @@ class FramePolicy:
             if isinstance(made, hook.Entry):
                 self.region.add(frame.code, made)  # now: the next thread must find it
             return made
+
+    def compiling(
+        self, frame: hook.FrameState, compile_id: str
+    ) -> contextlib.AbstractContextManager[None]:
+        """What is written inside of the block belongs to that compile of the frame."""
+        return logs.compiling(logs.Compile(compile_id, self.number, name_of_part(frame.code)))
 
     def waits(self, frame: hook.FrameState, record: CodeRecord) -> bool:
         """True in the first call, which only tells its numbers and sizes: those that the second has

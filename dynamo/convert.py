@@ -425,9 +425,9 @@ class Converter:
         undone = errors_to_undo(module.graph, again)  # the backend may change the graph
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         twice = may_run_twice(module.graph)
-        site = Site(place, options.fullgraph)
+        site = Site(place, options.fullgraph, logs.compile_now())
         try:
-            with logs.compiling(compile_id), compiling_at(site):
+            with compiling_at(site):
                 compiled = options.compile_graph(module, inputs)
             if not callable(compiled):
                 raise TypeError(f"a backend returns a callable, not {compiled!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,10 @@ from typing import Any
 import torch
 
 from dynamo.backends.registry import get_default_backend, lookup_backend
+from dynamo.base.config import config
 from dynamo.base.errors import ConstraintViolation
 from dynamo.base.gradients import own_saved_tensor_hooks
+from dynamo.base.shortfalls import site_now
 from dynamo.shapes.marks import Dim, Mark
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -73,7 +76,7 @@ class DeclaredDims:
 class CompileOptions:
     """backend: the callable; dynamic: None learns from the second size.
 
-    dims: what `dynamic=` said of dimensions.
+    dims: what `dynamic=` said of dimensions. verify: each call is compared with eager.
     """
 
     backend: Callable[..., Any]
@@ -85,6 +88,7 @@ class CompileOptions:
     name: str | None = None
     recompile_limit: int | None = None
     dims: DeclaredDims | None = None
+    verify: bool = False
 
     def compile_graph(self, module: Any, example_inputs: list[Any]) -> Callable[..., Any]:
         """Runs the backend on a captured graph."""
@@ -94,6 +98,13 @@ class CompileOptions:
         if self.options:
             extra["options"] = dict(self.options)
         with own_saved_tensor_hooks():
+            if config.debug_dir:
+                scripts = importlib.import_module("dynamo.diagnose.scripts")
+                scripts.keep_graph(module, example_inputs, site_now().place)
+            if config.repro:  # rarely: loaded when it is asked for
+                minify = importlib.import_module("dynamo.diagnose.minify")
+                return minify.compile_and_minify(  # type: ignore[no-any-return]
+                    module, example_inputs, self.backend, self.backend_name, extra, config.repro)
             return self.backend(module, example_inputs, **extra)  # type: ignore[no-any-return]
 
 
@@ -107,6 +118,10 @@ def check_options(
         raise ValueError("mode= and options= exclude each other: a mode is a set of options")
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options= takes a dict, not {options!r}")
+    options = dict(options or {})
+    verify = options.pop("verify", False)
+    if not isinstance(verify, bool):
+        raise TypeError(f"options={{'verify': ...}} takes True or False, not {verify!r}")
     if not isinstance(fullgraph, bool):
         raise TypeError(f"fullgraph= takes True or False, not {fullgraph!r}")
     dims = DeclaredDims(check_dims(dynamic)) if isinstance(dynamic, Mapping) else None
@@ -132,8 +147,8 @@ def check_options(
         if check is not None:
             check(mode, options)
     label = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
-    return CompileOptions(compiler, label, mode, MappingProxyType(dict(options or {})), fullgraph,
-                          dynamic, name, limit, dims)
+    return CompileOptions(compiler, label, mode, MappingProxyType(options), fullgraph,
+                          dynamic, name, limit, dims, verify)
 
 
 def check_dims(dims: Mapping[Any, Any]) -> Mapping[str, Mapping[int, Dim]]:

@@ -101,17 +101,20 @@ def compile_fx(
     if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
         serve_attention(gm)
 
+    what = logs.compile_now()
+
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        with config.patch(**settings):
+        with config.patch(**settings), logs.compiling(what):
             return _compile(module, inputs, settings, refused=cut_or_captured)
 
     def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
-        with config.patch(**settings), timed("inductor"), _defects_refused():
+        with (config.patch(**settings), logs.compiling(what), timed("inductor"),
+              _defects_refused()):
             return _compile_symbolic(module, inputs, settings)
 
     def compile_piece(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
         def compile_small(part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
-            with config.patch(**settings):
+            with config.patch(**settings), logs.compiling(what):
                 return _compile(part, given, settings, may_raise=True)
 
         if is_symbolic(module, inputs):
@@ -306,8 +309,9 @@ def _compile_backward(
 ) -> Compiled:
     """The backward half, compiled later than its forward, which has run already: so what can't be
     compiled runs as ATen."""
+    what = replace(site.compile, part="backward")
     try:
-        with config.patch(**settings):
+        with config.patch(**settings), logs.compiling(what):
             compiled = compile_aten(module, fakes)
             return surviving(compiled, module, site) if config.kernels else compiled
     except NoCompiler:
@@ -444,7 +448,8 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     if not config.kernels:
         return run_as_it_is(module)
     if has_symbols(module):
-        return ForAllSizes(module, functools.partial(_compile_variant, module)).call
+        return ForAllSizes(
+            module, functools.partial(_compile_variant, module, logs.compile_now())).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
         call = _for_gpu(lowered, schedule, module.meta.get("values"))
@@ -459,9 +464,11 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 
 @collection_paused()
-def _compile_variant(module: torch.fx.GraphModule, hints: Sequence[int] | None) -> Variant:
+def _compile_variant(
+    module: torch.fx.GraphModule, what: logs.Compile, hints: Sequence[int] | None
+) -> Variant:
     """The code of a graph whose sizes are known at a call; hints: sizes that it is likely for."""
-    with _defects_refused():
+    with logs.compiling(what), _defects_refused():
         lowered, schedule = _lower_and_schedule(module, hints)
         symbols = lowered.symbols
         assert symbols is not None

@@ -11,6 +11,7 @@ from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
+from inductor.codegen.cpp.readable import readable_code
 from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
@@ -53,9 +54,10 @@ def generate(
         sources, by_name = _print_kernels(schedule, layouts, threads)
         epilogues, behind = _print_epilogues(schedule, layouts)
         wrapper = print_wrapper(name, graph, schedule, plan, by_name | behind, threads)
-        texts = [source.text for source in epilogues]
-        units = print_units(sources, "\n".join([*texts, wrapper.text]), cores)
-    logs.log("output_code").emit(lambda: "\n".join(units))
+        tail = "\n".join([*(source.text for source in epilogues), wrapper.text])
+        units = print_units(sources, tail, cores)
+    logs.log("output_code").emit(lambda: readable_code(schedule, sources, tail))
+    logs.keep("kernels.cpp", "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in sources))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
     return units, wrapper.spec

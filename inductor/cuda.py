@@ -91,6 +91,7 @@ def generate(
         templates = {step.name: print_template(step, layouts) for step in schedule.templates()}
         text = print_python_wrapper(graph, schedule, kernels, symbols, templates)
     logs.log("output_code").emit(text)
+    logs.keep("kernels.py", text)
     logs.log("kernel_code").emit(
         lambda: "\n".join(source.text for made in kernels.values() for source in made.all_sources())
     )

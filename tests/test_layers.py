@@ -22,19 +22,22 @@ LAYERS = [
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
     ("dynamo.break_reports",),
     ("dynamo.convert", "dynamo.cache"),
+    ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
-     "dynamo.decide", "dynamo.errors"),
+     "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
+     "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo",),
 ]
 AOT = ("dynamo.base", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")
+TOOLS = (*AOT, "dynamo.backends.registry", "tools")
 COMPETITION = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 
 
 def modules() -> list[Path]:
     return sorted([*ROOT.glob("dynamo/**/*.py"), *ROOT.glob("inductor/**/*.py"),
-                   *ROOT.glob("lazy/**/*.py")])
+                   *ROOT.glob("lazy/**/*.py"), *ROOT.glob("tools/**/*.py")])
 
 
 def name_of(path: Path) -> str:
@@ -76,11 +79,13 @@ def layer(name: str) -> int:
 def allowed(importer: str, imported: str) -> bool:
     if within(importer, ("lazy",)):
         return within(imported, LAZY)
+    if within(importer, ("tools",)):
+        return within(imported, TOOLS)
     if within(importer, ("inductor",)):
         return within(imported, INDUCTOR)
     if within(importer, ("dynamo.aot",)):
         return within(imported, AOT)
-    if within(imported, ("inductor", "dynamo.aot", "lazy")):
+    if within(imported, ("inductor", "dynamo.aot", "lazy", "tools")):
         return False
     return layer(imported) <= layer(importer)
 
@@ -91,7 +96,7 @@ def test_imports_point_up(path: Path) -> None:
     for name, line, inside in imports(path):
         if within(name, COMPETITION):
             wrong.append(f"{line}: imports the competition: {name}")
-        if within(name, ("dynamo", "inductor", "lazy")):
+        if within(name, ("dynamo", "inductor", "lazy", "tools")):
             if inside:
                 wrong.append(f"{line}: imports {name} inside of a function")
             if not allowed(name_of(path), name):

@@ -37,6 +37,7 @@ from dynamo.aot.records import (
 )
 from dynamo.aot.spent import spend
 from dynamo.aot.symbols import names_of, reads, text_of
+from dynamo.base import logs
 
 Callee = Callable[..., Any]
 
@@ -49,9 +50,11 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
     if graph.inference:
         compiled = in_inference_mode(compiled)
     if graph.is_plain and not graph.mutations:
+        logs.log("wrapper").emit("# nothing is done around the compiled graph")
         return compiled
     writer = _Writer(graph, compiled, original)
     source = "\n".join(writer.lines())
+    logs.log("wrapper").emit(source)
     scope = writer.names
     filename = f"<aot runtime {id(scope):x}>"
     exec(compile(source, filename, "exec"), scope)

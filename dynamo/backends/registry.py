@@ -27,6 +27,8 @@ def eager(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[.
 
 _backends: dict[str, Backend | str] = {
     "aot_eager": "inductor.compile_fx:aot_eager",
+    "dynamo_accuracy_minifier_backend": "dynamo.diagnose.minify:accuracy_backend",
+    "dynamo_minifier_backend": "dynamo.diagnose.minify:crash_backend",
     "eager": eager,
     "inductor": "inductor.compile_fx:compile_fx",
 }

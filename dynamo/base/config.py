@@ -182,6 +182,25 @@ config = Config(
         Knob("max_steps", 400_000, "Instructions per trace; a longer trace breaks the graph."),
         Knob("inline_depth", 120, "Depth of inlined calls; a deeper call breaks the graph."),
         Knob(
+            "repro",
+            "",
+            "crash or accuracy: graphs that fail, or are wrong, end in the smallest script that "
+            "shows it.",
+            ("DYNAMO_REPRO",),
+        ),
+        Knob(
+            "debug_dir",
+            "",
+            "Folder for all records of each compile, as files that can be read or run.",
+            ("DYNAMO_DEBUG_DIR",),
+        ),
+        Knob(
+            "progress",
+            True,
+            "One line on a terminal where a compile takes more than two seconds.",
+            ("DYNAMO_PROGRESS",),
+        ),
+        Knob(
             "cache_dir",
             os.path.expanduser("~/.cache/dynamo-jit"),
             "Where compiled code is kept.",

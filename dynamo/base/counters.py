@@ -18,6 +18,7 @@ from collections.abc import Hashable, Iterator
 counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 _seconds: dict[str, float] = defaultdict(float)
+_since = [0.0]
 _told: set[Hashable] = set()
 _lock = threading.Lock()
 
@@ -48,9 +49,15 @@ def once(key: Hashable) -> bool:
         return True
 
 
+def since() -> float:
+    """When the last `reset` was, as `time.time()` tells it; 0.0 for the start of the process."""
+    return _since[0]
+
+
 def reset() -> None:
     """Forget all counts and times, and what was told."""
     counters.clear()
+    _since[0] = time.time()
     with _lock:
         _seconds.clear()
         _told.clear()

@@ -12,10 +12,14 @@ import contextvars
 import difflib
 import logging
 import os
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dynamo.base.config import config
 
 ARTIFACTS = {
     "dynamo": "functions that are run as they are, with the reason",
@@ -34,7 +38,8 @@ ARTIFACTS = {
     "ir_post_fusion": "loop IR after fusion",
     "schedule": "order of kernels and lifetimes of buffers",
     "fusion": "which nodes were fused, and why others were not",
-    "output_code": "generated wrapper and kernels",
+    "wrapper": "the Python function around a compiled graph: what is written and viewed behind it",
+    "output_code": "generated kernels with your lines, wrapper and prelude",
     "kernel_code": "generated kernels",
     "autotuning": "what was measured while compiling, and which templates were chosen",
     "cudagraphs": "which graphs became CUDA graphs, and why others did not",
@@ -43,8 +48,23 @@ ARTIFACTS = {
 }
 
 
-# TORCH_LOGS' words where ours differ.
+# TORCH_LOGS' words where ours differ, with the artifact that shows what is nearest.
 ALIASES = {"side_effects": "effects"}
+NEAREST = {
+    "aot": "aot_graphs", "aot_joint_graph": "aot_graphs", "aot_graphs_effects": "aot_graphs",
+    "post_grad_graphs": "aot_graphs", "pre_grad_graphs": "graph_code",
+    "graph_code_verbose": "graph_code", "graph_sizes": "graph",
+    "recompiles_verbose": "recompiles", "trace_source": "bytecode", "trace_call": "graph_code",
+    "trace_bytecode": "bytecode", "sym_node": "dynamic", "trace_shape_events": "dynamic",
+    "loop_ordering": "schedule", "loop_tiling": "schedule", "compute_dependencies": "schedule",
+    "cudagraph_static_inputs": "cudagraphs", "benchmarking": "autotuning",
+    "inductor_metrics": "schedule", "overlap": "schedule", "node_runtime_estimation": "schedule",
+    "fake_tensor": "dynamic", "export": "graph_code", "async_compile": "cache",
+    "caching": "cache", "compiled_autograd": "aot_graphs", "not_implemented": "dynamo",
+}
+# Components of torch that this compiler has no part of.
+OTHERS = frozenset(
+    "torch distributed autograd ddp ddp_graphs fsdp dtensor c10d pp onnx onnx_diagnostics".split())
 
 # What is said without being asked for: not by `warnings`, which the program records or makes
 # errors, nor to its own handlers, which are its code.
@@ -52,22 +72,44 @@ _logger = logging.getLogger("dynamo")
 _logger.propagate = False
 
 _lock = threading.Lock()
-_compile_id: contextvars.ContextVar[str] = contextvars.ContextVar("compile_id", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """Which compile something belongs to. id: frame/attempt; region: number of the call of
+    `compile`; name: of the function; part: what is compiled at a later call, as "backward"."""
+
+    id: str = ""
+    region: int = 0
+    name: str = ""
+    part: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.part}" if self.part else self.id
+
+
+NO_COMPILE = Compile()
+_compile: contextvars.ContextVar[Compile] = contextvars.ContextVar("compile", default=NO_COMPILE)
 
 
 @contextlib.contextmanager
-def compiling(compile_id: str) -> Iterator[None]:
+def compiling(what: Compile) -> Iterator[None]:
     """What this thread writes inside of the block belongs to that compile."""
-    token = _compile_id.set(compile_id)
+    token = _compile.set(what)
     try:
         yield
     finally:
-        _compile_id.reset(token)
+        _compile.reset(token)
+
+
+def compile_now() -> Compile:
+    """What this thread compiles; `NO_COMPILE` outside of a compile."""
+    return _compile.get()
 
 
 def compile_id_now() -> str:
-    """Of what this thread compiles; "" outside of a compile."""
-    return _compile_id.get()
+    """Its id; "" outside of a compile."""
+    return str(_compile.get())
 
 
 def tell(text: str) -> None:
@@ -82,11 +124,17 @@ class Artifact:
         self.name, self.enabled, self.verbose = name, False, False
 
     def emit(self, text: str | Callable[[], str], compile_id: str = "") -> None:
-        """Prints the text (or what the callable returns) when the artifact is on."""
-        if not self.enabled:
+        """Prints the text (or what the callable returns) when the artifact is on; keeps it in the
+        debug folder, where there is one."""
+        kept = config.debug_dir and FILES.get(self.name, f"{self.name}.txt")
+        if not self.enabled and not kept:
             return
         body = text if isinstance(text, str) else text()
-        compile_id = compile_id or _compile_id.get()
+        if kept:
+            keep(kept, body)
+        if not self.enabled:
+            return
+        compile_id = compile_id or compile_id_now()
         prefix = f"[{compile_id} {self.name}] " if compile_id else f"[{self.name}] "
         lines = "".join(f"{prefix}{line}\n" for line in body.strip("\n").split("\n"))
         path = os.environ.get("DYNAMO_LOGS_OUT")
@@ -106,8 +154,53 @@ def log(name: str) -> Artifact:
     return _artifacts[name]
 
 
+# Files of the debug folder where the artifact's name says less; "" is kept in another form.
+FILES = {
+    "ir_pre_fusion": "ir.txt", "ir_post_fusion": "ir.txt", "graph_code": "", "graph": "",
+    "output_code": "kernels.txt", "kernel_code": "", "wrapper": "wrapper.py",
+}
+_folders: dict[tuple[str, Compile], str] = {}
+_kept: set[str] = set()
+
+
+def debug_folder() -> str:
+    """The folder of what this thread compiles below `config.debug_dir`, made where it is missing:
+    one for each compile, `0_0_forward` is the first of a function `forward`."""
+    what = _compile.get()
+    root = os.path.abspath(config.debug_dir)
+    with _lock:
+        if (root, what) not in _folders:
+            parts = [what.id.replace("/", "_") or "none", what.name, what.part]
+            name = re.sub(r"[^\w.]+", "_", "_".join(filter(None, parts)))
+            taken = {folder for (_, _), folder in _folders.items()}
+            folder = os.path.join(root, name)
+            number = 1
+            while folder in taken:  # another call of `compile` counts from 0, too
+                number += 1
+                folder = os.path.join(root, f"{name}.{number}")
+            _folders[root, what] = folder
+        os.makedirs(_folders[root, what], exist_ok=True)
+        return _folders[root, what]
+
+
+def keep(file: str, text: str) -> None:
+    """Adds the text to a file of the compile's debug folder; without `config.debug_dir` nothing."""
+    if not config.debug_dir or not file:
+        return
+    path = os.path.join(debug_folder(), file)
+    with _lock:
+        with open(path, "a" if path in _kept else "w") as out:  # what an earlier process left goes
+            out.write(text.rstrip("\n") + "\n")
+        _kept.add(path)
+
+
 def _named(word: str) -> list[Artifact]:
-    return list(_artifacts.values()) if word == "all" else [_artifacts[ALIASES.get(word, word)]]
+    name = ALIASES.get(word, word)
+    return list(_artifacts.values()) if word == "all" else [_artifacts[NEAREST.get(name, name)]]
+
+
+def _is_known(name: str) -> bool:
+    return name == "all" or name in ALIASES or name in NEAREST or name in _artifacts
 
 
 def set_logs(words: str = "", **switches: bool) -> None:
@@ -116,7 +209,14 @@ def set_logs(words: str = "", **switches: bool) -> None:
         name = word.lstrip("+-")
         if name == "help":
             sys.stderr.write("".join(f"{n:18} {s}\n" for n, s in ARTIFACTS.items()))
-        elif ALIASES.get(name, name) in _artifacts or name == "all":
+        elif name in OTHERS:
+            sys.stderr.write(f"DYNAMO_LOGS: nothing here is called {name!r}; TORCH_LOGS={name} "
+                             "turns on torch's own\n")
+        elif _is_known(name):
+            if name in NEAREST:
+                near_one = NEAREST[name]
+                sys.stderr.write(f"DYNAMO_LOGS: {name!r} is shown by {near_one!r} here: "
+                                 f"{ARTIFACTS[near_one]}\n")
             for artifact in _named(name):
                 artifact.enabled = not word.startswith("-")
                 artifact.verbose = word.startswith("+")
@@ -128,6 +228,7 @@ def set_logs(words: str = "", **switches: bool) -> None:
             warnings.warn(f"DYNAMO_LOGS: unknown word {word!r}; {hint}", stacklevel=2)
     for name, on in switches.items():
         name = ALIASES.get(name, name)
+        name = NEAREST.get(name, name)
         if name not in _artifacts:
             raise ValueError(f"no such artifact: {name}; there are {', '.join(ARTIFACTS)}")
         _artifacts[name].enabled = on

@@ -15,7 +15,6 @@ Out: a message; an error where the user wants one.
 from __future__ import annotations
 
 import contextlib
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from dynamo.base import counters, events, logs
 from dynamo.base.config import config
 from dynamo.base.errors import InternalError, Unsupported
 from dynamo.base.signals import is_of_signal
+from dynamo.base.user_lines import user_line
 
 GRAPH = "graph runs as captured"
 PIECE = "piece of a graph runs as captured"
@@ -52,10 +52,11 @@ USUAL = (
 @dataclass(frozen=True, slots=True)
 class Site:
     """The function that is compiled now. place: its file, line and name; strict: it has to be
-    compiled as one graph."""
+    compiled as one graph; compile: which compile that is."""
 
     place: str = ""
     strict: bool = False
+    compile: logs.Compile = logs.NO_COMPILE
 
 
 NOWHERE = Site()
@@ -77,16 +78,12 @@ def site_now() -> Site:
     return _site.get()
 
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.*)\n?(.*)')
-
-
 def line_of(nodes: Iterable[Any]) -> str:
     """The user's line of the first operation that has one, with its text."""
     for node in nodes:
-        found = _FRAME.findall(node.meta.get("stack_trace") or "")
+        found = user_line(node.meta.get("stack_trace"))
         if found:
-            file, line, function, text = found[-1]
-            return f"{file}:{line} in {function}" + (f"\n    {text.strip()}" if text else "")
+            return found
     return ""
 
 

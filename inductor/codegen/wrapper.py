@@ -170,7 +170,7 @@ class _Writer:
         numbers = (m, n, k, left, x.stride[0], right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
         result = self._pointer(self._whole(step.name))
-        arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))
+        arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads, 0, 0))
         # Where it finds no memory for its copies the operator runs.
         instead = f"rt->call(rt, {self._extern_number(step)})"
         self.lines.append(f"  if ({PRODUCT_NAME}({arguments}) && {instead}) return 1;")

@@ -7,7 +7,6 @@ operator without one, or for which it declines, becomes a call into ATen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 from dynamo.aot.records import PART, Unsupported
 from dynamo.base.shortfalls import AT, line_of
+from dynamo.base.user_lines import user_frame
 from dynamo.base.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
@@ -396,10 +396,7 @@ def _device_of(module: torch.fx.GraphModule) -> torch.device:
     return torch.device("cpu")
 
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-
 def _origins(node: torch.fx.Node) -> Origins:
-    found = _FRAME.findall(node.meta.get("stack_trace") or "")
-    lines = tuple(f"{file}:{line}" for file, line in found[-1:])
+    frame = user_frame(node.meta.get("stack_trace"))
+    lines = () if frame is None else (f"{frame[0]}:{frame[1]}",)
     return Origins((node.name,), lines, (str(node.target),))

@@ -36,7 +36,7 @@ class Product:
         start = None if bias is None else bias.data_ptr()
         strides = weight.stride() if weight.dim() == 2 else (0, 0)
         sides = (x.data_ptr(), x.stride(0), weight.data_ptr(), *strides)
-        if self.function(m, n, k, *sides, start, out.data_ptr(), threads):
+        if self.function(m, n, k, *sides, start, out.data_ptr(), threads, None, None):
             raise MemoryError("no memory for a matrix product")
 
     def panels_size(self, k: int, n: int) -> int:
@@ -64,6 +64,6 @@ def _load(path: str) -> Product:
     function, pack = library[PRODUCT_NAME], library[f"{PRODUCT_NAME}_pack"]
     number, pointer = ctypes.c_long, ctypes.c_void_p
     function.argtypes = [number, number, number, pointer, number, pointer, number, number]
-    function.argtypes += [pointer, pointer, number]
+    function.argtypes += [pointer, pointer, number, pointer, pointer]
     pack.argtypes, pack.restype = [number, number, pointer, number, number, pointer], None
     return Product(function, pack, library[f"{PRODUCT_NAME}_columns"]())

@@ -69,7 +69,7 @@ def test_each_line_has_the_prefix(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_a_backend_writes_belongs_to_the_compile(capsys: pytest.CaptureFixture[str]) -> None:
     set_logs("aot_graphs")
-    with logs.compiling("0/1"):
+    with logs.compiling(logs.Compile("0/1")):
         log("aot_graphs").emit("\none\n")
     log("aot_graphs").emit("two")
     assert capsys.readouterr().err == "[0/1 aot_graphs] one\n[aot_graphs] two\n"

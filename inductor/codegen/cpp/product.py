@@ -3,8 +3,9 @@
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
 are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also
-come as panels (`PRODUCT_PACK`), which saves the copy. Only additions and products of float32 are
-used, in the order of k, so that NaN, infinities and zero behave as in any product.
+come as panels (`PRODUCT_PACK`), which saves the copy. While a panel is used, the next one is
+fetched into the second cache: weights mostly lie in memory. Only additions and products of float32
+are used, in the order of k, so that NaN, infinities and zero behave as in any product.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ void free(void*);
 void* memcpy(void*, const void*, unsigned long);
 int omp_get_thread_num();
 int omp_get_num_threads();
+long sysconf(int);
 }
 #if defined(__AVX512F__)
 enum { LANES = 16, ROWS = 14 };
@@ -29,16 +31,46 @@ enum { LANES = 8, ROWS = 6 };
 enum { LANES = 4, ROWS = 6 };
 #endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE.
-enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 384, STRIDE = DEPTH + 16 };
+enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
 
-// c [R, COLUMNS] = a [R, depth] b [depth, COLUMNS] + start, where there is one
+// What is read next: fetched into the second cache line by line, `rate` lines for every two steps
+// of a tile. Without, weights come from memory at the moment when they are needed.
+struct Ahead {
+  const char *next, *end;
+  int rate;
+};
+
+static Ahead ahead(const f32* from, i64 numbers, i64 part, i64 parts, i64 steps) {
+  i64 lines = numbers * 4 / LINE, first = lines * part / parts, last = lines * (part + 1) / parts;
+  const char* begin = (const char*)from;
+  return {begin + first * LINE, begin + last * LINE, int((last - first) * 2 / steps + 1)};
+}
+
+static inline __attribute__((always_inline)) void fetch(Ahead& more) {
+  for (int i = 0; i < more.rate && more.next < more.end; ++i, more.next += LINE)
+    __builtin_prefetch(more.next, 0, 2);
+}
+
+// A tile c [R, COLUMNS] = a [R, depth] b [depth, COLUMNS] + start, where there is one. Rows of a
+// are STRIDE apart.
+struct Tile {
+  i64 depth;
+  const f32 *a, *b;
+  f32* c;
+  i64 ldc;
+  const f32* start;
+  i64 lds;
+};
+
 template <int R>
-static void tile(i64 depth, const f32* a, const f32* b, f32* c, i64 ldc, const f32* start,
-                 i64 lds) {
+static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
   Vector sum[R][VECTORS];
+  const f32 *a = t.a, *b = t.b, *start = t.start;
+  const i64 depth = t.depth, lds = t.lds, ldc = t.ldc;
+  f32* c = t.c;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     __builtin_prefetch(c + r * ldc, 1);
@@ -47,8 +79,7 @@ static void tile(i64 depth, const f32* a, const f32* b, f32* c, i64 ldc, const f
     for (int v = 0; v < VECTORS; ++v)
       sum[r][v] = start ? (Vector) * (const Loose*)(start + r * lds + v * LANES) : Vector{};
   }
-#pragma GCC unroll 2
-  for (i64 p = 0; p < depth; ++p) {
+  auto step = [&](i64 p) __attribute__((always_inline)) {
     Vector right[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
@@ -58,29 +89,24 @@ static void tile(i64 depth, const f32* a, const f32* b, f32* c, i64 ldc, const f
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; ++v) sum[r][v] += left * right[v];
     }
+  };
+  i64 p = 0;
+  for (; p + 2 <= depth; p += 2) {
+    fetch(more);
+    step(p);
+    step(p + 1);
   }
+  if (p < depth) step(p);
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) *(Loose*)(c + r * ldc + v * LANES) = (Loose)sum[r][v];
 }
 
-static void tiles(int rows, i64 depth, const f32* a, const f32* b, f32* c, i64 ldc,
-                  const f32* start, i64 lds) {
-  auto part = [&](auto* run, int count) {
-    for (; rows >= count; rows -= count) {
-      run(depth, a, b, c, ldc, start, lds);
-      a += count * STRIDE, c += count * ldc;
-      if (start) start += count * lds;
-    }
-  };
-  part(tile<ROWS>, ROWS);
-#if defined(__AVX512F__)
-  part(tile<8>, 8);
-#endif
-  part(tile<4>, 4);
-  part(tile<2>, 2);
-  part(tile<1>, 1);
+template <int R>
+static void tile_of(i64 rows, const Tile& t, const Ahead& more) {
+  if (rows == R) return tile<R>(t, more);
+  if constexpr (R > 1) tile_of<R - 1>(rows, t, more);
 }
 
 // LANES columns of the product, LANES long each, which lie in rows of b.
@@ -128,47 +154,91 @@ static void pack(const f32* b, i64 row, i64 column, i64 depth, i64 width, f32* t
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 
+typedef void Epilogue(void* context, i64 r0, i64 r1, i64 j0, i64 j1);
+
 struct Product {
   i64 m, n, k;
   const f32 *a, *b, *bias;
   f32* c;
   i64 lda, row, column, panels_given;
+  Epilogue* epilogue;
+  void* context;
 
-  // Columns j0.. of the result, for the rows whose copy is `left`.
-  void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, f32* right) const {
-    i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS;
-    if (panels_given)
-      right = (f32*)b + j0 * k + p0 * COLUMNS;
-    else
-      pack(b + p0 * row + j0 * column, row, column, depth, width, right);
-    if (width == COLUMNS) {
-      f32* to = c + r0 * n + j0;
-      const f32* start = p0 ? to : bias ? bias + j0 : 0;
-      tiles(r1 - r0, depth, left, right, to, n, start, p0 ? n : 0);
-      return;
-    }
+  const f32* panel_at(i64 j0, i64 p0) const { return b + j0 * k + p0 * COLUMNS; }
+
+  // Columns j0.. of the result, for the rows whose copy is `left`. next: the panel behind.
+  void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, f32* room,
+             const f32* next) const {
+    const i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS, rows = r1 - r0, count = up(rows, ROWS);
+    const f32* right = panels_given ? panel_at(j0, p0) : room;
+    if (!panels_given) pack(b + p0 * row + j0 * column, row, column, depth, width, room);
     f32 edge[ROWS * COLUMNS];
-    for (i64 i = r0; i < r1; i += ROWS) {
-      int rows = r1 - i < ROWS ? r1 - i : ROWS;
-      f32* to = c + i * n + j0;
-      for (int r = 0; r < rows; ++r)
+    for (i64 i = 0; i < count; ++i) {
+      const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
+      f32* to = c + (r0 + from) * n + j0;
+      const Ahead more = ahead(next, next ? depth * COLUMNS : 0, i, count, depth);
+      Tile t = {depth, left + from * STRIDE, right, to, n, bias ? bias + j0 : 0, 0};
+      if (p0) t.start = to, t.lds = n;
+      if (width == COLUMNS) {
+        tile_of<ROWS>(height, t, more);
+        continue;
+      }
+      for (int r = 0; r < height; ++r)
         for (int j = 0; j < COLUMNS; ++j)
-          edge[r * COLUMNS + j] = j >= width ? 0 : p0 ? to[r * n + j] : bias ? bias[j0 + j] : 0;
-      tiles(rows, depth, left + (i - r0) * STRIDE, right, edge, COLUMNS, edge, COLUMNS);
-      for (int r = 0; r < rows; ++r)
+          edge[r * COLUMNS + j] = j < width && t.start ? t.start[r * t.lds + j] : 0;
+      tile_of<ROWS>(height, {depth, t.a, right, edge, COLUMNS, edge, COLUMNS}, more);
+      for (int r = 0; r < height; ++r)
         for (int j = 0; j < width; ++j) to[r * n + j] = edge[r * COLUMNS + j];
     }
   }
 
-  void block(i64 r0, i64 r1, i64 first, i64 last, f32* left, f32* right) const {
-    for (i64 p0 = 0; p0 < k; p0 += DEPTH) {
-      i64 depth = k - p0 < DEPTH ? k - p0 : DEPTH;
-      for (i64 i = r0; i < r1; ++i) memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
-      for (i64 panel_ = first; panel_ < last; ++panel_)
-        panel(panel_ * COLUMNS, r0, r1, p0, depth, left, right);
+  // Panels first.. of the result in rows r0..; they are finished GROUP at a time.
+  void block(i64 r0, i64 r1, i64 first, i64 last, f32* left, f32* room) const {
+    enum { GROUP = 4 };
+    const i64 passes = up(k, DEPTH), deep = up(up(k, passes), 4) * 4;
+    for (i64 p0 = 0; p0 < k; p0 += deep) {
+      const i64 depth = k - p0 < deep ? k - p0 : deep;
+      for (i64 i = r0; i < r1; ++i) {
+        Ahead more = ahead(panel_at(first * COLUMNS, p0), panels_given && !p0 ? depth * COLUMNS : 0,
+                           i - r0, r1 - r0, 1);
+        fetch(more);
+        memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
+      }
+      for (i64 at = first, done = first; at < last; ++at) {
+        const f32* next = at + 1 < last ? panel_at((at + 1) * COLUMNS, p0)
+                          : p0 + depth < k ? panel_at(first * COLUMNS, p0 + depth) : 0;
+        panel(at * COLUMNS, r0, r1, p0, depth, left, room, panels_given ? next : 0);
+        if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
+        const i64 end = (at + 1) * COLUMNS;
+        epilogue(context, r0, r1, done * COLUMNS, end < n ? end : n);
+        done = at + 1;
+      }
     }
   }
 };
+
+// Memory of one thread, kept for its next product: fresh pages cost more than the copies.
+struct Room {
+  f32* memory = 0;
+  i64 size = 0;
+  f32* of(i64 wanted) {
+    if (wanted > size) {
+      free(memory);
+      memory = (f32*)aligned_alloc(64, wanted * 4);
+      size = memory ? wanted : 0;
+    }
+    return memory;
+  }
+  ~Room() { free(memory); }
+};
+static thread_local Room room_of_thread;
+
+static i64 most_rows() {
+  enum { SECOND_CACHE = 191 };  // _SC_LEVEL2_CACHE_SIZE
+  static const i64 size = sysconf(SECOND_CACHE);
+  i64 rows = (size > 0 ? size : 1 << 20) / 2 / (STRIDE * 4) / ROWS * ROWS;
+  return rows > ROWS ? rows : ROWS;
+}
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 PRODUCT_COLUMNS() { return COLUMNS; }
@@ -181,12 +251,12 @@ EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* t
 }
 
 // c [m, n] = a [m, k] b + bias (or null). b[p, j] is at p * row + j * column; row == 0: as panels.
+// epilogue (or null) is called for each part of c once that is done, by the thread that wrote it.
 // Returns 0, or 1 where there is no memory.
 EXPORT int PRODUCT(
     i64 m, i64 n, i64 k, const f32* a, i64 lda, const f32* b, i64 row, i64 column,
-    const f32* bias, f32* c, i64 threads) {
-  enum { TALL = ROWS * 40 };  // rows whose copy fits the second cache
-  Product p = {m, n, k, a, b, bias, c, lda, row, column, row == 0};
+    const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
+  Product p = {m, n, k, a, b, bias, c, lda, row, column, row == 0, epilogue, context};
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
   if (threads > worth) threads = worth;
   i64 bands = up(m, ROWS), panels = up(n, COLUMNS), down = 1, least = -1;
@@ -195,26 +265,22 @@ EXPORT int PRODUCT(
     i64 work = (up(bands, t) * 16 + 1) * up(panels, threads / t);
     if (least < 0 || work < least) least = work, down = t;
   }
-  i64 across = threads / down;
-  i64 tall = up(bands, down) * ROWS;
-  if (tall > TALL) tall = TALL;
+  i64 across = threads / down, highest = up(m, down), tall = most_rows();
+  tall = up(highest, up(highest, tall));
   int failed = 0;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     i64 count = omp_get_num_threads();
-    f32* left = (f32*)aligned_alloc(64, (tall * STRIDE + DEPTH * COLUMNS) * 4);
+    f32* left = room_of_thread.of(tall * STRIDE + DEPTH * COLUMNS);
     if (!left) {
       failed = 1;
     } else {
       for (i64 job = omp_get_thread_num(); job < down * across; job += count) {
-        i64 jr = job % down, jc = job / down;
-        i64 end = bands * (jr + 1) / down * ROWS;
-        if (end > m) end = m;
-        for (i64 r0 = bands * jr / down * ROWS; r0 < end; r0 += tall)
+        i64 jr = job % down, jc = job / down, end = m * (jr + 1) / down;
+        for (i64 r0 = m * jr / down; r0 < end; r0 += tall)
           p.block(r0, r0 + tall < end ? r0 + tall : end, panels * jc / across,
                   panels * (jc + 1) / across, left, left + tall * STRIDE);
       }
-      free(left);
     }
   }
   return failed;
@@ -232,5 +298,5 @@ PRODUCT_UNIT = "\n".join(
 )
 PRODUCT_DECLARATION = (
     f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, const f32*, i64, i64, '
-    "const f32*, f32*, i64);"
+    "const f32*, f32*, i64, void (*)(void*, i64, i64, i64, i64), void*);"
 )

@@ -48,7 +48,7 @@ def assert_right(out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: Any) ->
 def test_sizes_and_strides(product: Product, seed: int) -> None:
     numbers = random.Random(seed)
     for _ in range(12):
-        sizes = [1, 2, 13, 15, 31, 33, 385, numbers.randint(1, 700)]
+        sizes = [1, 2, 13, 15, 31, 33, 385, 769, numbers.randint(1, 1700)]
         m, n, k = (numbers.choice(sizes) for _ in "mnk")
         x = torch.randn(m, k + numbers.choice([0, 3]))[:, :k]
         weights = [torch.randn(k, n), torch.randn(n, k).t(), torch.randn(2 * k, 2 * n)[::2, ::2]]

@@ -1,0 +1,124 @@
+"""Seeded defects end in scripts of at most five operations, which run alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.base.config import config
+from dynamo.diagnose.graphs import operations
+from inductor.lowering.registry import LOWERINGS
+from tests.common import messages
+from tests.diagnose.defects import DEFECTS, Defect
+
+ROOT = Path(__file__).parents[2]
+IN_GRAPHS = [seeded for seeded in DEFECTS if seeded.stage != "capture"]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path) -> Any:
+    with config.patch(cache_dir=str(tmp_path / "cache"), debug_dir=str(tmp_path / "debug")):
+        yield
+    dynamo.reset()
+
+
+def scripts(folder: Path) -> list[Path]:
+    return sorted((folder / "debug").glob("repro_*/repro.py"))
+
+
+def operations_in(text: str) -> int:
+    body = text.partition("def forward")[2].partition("return")[0]
+    return sum(" = " in line for line in body.splitlines())
+
+
+@pytest.mark.parametrize("seeded", IN_GRAPHS, ids=lambda seeded: seeded.name)
+def test_defects_end_in_small_scripts(seeded: Defect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seeded.patch(monkeypatch)
+
+    def longer(*args: Any) -> Any:
+        first = args[0] * 1.5 if args[0].is_floating_point() and seeded.name not in WHOLE else args[0]
+        result = seeded.program(first, *args[1:])
+        last = result[0] if isinstance(result, tuple) else result
+        return result, (last.sigmoid() + 2).tanh().abs()
+
+    with config.patch(repro="accuracy"), messages() as told:
+        dynamo.compile(longer)(*seeded.inputs())
+    found = scripts(tmp_path)
+    assert len(found) == 1, told
+    text = found[0].read_text()
+    assert 1 <= operations_in(text) <= 5, text
+    assert str(found[0]) in told[0] and "What to do" in told[0]
+
+
+WHOLE = {"lost_mutation", "lost_alias"}
+
+
+def deep(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(6):
+        x = (x.sin() + 1).relu()
+    y = x - 1
+    for _ in range(6):
+        y = (y.cos() * 2).tanh()
+    return y
+
+
+def failing(call: Any, *args: Any, **kwargs: Any) -> Any:
+    raise KeyError("seeded")
+
+
+def test_a_crash_ends_in_a_script_of_one_operation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.sub.Tensor, failing)
+    with config.patch(repro="crash"), pytest.warns(UserWarning, match="the inductor backend failed"), messages() as told:
+        dynamo.compile(deep)(torch.randn(4))
+    text = scripts(tmp_path)[0].read_text()
+    assert operations_in(text) == 1 and "- 1" in text, text
+    assert "KeyError" in told[0] and "y = x - 1" in told[0]
+
+
+@pytest.mark.parametrize("name", ["dynamo_minifier_backend", "dynamo_accuracy_minifier_backend"])
+def test_backends_by_name(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wrong = LOWERINGS[torch.ops.aten.add.Tensor] if "accuracy" in name else failing
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.sub.Tensor, wrong)
+    with config.patch(suppress_errors=True):
+        try:
+            dynamo.compile(deep, backend=name)(torch.randn(4))
+        except dynamo.exc.BackendError:
+            assert "accuracy" not in name
+    assert operations_in(scripts(tmp_path)[0].read_text()) == 1
+
+
+def test_what_is_right_writes_nothing(tmp_path: Path) -> None:
+    x = torch.randn(4, requires_grad=True)
+    for kind in ("crash", "accuracy"):
+        with config.patch(repro=kind):
+            assert torch.allclose(dynamo.compile(deep)(x), deep(x), atol=1e-5)
+    assert not scripts(tmp_path)
+
+
+def test_the_script_runs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(LOWERINGS, torch.ops.aten.sub.Tensor, LOWERINGS[torch.ops.aten.add.Tensor])
+    with config.patch(repro="accuracy"):
+        dynamo.compile(deep)(torch.randn(400))
+    script = scripts(tmp_path)[0]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "DYNAMO_CACHE_DIR": str(tmp_path / "other")}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == 0 and "does what the graph does" in done.stdout, done.stderr  # it knows no defect
+    code = f"import sys; sys.argv=['repro']; from torch import ops; from inductor.lowering.registry import LOWERINGS\n" \
+           f"import inductor.compile_fx\nLOWERINGS[ops.aten.sub.Tensor] = LOWERINGS[ops.aten.add.Tensor]\n" \
+           f"exec(compile(open({str(script)!r}).read(), {str(script)!r}, 'exec'))"
+    env["DYNAMO_CACHE_DIR"] = str(tmp_path / "third")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == 1 and "values differ" in done.stdout, done.stderr
+
+
+def test_an_unknown_kind_is_named() -> None:
+    assert operations(torch.fx.symbolic_trace(deep))
+    with config.patch(repro="speed"), pytest.raises(dynamo.exc.BackendError, match="crash or accuracy"):
+        dynamo.compile(deep)(torch.randn(4))

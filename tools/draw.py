@@ -1,0 +1,196 @@
+"""A graph as a picture: SVG, or an HTML page in which parts can be searched.
+
+In: a `torch.fx` graph module. Out: text. Operations stand in rows by depth; those of one module of
+the program share a colour and a frame of the legend (or whatever `label` says of a node: the kernel
+that computes it, the stage of a pipeline). No other program and no network is needed.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from tools.lines import user_line
+
+BOX, GAP, ROW, HEIGHT = 150, 20, 60, 34
+CHARACTERS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The upper left corner of a node's box."""
+
+    x: float
+    y: float
+
+
+def modules_of(graph: fx.Graph, depth: int = 2) -> dict[fx.Node, str]:
+    """For each operation the module whose weights it reads, or that of the operation before it.
+
+    depth: parts of the module's path that are kept.
+    """
+    found: dict[fx.Node, str] = {}
+    last = ""
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        owners = [str(given.target) for given in node.all_input_nodes if given.op == "get_attr"]
+        paths = [owner.rpartition(".")[0] for owner in owners]
+        if node.op == "call_module":
+            paths.append(str(node.target))
+        last = ".".join(max(paths, key=len).split(".")[:depth]) if any(paths) else last
+        found[node] = last
+    return found
+
+
+def to_svg(
+    module: fx.GraphModule, label: Mapping[fx.Node, str] | Callable[[fx.Node], str] | None = None
+) -> str:
+    """The graph as one SVG image.
+
+    label: what a node's colour stands for; its module unless given.
+
+    >>> class Twice(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x + x
+    >>> "add" in to_svg(fx.symbolic_trace(Twice()))
+    True
+    """
+    nodes = [node for node in module.graph.nodes if node.op != "get_attr"]
+    labels = _labels(module.graph, nodes, label)
+    places = _layout(nodes)
+    colours = _colours(labels.values())
+    width = max((place.x for place in places.values()), default=0.0) + BOX + GAP
+    height = max((place.y for place in places.values()), default=0.0) + ROW
+    parts = [_edge(places[given], places[node])
+             for node in nodes for given in node.all_input_nodes if given in places]  # fmt: skip
+    parts += [_box(node, places[node], labels.get(node, ""), colours) for node in nodes]
+    legend = _legend(colours, height)
+    height += ROW + 20 * len(colours)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'font-family="monospace" font-size="11">\n' + "\n".join([*parts, *legend]) + "\n</svg>\n"
+    )
+
+
+def to_html(
+    module: fx.GraphModule, label: Mapping[fx.Node, str] | Callable[[fx.Node], str] | None = None
+) -> str:
+    """A page with the picture; a field above it dims all boxes whose text does not match."""
+    return PAGE.replace("{svg}", to_svg(module, label))
+
+
+def draw(
+    module: fx.GraphModule, path: str | Path,
+    label: Mapping[fx.Node, str] | Callable[[fx.Node], str] | None = None,
+) -> Path:
+    """Writes the picture to a file that ends in .svg or .html, and returns its path.
+
+    Errors: ValueError for another ending.
+    """
+    path = Path(path)
+    makers = {".svg": to_svg, ".html": to_html}
+    if path.suffix not in makers:
+        raise ValueError(f"{path} ends neither in .svg nor in .html")
+    path.write_text(makers[path.suffix](module, label))
+    return path
+
+
+def _labels(
+    graph: fx.Graph, nodes: list[fx.Node],
+    label: Mapping[fx.Node, str] | Callable[[fx.Node], str] | None,
+) -> dict[fx.Node, str]:
+    if label is None:
+        return modules_of(graph)
+    if callable(label):
+        return {node: label(node) for node in nodes}
+    return dict(label)
+
+
+def _layout(nodes: list[fx.Node]) -> dict[fx.Node, Place]:
+    """Rows by the longest way from an input; in a row, each near the middle of what it reads."""
+    depth: dict[fx.Node, int] = {}
+    rows: dict[int, list[fx.Node]] = {}
+    for node in nodes:
+        above = [depth[given] for given in node.all_input_nodes if given in depth]
+        depth[node] = max(above, default=-1) + 1
+        rows.setdefault(depth[node], []).append(node)
+    places: dict[fx.Node, Place] = {}
+    for at in sorted(rows):
+        wanted = {node: _middle(node, places) for node in rows[at]}
+        free = float(GAP)
+        for node in sorted(rows[at], key=wanted.__getitem__):
+            x = max(free, wanted[node])
+            places[node] = Place(x, GAP + at * ROW)
+            free = x + BOX + GAP
+    return places
+
+
+def _middle(node: fx.Node, places: Mapping[fx.Node, Place]) -> float:
+    above = [places[given].x for given in node.all_input_nodes if given in places]
+    return sum(above) / len(above) if above else 0.0
+
+
+def _colours(labels: object) -> dict[str, str]:
+    names = dict.fromkeys(name for name in labels if name)  # type: ignore[attr-defined]
+    found = {}
+    for at, name in enumerate(names):
+        red, green, blue = colorsys.hls_to_rgb(at * 0.618 % 1, 0.83, 0.6)
+        found[name] = f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+    return found
+
+
+def _box(node: fx.Node, place: Place, label: str, colours: Mapping[str, str]) -> str:
+    said = html.escape(f"{node.name}: {label or node.op}\n{user_line(node)}\n{_shape(node)}")
+    name, shape = html.escape(node.name[:CHARACTERS]), html.escape(_shape(node)[:CHARACTERS])
+    dashed = ' stroke-dasharray="4"' if node.op in ("placeholder", "output") else ""
+    return (
+        f'<g class="node"><title>{said}</title><rect x="{place.x:.0f}" y="{place.y:.0f}" '
+        f'width="{BOX}" height="{HEIGHT}" rx="4" fill="{colours.get(label, "#ffffff")}" '
+        f'stroke="#555555"{dashed}/><text x="{place.x + 6:.0f}" y="{place.y + 14:.0f}">{name}'
+        f'</text><text x="{place.x + 6:.0f}" y="{place.y + 28:.0f}" fill="#555555">{shape}'
+        f"</text></g>"
+    )
+
+
+def _shape(node: fx.Node) -> str:
+    value: Any = node.meta.get("example_value", node.meta.get("val"))
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return ""
+    return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+
+
+def _edge(source: Place, target: Place) -> str:
+    x1, y1, x2, y2 = source.x + BOX / 2, source.y + HEIGHT, target.x + BOX / 2, target.y
+    bend = max(ROW / 3, (y2 - y1) / 3)
+    return (f'<path d="M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} '
+            f'{x2:.0f},{y2:.0f}" fill="none" stroke="#999999"/>')  # fmt: skip
+
+
+def _legend(colours: Mapping[str, str], top: float) -> list[str]:
+    return [
+        f'<rect x="{GAP}" y="{top + 20 * at:.0f}" width="14" height="14" fill="{colour}"/>'
+        f'<text x="{GAP + 20}" y="{top + 20 * at + 12:.0f}">{html.escape(name)}</text>'
+        for at, (name, colour) in enumerate(colours.items())
+    ]
+
+
+PAGE = """<!DOCTYPE html>
+<html><head><meta charset="utf-8"><title>graph</title>
+<style>body { font-family: sans-serif; margin: 1em } .dim { opacity: 0.15 }</style></head><body>
+<input id="find" placeholder="find" size="40">
+<div>{svg}</div>
+<script>
+document.getElementById("find").addEventListener("input", event => {
+  const wanted = event.target.value.toLowerCase();
+  for (const box of document.querySelectorAll("g.node"))
+    box.classList.toggle("dim", !box.textContent.toLowerCase().includes(wanted));
+});
+</script></body></html>
+"""
