@@ -75,6 +75,7 @@ from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
+from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
 from inductor.specialise import compile_for_sizes, is_symbolic
@@ -548,9 +549,8 @@ def _lower_and_schedule(
             chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
-        schedule = schedule_graph(lowered.graph, threads)
-        if lowered.graph.device.type == "cpu":
-            schedule = attach_epilogues(lowered.graph, schedule)
+        schedule = fuse_convolutions(lowered.graph, schedule_graph(lowered.graph, threads))
+        schedule = attach_epilogues(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule
 

@@ -13,6 +13,7 @@ from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
 from inductor.codegen.bind import Binder
+from inductor.codegen.cpp.convolution_epilogue import print_convolution_epilogue
 from inductor.codegen.cpp.epilogue import print_epilogue
 from inductor.codegen.cpp.kernel import KernelSource, print_kernel
 from inductor.codegen.cpp.readable import readable_code
@@ -62,6 +63,9 @@ def generate(
         plan = plan_memory(graph, schedule)
         sources, by_name = _print_kernels(schedule, layouts, threads)
         behind, epilogues = _print_epilogues(schedule, layouts)
+        fused, of_convolutions = _print_convolution_epilogues(schedule, layouts)
+        behind += fused
+        epilogues |= of_convolutions
         wrapper = print_wrapper(name, graph, schedule, plan, by_name, threads, epilogues)
         tail = "\n".join([*(source.text for source in behind), wrapper.text])
         units = print_units(sources, tail, cores)
@@ -108,6 +112,31 @@ def _print_shared(
             own = placeholder_layouts(shared, layouts)
             source = printed[shared.kernel.name] = print_one(shared.kernel, own)
         parameters = tuple(shared.buffers[name] for name in source.parameters)
+        begins = tuple(shared.begins[name] for name in source.parameters)
+        by_name[shared.name] = replace(source, parameters=parameters, begins=begins)
+    return list(printed.values()), by_name
+
+
+def _print_convolution_epilogues(
+    schedule: Schedule, layouts: dict[str, Layout]
+) -> tuple[list[KernelSource], dict[str, KernelSource]]:
+    """As above, of what follows convolutions of our own."""
+    printed: dict[tuple[str, int, int], KernelSource] = {}
+    by_name: dict[str, KernelSource] = {}
+    fused = list(schedule.fused_convolutions())
+    for one, shared in zip(fused, share_kernels(x.epilogue for x in fused), strict=True):
+        assert one.call.layout is not None
+        channels = one.call.layout.size[1]
+        sizes = one.call.layout.numel() // channels, channels
+        source = printed.get((shared.kernel.name, *sizes))
+        if source is None:
+            own = placeholder_layouts(shared, layouts)
+            names = {name: place for place, name in shared.buffers.items()}
+            source = print_convolution_epilogue(shared.kernel, own, names[one.call.name], *sizes)
+            printed[shared.kernel.name, *sizes] = source
+        moved = {one.call.name: one.target}
+        buffers = [shared.buffers[name] for name in source.parameters]
+        parameters = tuple(moved.get(name, name) for name in buffers)
         begins = tuple(shared.begins[name] for name in source.parameters)
         by_name[shared.name] = replace(source, parameters=parameters, begins=begins)
     return list(printed.values()), by_name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from inductor.ir.convolutions import is_own_convolution
 from inductor.ir.graph import LoopGraph
 from inductor.scheduler.products import (
     Candidate,
@@ -23,6 +24,8 @@ from inductor.scheduler.verify import verify_steps
 
 def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
     """The schedule with each kernel attached that can follow a product of our own."""
+    if graph.device.type != "cpu":
+        return schedule
     found = [each for each in find_candidates(graph, schedule) if _is_ours(each)]
     chosen = choose_disjoint(found, _wanted)
     if not chosen:
@@ -33,7 +36,8 @@ def attach_epilogues(graph: LoopGraph, schedule: Schedule) -> Schedule:
 
 
 def _is_ours(candidate: Candidate) -> bool:
-    return all(product.call.ours for product in candidate.template.products())
+    calls = [product.call for product in candidate.template.products()]
+    return all(call.ours and not is_own_convolution(call) for call in calls)
 
 
 def _wanted(candidate: Candidate) -> TemplateKernel | None:

@@ -38,8 +38,16 @@ from inductor.config import config
 from inductor.freezing import FrozenCall
 from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
 from inductor.runtime import _launch
+from inductor.runtime.convolutions import Convolver
 from inductor.runtime.folder import keep_small
-from inductor.runtime.launched import Stale, Watched, launch_again, product_of, watched
+from inductor.runtime.launched import (
+    Stale,
+    Watched,
+    convolver_of,
+    launch_again,
+    product_of,
+    watched,
+)
 from inductor.runtime.products import Product
 from inductor.runtime.store import Key, Store, make_key
 from inductor.runtime.toolchain import find_toolchain
@@ -197,7 +205,7 @@ class _Writer(pickle.Pickler):
             launch = seen.launch_of(value, store)
             if launch is None:
                 raise Unkept("it has a launcher of another compile")
-            return ("launch", launch.name, launch.digest, launch.with_product, launch.spec)
+            return ("launch", launch.name, launch.digest, launch.calls, launch.spec)
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -279,6 +287,14 @@ def _product_now() -> Product:
     return product_of(cpu.cache_store())
 
 
+def _reduce_convolver(writer: _Writer, value: Convolver) -> Any:
+    return _convolver_now, ()
+
+
+def _convolver_now() -> Convolver:
+    return convolver_of(cpu.cache_store())
+
+
 def _reduce_mapping(writer: _Writer, value: Any) -> Any:
     return dict, (dict(value),)
 
@@ -289,6 +305,7 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     KeptGraph: _reduce_graph,
     FrozenCall: _reduce_frozen,
     Product: _reduce_product,
+    Convolver: _reduce_convolver,
     types.MappingProxyType: _reduce_mapping,
 }
 
@@ -312,8 +329,8 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
         if isinstance(name, tuple):
             assert self.store is not None
-            _, file, digest, with_product, spec = name
-            return launch_again(file, digest, with_product, spec, self.store)
+            _, file, digest, calls, spec = name
+            return launch_again(file, digest, calls, spec, self.store)
         if name == "captured":
             return self.given["gm"].forward
         return self.given[name]

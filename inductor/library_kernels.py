@@ -37,7 +37,7 @@ from inductor.ir.graph import (
     Node,
     ViewRef,
 )
-from inductor.library_convolutions import has_onednn, with_prepared_weight
+from inductor.library_convolutions import Convolutions, has_onednn
 from inductor.preparation import Preparer, contiguous
 from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
@@ -105,13 +105,14 @@ class _Rewriter:
         self.chooser = chooser
         self.layouts = graph.layouts()
         self.preparer = Preparer(graph, frozen)
+        self.convolutions = Convolutions(graph, self.preparer, chooser.store, chooser.threads)
 
     def run(self) -> LoopGraph:
         nodes: list[Node] = []
         for node in self.graph.nodes:
             linear = None
             if isinstance(node, ExternKernel):
-                node = with_prepared_weight(self.preparer, node)
+                node = self.convolutions.rewritten(node)
                 linear = _as_linear(node, self.layouts, self.preparer.frozen)
             if linear is not None and linear.frozen and not self.preparer.has_room(linear.weight):
                 linear = replace(linear, frozen=False)
@@ -121,6 +122,7 @@ class _Rewriter:
                 assert isinstance(node, ExternKernel)
                 nodes += REWRITES[self.chooser.fastest(linear)](self, node, linear)
         self.chooser.save()
+        self.convolutions.save()
         return replace(
             self.graph, nodes=tuple(nodes), inputs=self.preparer.inputs_for(nodes),
             prepared=self.preparer.prepared(),

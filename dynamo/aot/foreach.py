@@ -20,7 +20,7 @@ UNARY = (
 )  # fmt: skip
 BINARY = ("add", "sub", "mul", "div", "pow")
 # What eager calls for a number, and for a tensor.
-BOUNDS = {
+BOUNDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "maximum": (torch.clamp_min, torch.maximum), "minimum": (torch.clamp_max, torch.minimum),
     "clamp_min": (torch.clamp_min, torch.maximum), "clamp_max": (torch.clamp_max, torch.minimum),
 }  # fmt: skip

@@ -14,13 +14,15 @@ from typing import Any
 
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import ATTENTION_DECLARATION, ATTENTION_NAME
+from inductor.codegen.cpp.convolution import CONVOLUTION_DECLARATION, CONVOLUTION_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.cpu_attention import OPERATOR as ATTENTION
+from inductor.ir.convolutions import geometry_of, is_own_convolution
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
 from inductor.runtime.cpu_attention import HALF, facts_of
 from inductor.scheduler.memory import MemoryPlan
-from inductor.scheduler.schedule import Kernel, Schedule, TemplateKernel
+from inductor.scheduler.schedule import FusedConvolution, Kernel, Schedule, TemplateKernel
 
 HEAD = """\
 extern "C" __attribute__((visibility("default"))) int run(Runtime* rt) {
@@ -90,6 +92,10 @@ class _Writer:
         for position, step in enumerate(self.schedule.steps):
             if isinstance(step, Kernel):
                 self._call_kernel(step)
+            elif isinstance(step, FusedConvolution):
+                self._call_convolution(step.call, step)
+            elif isinstance(step, ExternKernel) and is_own_convolution(step):
+                self._call_convolution(step)
             elif isinstance(step, ExternKernel) and step.ours:
                 self._call_product(step)
             elif isinstance(step, TemplateKernel):
@@ -216,6 +222,26 @@ class _Writer:
 
     def _byte(self, view: ViewRef) -> str:
         return f"(const u8*)d[{self.slot_of[view.buffer]}] + ({view.offset * view.dtype.itemsize})"
+
+    def _call_convolution(self, call: ExternKernel, fused: FusedConvolution | None = None) -> None:
+        geometry = geometry_of(call)
+        x, weight, bias = call.args[:3]
+        assert isinstance(x, ViewRef) and isinstance(weight, ViewRef) and geometry is not None
+        start = self._pointer(bias) if isinstance(bias, ViewRef) else "0"
+        target, name, at, memory = call.name, "0", "0", ""
+        if fused is not None:
+            source = self.kernels[fused.name]
+            target, name = fused.target, source.name
+            buffers = ", ".join(f"(void*)({text})" for text in self._arguments(source))
+            at = "at"
+            memory = f" void* at[] = {{{buffers}}};"
+        numbers = ", ".join(map(str, geometry.numbers()))
+        result = f"(f32*)d[{self.slot_of[target]}]"
+        arguments = (self._pointer(x), self._pointer(weight), start, result, name, at)
+        text = ", ".join(("sizes", *arguments, str(self.threads)))
+        self.lines.append(f"  {{ static const i64 sizes[] = {{{numbers}}};{memory}")
+        self.lines.append(f"    {CONVOLUTION_NAME}({text}); }}")
+        self.declarations.add(CONVOLUTION_DECLARATION)
 
     def _pointer(self, view: ViewRef) -> str:
         return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"

@@ -156,9 +156,9 @@ class ExternKernel:
     none. The result may be stored directly where `name` lives if the kernel can write into a given
     output of that layout, else what it returns becomes `name`.
     mutates: names of buffers that the call writes in place.
-    ours: a product (`aten.mm` or `aten.addmm` of float32) for which no operator is called, but our
-    own (`codegen/cpp/product.py`). panels: the input buffer, if any, that holds its weight in the
-    order in which that reads it.
+    ours: a product (`aten.mm` or `aten.addmm` of float32) or a convolution for which no operator is
+    called, but our own (`codegen/cpp/product.py`, `convolution.py`). panels: the input buffer, if
+    any (a convolution has one), that holds its weight in the order in which that reads it.
     """
 
     name: str

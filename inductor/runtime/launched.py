@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.runtime import _launch
 from inductor.runtime.build import is_whole
+from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, is_ours, note_used
@@ -33,27 +35,27 @@ class Stale(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """name: the library's file in the store. with_product: it calls our own matrix product."""
+    """name: the library's file in the store. calls: functions of our libraries that it calls."""
 
     name: str
     digest: str
     spec: dict[str, Any]
-    with_product: bool
+    calls: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Watched:
     """What a compile has loaded (launchers with what made them), and left to ATen."""
 
-    launches: list[tuple[Any, str, dict[str, Any], bool]] = field(default_factory=list)
+    launches: list[tuple[Any, str, dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
     fallbacks: list[tuple[str, str]] = field(default_factory=list)
 
     def launch_of(self, launcher: Any, store: Store) -> Launch | None:
         """How a launcher is made again; None for one of another compile."""
-        for known, path, spec, with_product in self.launches:
+        for known, path, spec, calls in self.launches:
             if known is launcher:
                 name = str(Path(path).relative_to(store.root))
-                return Launch(name, digest_of(Path(path)), spec, with_product)
+                return Launch(name, digest_of(Path(path)), spec, calls)
         return None
 
 
@@ -75,8 +77,8 @@ def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[st
     """A launcher was made of a library that was built of these texts."""
     found = _watched.get()
     if found is not None:
-        with_product = any(PRODUCT_NAME in unit for unit in units)
-        found.launches.append((launcher, path, spec, with_product))
+        calls = tuple(name for name in OWN_FUNCTIONS if any(name in unit for unit in units))
+        found.launches.append((launcher, path, spec, calls))
 
 
 def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
@@ -91,15 +93,15 @@ def digest_of(path: Path) -> str:
 
 
 def launch_again(
-    name: str, digest: str, with_product: bool, spec: dict[str, Any], store: Store
+    name: str, digest: str, calls: Sequence[str], spec: dict[str, Any], store: Store
 ) -> Any:
     """The launcher, see `Launch`. Errors: Stale."""
     path = store.root / name
     if not is_ours(path) or not is_whole(path) or digest_of(path) != digest:
         raise Stale(f"the library {name} is not there, or is another one")
     note_used(path)
-    if with_product:
-        product_of(store)
+    for function in calls:
+        OWN_FUNCTIONS[function](store)
     if any(call[0] == ATTENTION for call in spec["externs"]):
         toolchain = find_toolchain(store)
         if not isinstance(toolchain, str):  # else the operator computes it
@@ -113,3 +115,16 @@ def product_of(store: Store) -> Product:
     if isinstance(toolchain, str):
         raise Stale(toolchain)
     return load_product(store, toolchain)
+
+
+def convolver_of(store: Store) -> Convolver:
+    """The same of our own convolution. Errors: Stale."""
+    toolchain = find_toolchain(store)
+    if isinstance(toolchain, str):
+        raise Stale(toolchain)
+    return load_convolver(store, toolchain)
+
+
+OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {
+    PRODUCT_NAME: product_of, CONVOLUTION_NAME: convolver_of,
+}  # fmt: skip

@@ -22,7 +22,13 @@ from inductor.ir.graph import (
     MultiOutput,
     ViewRef,
 )
-from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import (
+    FusedConvolution,
+    Kernel,
+    Schedule,
+    Step,
+    TemplateKernel,
+)
 
 ALIGNMENT = 64
 
@@ -109,7 +115,7 @@ def _bytes(layout: Layout) -> int:
 
 def touched(step: Step) -> Iterator[str]:
     """Buffers that a step reads or writes, inputs included."""
-    if isinstance(step, (Kernel, TemplateKernel)):
+    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
         yield from step.reads()
         yield from step.writes()
     else:
@@ -166,4 +172,6 @@ INTO_MEMORY = {
 
 def out_overload(step: ExternKernel) -> torch._ops.OpOverload | None:
     """The overload that writes into given memory, if it saves an allocation."""
+    if step.ours and step.target is torch.ops.aten.convolution.default:
+        return torch.ops.aten.convolution.out
     return INTO_MEMORY.get(step.target) if step.layout is not None else None

@@ -22,7 +22,15 @@ from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.ir.index import Index, variable
 from inductor.scheduler.domain import product as total
 from inductor.scheduler.domain import unflatten
-from inductor.scheduler.schedule import Kernel, Part, Product, Schedule, Step, TemplateKernel
+from inductor.scheduler.schedule import (
+    FusedConvolution,
+    Kernel,
+    Part,
+    Product,
+    Schedule,
+    Step,
+    TemplateKernel,
+)
 
 aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -147,7 +155,7 @@ class _Finder:
         for position, step in enumerate(self.steps):
             for name in step.reads():
                 self.readers.setdefault(name, []).append(position)
-            for name in _written(step):
+            for name in written(step):
                 self.writers.setdefault(name, []).append(position)
             if isinstance(step, ExternKernel) and step.target.is_view:
                 shown.add(step.name)
@@ -158,7 +166,7 @@ class _Finder:
     def with_epilogue(self) -> Iterator[Candidate]:
         """Kernels behind the products that they read: all that fit together, or the last one."""
         for position, step in enumerate(self.steps):
-            if not isinstance(step, Kernel) or not _is_plain(step):
+            if not isinstance(step, Kernel) or not is_plain(step):
                 continue
             found = [self.products[name] for name in step.reads() if name in self.products]
             fit = [each for each in found if self._fits(*each, step, position)]
@@ -193,7 +201,7 @@ class _Finder:
         if any(start < at < position for name in one.call.reads()
                for at in self.writers.get(name, ())):
             return False
-        if set(_written(kernel)) & set(one.call.reads()):
+        if set(written(kernel)) & set(one.call.reads()):
             return False  # a program may read what another one has overwritten
         flat = place(one)
         ops = epilogue_ops(kernel, flat)
@@ -278,13 +286,14 @@ def _clash(one: Candidate, other: Candidate) -> bool:
     return not set(above.template.reads()).isdisjoint(below.template.writes())
 
 
-def _written(step: Step) -> tuple[str, ...]:
-    if isinstance(step, (Kernel, TemplateKernel)):
+def written(step: Step) -> tuple[str, ...]:
+    """Buffers that a step makes or changes."""
+    if isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
         return step.writes()
     return (step.name, *step.mutates) if isinstance(step, ExternKernel) else (step.name,)
 
 
-def _is_plain(kernel: Kernel) -> bool:
+def is_plain(kernel: Kernel) -> bool:
     """One stage, no reductions, each element stored once at a place that is known."""
     if len(kernel.stages) != 1 or kernel.locals or kernel.stages[0].reduction_ranges:
         return False

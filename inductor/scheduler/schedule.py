@@ -3,7 +3,7 @@
 In: made by `inductor.scheduler` from a `LoopGraph`. Out: read by code generation. Grammar:
 
     Schedule := steps(Step*)
-    Step     := Kernel | TemplateKernel | ExternKernel | MultiOutput
+    Step     := Kernel | TemplateKernel | FusedConvolution | ExternKernel | MultiOutput
     Kernel   := outer(extent*) stages(LoopBody*) locals(Local*) nodes(name*)
 
 A kernel is a nest of outer loops `o0`, `o1`, .. (all iterations independent of each other: they may
@@ -36,6 +36,12 @@ The parts have the same left operand, right operands with the same strides, and 
 The products of one part have equal sizes; its epilogue is a kernel of one stage with one iteration
 for each element, which reads the products at its own place only. kept: the products that are stored
 as well.
+
+A FusedConvolution is a convolution of our own (on a CPU; see `codegen/cpp/convolution.py`) with a
+kernel of one stage that has one iteration for each element of the result, reads that at its own
+place only, and runs for a part of it as soon as this has been stored in `target`:
+
+    FusedConvolution := call(ExternKernel) epilogue(Kernel) target
 """
 
 from __future__ import annotations
@@ -214,7 +220,48 @@ class TemplateKernel:
         return "\n".join(lines)
 
 
-Step = Kernel | TemplateKernel | ExternKernel | MultiOutput
+@dataclass(frozen=True, slots=True)
+class FusedConvolution:
+    """A convolution of our own and what follows it; see the top of the file.
+
+    target: the buffer that holds the result for the epilogue: the call's own, which is kept then,
+    or one that the epilogue stores at the same places.
+    """
+
+    call: ExternKernel
+    epilogue: Kernel
+    target: str
+
+    @property
+    def name(self) -> str:
+        """That of the kernel."""
+        return self.epilogue.name
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the loop graph that it computes."""
+        return (self.call.name, *self.epilogue.nodes)
+
+    @property
+    def origins(self) -> Origins:
+        return joined_origins([self.call.origins, self.epilogue.origins])
+
+    def reads(self) -> tuple[str, ...]:
+        """Buffers that must have been written before."""
+        found = (*self.call.reads(), *self.epilogue.reads())
+        return tuple(dict.fromkeys(name for name in found if name != self.call.name))
+
+    def writes(self) -> tuple[str, ...]:
+        """Buffers stored into."""
+        return tuple(dict.fromkeys((self.target, *self.epilogue.writes())))
+
+    def __str__(self) -> str:
+        head = f"{self.call.name} = {self.call.target}({', '.join(self.call.reads())})"
+        lines = [f"{head} in {self.target}, tile by tile with", str(self.epilogue)]
+        return "\n".join(lines)
+
+
+Step = Kernel | TemplateKernel | FusedConvolution | ExternKernel | MultiOutput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,13 +274,16 @@ class Schedule:
     def kernels(self) -> Iterator[Kernel]:
         return (step for step in self.steps if isinstance(step, Kernel))
 
+    def fused_convolutions(self) -> Iterator[FusedConvolution]:
+        return (step for step in self.steps if isinstance(step, FusedConvolution))
+
     def templates(self) -> Iterator[TemplateKernel]:
         return (step for step in self.steps if isinstance(step, TemplateKernel))
 
     def __str__(self) -> str:
         lines = []
         for step in self.steps:
-            if isinstance(step, (Kernel, TemplateKernel)):
+            if isinstance(step, (Kernel, TemplateKernel, FusedConvolution)):
                 lines.append(str(step))
             elif isinstance(step, ExternKernel):
                 lines.append(f"{step.name} = {step.target}({', '.join(step.reads())})")

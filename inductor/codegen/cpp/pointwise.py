@@ -145,9 +145,31 @@ def print_pointwise(scope: Scope, levels: Sequence[Level]) -> None:
     if strips is not None:
         print_strips(scope, strips, level.begin, level.end, simd_pragma(nest))
         return
-    if not rest and is_apart(nest, level.loop):
-        writer.line(simd_pragma(nest))
-    name = level.name
+    masks = [] if rest else fixed_masks(scope, level.loop)
+    if masks:
+        texts = dict.fromkeys(scope.known[position] for position in masks)
+        with writer.block(f"if ({' & '.join(texts)}) {{"), scope.nested():
+            scope.known.update(dict.fromkeys(masks, "true"))
+            print_loop(scope, level, rest)
+        with writer.block("else {"):
+            print_loop(scope, level, rest)
+        return
+    print_loop(scope, level, rest)
+
+
+def fixed_masks(scope: Scope, loop: str) -> list[int]:
+    """Conditions of loads that do not change in a loop, as at the edges of an image: inside of it,
+    where all are true, the loop is plain vector code."""
+    found = [arg for op in scope.nest.ops if op.name == "load" for arg in op.args]
+    fixed = [at for at in dict.fromkeys(found) if at in scope.known and scope.known[at] != "true"]
+    return fixed if all(loop not in scope.nest.depends[at] for at in found) else []
+
+
+def print_loop(scope: Scope, level: Level, rest: Sequence[Level]) -> None:
+    """One level, and those inside of it."""
+    writer, name = scope.writer, level.name
+    if not rest and is_apart(scope.nest, level.loop):
+        writer.line(simd_pragma(scope.nest))
     step = f"++{name}" if level.step == 1 else f"{name} += {level.step}"
     with writer.block(f"for (i64 {name} = {level.begin}; {name} < {level.end}; {step}) {{"):
         with scope.nested(level.loop):

@@ -219,9 +219,12 @@ _ABS = (
 
 
 def _extreme(name: str, sign: str) -> str:
-    return _each(
-        _FLOATS, f"K_INLINE T {name}(T a, T b) {{ return a {sign} b || a != a ? a : b; }}"
-    ) + _each((*_INTEGERS, "bool"), f"K_INLINE T {name}(T a, T b) {{ return a {sign} b ? a : b; }}")
+    """Two choices, one after the other: compilers make no vector code of `||`."""
+    best = f"{{ T c = a {sign} b ? a : b; return a != a ? a : c; }}"
+    other = f"{{ return a {sign} b ? a : b; }}"
+    return _each(_FLOATS, f"K_INLINE T {name}(T a, T b) {best}") + _each(
+        (*_INTEGERS, "bool"), f"K_INLINE T {name}(T a, T b) {other}"
+    )
 
 
 def _first(name: str, sign: str) -> str:

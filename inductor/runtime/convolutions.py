@@ -1,0 +1,76 @@
+"""Our own convolution (`codegen/cpp/convolution.py`): built once per machine, for all graphs.
+
+In: a store and a toolchain. Out: its functions for Python; graphs loaded later find them by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNIT
+from inductor.ir.convolutions import Geometry
+from inductor.runtime.build import build_library
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Convolver:
+    """The functions of the library, for float32 on the CPU, channels last."""
+
+    function: Callable[..., None]
+    columns: int
+    lanes: int
+
+    def convolve(
+        self, geometry: Geometry, x: Tensor, panels: Tensor, bias: Tensor | None, out: Tensor,
+        threads: int,
+    ) -> None:
+        """out = x convolved with the weight of which `panels` were made. threads: 0 for one that
+        takes no memory."""
+        numbers = geometry.numbers()
+        given = (ctypes.c_long * len(numbers))(*numbers)
+        start = None if bias is None else bias.data_ptr()
+        tensors = (x.data_ptr(), panels.data_ptr(), start, out.data_ptr())
+        self.function(ctypes.addressof(given), *tensors, None, None, threads)
+
+    def panels_size(self, weight: tuple[int, ...]) -> int:
+        """Elements of `panels`, for the sizes of a weight."""
+        out_channels, channels, height, width = weight
+        whole, rest = divmod(out_channels, self.columns)
+        last = 0 if rest == 0 else self.lanes if rest <= self.lanes else self.columns
+        return (whole * self.columns + last) * channels * height * width
+
+    def panels(self, weight: Tensor) -> Tensor:
+        """A copy of a weight in the order in which convolutions read it: `columns` output channels
+        side by side for each tap and input channel; the last ones maybe `lanes`."""
+        ordered = weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
+        parts = []
+        for part in ordered.split(self.columns, 1):
+            width = self.lanes if part.shape[1] <= self.lanes else self.columns
+            missing = width - part.shape[1]
+            parts.append(torch.nn.functional.pad(part, (0, missing)).reshape(-1))
+        return torch.cat(parts)
+
+
+def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
+    """Build (or find) and load the library."""
+    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
+    fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
+    return _load(str(build_library([CONVOLUTION_UNIT], fused, store).path))
+
+
+@functools.cache
+def _load(path: str) -> Convolver:
+    library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    function = library[CONVOLUTION_NAME]
+    pointer = ctypes.c_void_p
+    function.argtypes, function.restype = [*[pointer] * 7, ctypes.c_long], None
+    columns, lanes = (library[f"{CONVOLUTION_NAME}_{what}"]() for what in ("columns", "lanes"))
+    return Convolver(function, columns, lanes)

@@ -1,0 +1,266 @@
+"""Our own convolution: right for all sizes, alone and with what follows it in a compiled graph."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dynamo
+from inductor import library_convolutions
+from inductor.config import config
+from inductor.cpu import cache_store, need_toolchain
+from inductor.ir.convolutions import Geometry
+from inductor.runtime.convolutions import Convolver, load_convolver
+from inductor.scheduler.schedule import Schedule
+
+Tensor = torch.Tensor
+LAST = torch.channels_last
+
+
+@pytest.fixture(scope="module")
+def convolver() -> Convolver:
+    store = cache_store()
+    return load_convolver(store, need_toolchain(store))
+
+
+def convolve(
+    convolver: Convolver, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
+    dilation: Any, threads: int,
+) -> Tensor:
+    like = torch.nn.functional.conv2d(x[:, :1] * 0, weight[:, :1], None, stride, padding, dilation)
+    out = torch.full_like(like, float("nan"), memory_format=LAST)
+    geometry = Geometry(
+        x.shape[0], x.shape[1], tuple(x.shape[2:]), weight.shape[0], tuple(out.shape[2:]),
+        tuple(weight.shape[2:]), stride, padding, dilation,
+    )  # fmt: skip
+    panels = convolver.panels(weight)
+    assert panels.numel() == convolver.panels_size(tuple(weight.shape))
+    convolver.convolve(geometry, x.contiguous(memory_format=LAST), panels, bias, out, threads)
+    return out
+
+
+def assert_right(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> None:
+    start = None if bias is None else bias.double()
+    expected = torch.nn.functional.conv2d(x.double(), weight.double(), start, *how)
+    scale = torch.nn.functional.conv2d(x.double().abs(), weight.double().abs(), None, *how)
+    assert ((out - expected).abs() <= 1e-6 * scale + 1e-6).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sizes(convolver: Convolver, seed: int) -> None:
+    numbers = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(10):
+        window, stride, dilation = (
+            (numbers.choice([1, 1, 2, 3, 5]), numbers.choice([1, 1, 3])) if seed % 3 else (1, 1),
+            (numbers.choice([1, 1, 2, 3]), numbers.choice([1, 2])),
+            (numbers.choice([1, 1, 2]), numbers.choice([1, 1, 2])),
+        )
+        padding = (numbers.choice([0, 0, 1, 2]), numbers.choice([0, 0, 1, 3]))
+        least = [(w - 1) * d + 1 for w, d in zip(window, dilation, strict=True)]
+        height, width = (at + numbers.choice([0, 1, 6, 13, 14, 31]) for at in least)
+        channels = numbers.choice([1, 3, 4, 16, 33, 128, 256])
+        out_channels = numbers.choice([1, 15, 16, 17, 31, 32, 33, 64, 70])
+        x = torch.randn(numbers.choice([1, 2, 3]), channels, height, width)
+        weight = torch.randn(out_channels, channels, *window)
+        bias = numbers.choice([None, torch.randn(out_channels)])
+        how = (stride, padding, dilation)
+        threads = numbers.choice([0, 1, 2, 3, 8])  # 0: without memory for copies
+        out = convolve(convolver, x, weight, bias, *how, threads)
+        assert_right(out, x, weight, bias, *how)
+
+
+def test_large_sizes(convolver: Convolver) -> None:
+    for channels, out_channels, size, window in (
+        (1024, 48, 7, 1), (2048, 33, 5, 1), (640, 32, 9, 3), (3, 32, 224, 7), (64, 16, 200, 3),
+    ):  # fmt: skip
+        x, weight = torch.randn(2, channels, size, size), torch.randn(out_channels, channels, window, window)
+        how = ((1, 1), (window // 2, window // 2), (1, 1))
+        out = convolve(convolver, x, weight, None, *how, 2)
+        assert_right(out, x, weight, None, *how)
+
+
+def test_not_a_number_goes_where_it_does_in_eager(convolver: Convolver) -> None:
+    x, weight = torch.randn(1, 5, 9, 9), torch.randn(20, 5, 3, 3)
+    x[0, 1, 4, 4], x[0, 2, 0, 0] = float("nan"), float("inf")
+    for threads, padding in ((0, 1), (1, 1), (0, 0), (1, 0)):
+        if not padding:
+            weight[3, 0, 0, 0] = float("-inf")
+        how = ((1, 1), (padding, padding), (1, 1))
+        expected = torch.nn.functional.conv2d(x, weight, None, *how)
+        out = convolve(convolver, x, weight, None, *how, threads)
+        torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def always_ours(monkeypatch: pytest.MonkeyPatch, convolver: Convolver) -> Iterator[list[Schedule]]:
+    """Schedules of the graphs that were compiled."""
+    use = library_convolutions.Convolutions
+    monkeypatch.setattr(use, "is_ours_faster", lambda self, node, geometry: self.library() is not None)
+    made: list[Schedule] = []
+    compile_fx: Any = sys.modules["inductor.compile_fx"]
+    fuse = compile_fx.fuse_convolutions
+
+    def kept(*args: Any) -> Schedule:
+        made.append(fuse(*args))
+        return made[-1]
+
+    monkeypatch.setattr(compile_fx, "fuse_convolutions", kept)
+    with config.patch(library_kernels="measure"), torch.no_grad():
+        yield made
+    assert made
+
+
+def assert_near(module: nn.Module, compiled: Any, *inputs: Tensor) -> None:
+    """As near to what float64 gives as three times eager's distance."""
+    expected, got = module(*inputs), compiled(*inputs)
+    assert got.stride() == expected.stride()
+    exact = module.double()(*(x.double() for x in inputs))
+    module.float()
+    away, allowed = (got - exact).abs().max(), (expected - exact).abs().max()
+    assert away <= 3 * allowed + 1e-6 * exact.abs().max()
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int, act: Callable[[Tensor], Tensor], stride: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, 40, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(40)
+        self.second = nn.Conv2d(40, 40, 1)
+        self.act = act
+        with torch.no_grad():
+            self.norm.running_mean.normal_()  # type: ignore[union-attr]
+            self.norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.norm(self.first(x)))
+        return self.act(self.second(y) + y)
+
+
+ACTS = [
+    torch.relu, nn.functional.gelu, nn.functional.silu, nn.functional.hardswish,
+    nn.functional.leaky_relu, torch.sigmoid, lambda x: x.clamp(0, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("last", [False, True])
+def test_what_follows_is_fused(always_ours: list[Schedule], act: Any, last: bool) -> None:
+    module = Residual(12, act, stride=2 if last else 1).eval()
+    x = torch.randn(2, 12, 19, 33)
+    compiled = dynamo.compile(module)
+    assert_near(module, compiled, x.contiguous(memory_format=LAST) if last else x)
+    (schedule,) = always_ours
+    # A contiguous result is written by a kernel of its own, in another order.
+    assert len(list(schedule.fused_convolutions())) == (2 if last else 1)
+
+
+def test_not_a_number_passes_relu(always_ours: list[Schedule]) -> None:
+    module = Residual(12, torch.relu).eval()
+    compiled = dynamo.compile(module)
+    x = torch.randn(1, 12, 9, 9)
+    x[0, 3, 4, 4] = float("nan")
+    torch.testing.assert_close(compiled(x), module(x), equal_nan=True)
+    assert compiled(x).isnan().any() and not compiled(x).isnan().all()
+    assert list(always_ours[0].fused_convolutions())
+
+
+def test_weights_that_change_are_seen(always_ours: list[Schedule]) -> None:
+    module = Residual(12, torch.relu).eval()
+    compiled = dynamo.compile(module)
+    x = torch.randn(1, 12, 9, 9)
+    for change in (
+        lambda: module.first.weight.mul_(2), lambda: module.second.bias.add_(1),
+        lambda: module.norm.running_mean.add_(1), lambda: module.norm.running_var.mul_(3),
+        lambda: module.load_state_dict(Residual(12, torch.relu).state_dict()),
+        lambda: setattr(module.second, "weight", nn.Parameter(torch.randn(40, 40, 1, 1))),
+    ):  # fmt: skip
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+        before = module(x)
+        change()
+        assert not torch.allclose(module(x), before)
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+class Shapes(nn.Module):
+    """Convolutions whose results are wanted in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(8, 24, 3), nn.Conv2d(8, 24, 3)
+        self.c = nn.Conv2d(24, 24, 3, padding=2, dilation=2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first = self.a(x)
+        both = torch.relu(first + self.b(x))  # one is stored, the other one is not
+        third = self.c(both)
+        scaled = third * third.mean((2, 3), keepdim=True)
+        return first, both, torch.tanh(third) + both, scaled, torch.relu(self.c(both)).double()
+
+
+def test_results_that_others_want(always_ours: list[Schedule]) -> None:
+    module, x = Shapes().eval(), torch.randn(2, 8, 12, 11)
+    got, expected = dynamo.compile(module)(x), module(x)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert [one.stride() for one in got] == [one.stride() for one in expected]
+    assert list(always_ours[0].fused_convolutions())
+
+
+def test_an_input_that_is_written_is_not_the_place(always_ours: list[Schedule]) -> None:
+    layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def program(x: Tensor, into: Tensor) -> Tensor:
+        into.add_(layer(x))
+        x.copy_(torch.relu(layer(into)))
+        return layer(x).relu()
+
+    x, into = (torch.randn(2, 8, 9, 9).contiguous(memory_format=LAST) for _ in "ab")
+    expected = [x.clone(), into.clone()]
+    result = program(*expected)
+    got = dynamo.compile(program)(x, into)
+    torch.testing.assert_close((got, x, into), (result, *expected), rtol=1e-4, atol=1e-4)
+
+
+def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) -> None:
+    module = nn.Sequential(nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    x = torch.randn(2, 8, 9, 9)
+    with torch.enable_grad():
+        torch.testing.assert_close(dynamo.compile(module)(x), module(x))
+    module.eval()
+    torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
+    fused = [one.call.args[-1] for one in always_ours[-1].fused_convolutions()]
+    assert all(groups == 1 for groups in fused)
+
+
+def test_symbolic_sizes_stay_with_the_library(always_ours: list[Schedule]) -> None:
+    module = Residual(12, torch.relu).eval()
+    compiled = dynamo.compile(module, dynamic=True)
+    for size in (9, 13, 16):
+        x = torch.randn(1, 12, size, size)
+        torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+    assert not any(list(schedule.fused_convolutions()) for schedule in always_ours)
+
+
+def test_what_is_measured_is_kept() -> None:
+    calls = []
+
+    def measured(*args: Any) -> float:
+        calls.append(args)
+        return measure(*args)
+
+    measure = library_convolutions._measure
+    module = nn.Sequential(nn.Conv2d(29, 31, 3), nn.ReLU()).eval()
+    x = torch.randn(1, 29, 20, 20)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(library_convolutions, "_measure", measured)
+        with config.patch(library_kernels="measure"):
+            for _ in range(2):
+                dynamo.reset()
+                torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
+    assert len(calls) <= 1
