@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from dynamo import aot
 from dynamo.aot.decompositions import FROM_TORCH, OWN, default_decompositions
+from dynamo.aot.foreach import FOREACH
 from tests.aot.programs import traced
 
 aten = torch.ops.aten
@@ -112,7 +113,7 @@ def traced_over(function: Any, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
 
 
 def test_table_names_exist() -> None:
-    assert len(default_decompositions()) == len(FROM_TORCH) + len(OWN)
+    assert len(default_decompositions()) == len(FROM_TORCH) + len(OWN) + len(FOREACH)
 
 
 def test_templates_are_shared_and_recursive() -> None:

@@ -21,6 +21,7 @@ TEXTS = {page.name: page.read_text() for page in PAGES}
 ALL = "\n".join(TEXTS.values())
 FENCED = {name: found for name, page in TEXTS.items()
           if (found := re.findall(r"```python\n(.*?)```", page, re.S))}  # fmt: skip
+LOGGING = {"DYNAMO_LOGS", "DYNAMO_LOGS_OUT", "DYNAMO_TRACE"}
 KNOBS = {**dynamo.config._knobs, **inductor.config.config._knobs}
 
 
@@ -53,8 +54,28 @@ def test_the_program_of_lazy_tensors(tmp_path: Path) -> None:
     assert "model.py" in ended
 
 
+TOOLS_START = """
+import torch, dynamo, tools
+torch.set_grad_enabled(False)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+                            torch.nn.Flatten(), torch.nn.Linear(288, 8)).eval()
+x, y = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
+my_operator = torch.nn.functional.relu
+pattern, replacement = (dynamo.export(f, torch.ones(2))[0] for f in
+                        (lambda x: torch.tanh(x), lambda x: torch.sigmoid(x)))
+"""
+
+
+def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
+    program = "\n".join([TOOLS_START, *FENCED["tools.md"], "print((fast(x) - model(x)).abs().max())"])
+    lines = run(program, tmp_path)[0].splitlines()
+    assert lines[0].startswith("machine: ") and any("total" in line for line in lines)
+    assert float(lines[-1].removeprefix("tensor(").removesuffix(")")) < 0.1
+    assert (tmp_path / "model.html").exists() and (tmp_path / "model.svg").exists()
+
+
 def test_every_program_of_the_docs_is_run() -> None:
-    assert FENCED.keys() == {"README.md", "lazy.md"}
+    assert FENCED.keys() == {"README.md", "lazy.md", "tools.md"}
 
 
 def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:
@@ -94,8 +115,9 @@ def test_log_words_exist() -> None:
 
 def test_settings_exist() -> None:
     settings = re.findall(r"config\.(\w+)", ALL)
-    variables = set(re.findall(r"\b(DYNAMO_\w+)", ALL)) - {"DYNAMO_LOGS", "DYNAMO_LOGS_OUT"}
-    assert set(settings) <= {*KNOBS} and len(settings) > 5
+    variables = set(re.findall(r"\b(DYNAMO_\w+)", ALL)) - LOGGING
+    methods = {name for name in dir(dynamo.config) if not name.startswith("_")}
+    assert set(settings) <= {*KNOBS, *methods} and len(settings) > 5
     assert variables <= {name for knob in KNOBS.values() for name in knob.env}
 
 

@@ -57,7 +57,7 @@ K_INLINE k_f64x8 k_fma(k_f64x8 a, k_f64x8 b, k_f64x8 c) {
     __builtin_memcpy(&x, &v, sizeof(x));                                                        \\
     return x;                                                                                   \\
   }                                                                                             \\
-  static __attribute__((used)) T k_one_##NAME(T x) { return k_whole_##NAME(V{} + x)[0]; }
+  static __attribute__((used)) T k_one_##NAME(T x) { return k_whole_##NAME(x - V{})[0]; }
 #define K_FORM_f32(NAME) K_FORM(NAME, f32, k_f32x16, k_f32x8, k_f32x4, 16, 8, 4)
 #define K_FORM_f64(NAME) K_FORM(NAME, f64, k_f64x8, k_f64x4, k_f64x2, 8, 4, 2)
 #endif

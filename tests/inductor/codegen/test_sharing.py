@@ -35,7 +35,13 @@ def test_gathers_from_tables_of_two_lengths(rows: tuple[int, int]) -> None:
 def test_parts_of_one_buffer_have_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Shared] = []
     share = cpu.share_kernels
-    monkeypatch.setattr(cpu, "share_kernels", lambda kernels: found.extend(share(kernels)) or found)
+
+    def noted(kernels):
+        shared = list(share(kernels))
+        found.extend(shared)
+        return shared
+
+    monkeypatch.setattr(cpu, "share_kernels", noted)
 
     def program(x, kind):
         out = torch.zeros(40, 512, dtype=kind)
