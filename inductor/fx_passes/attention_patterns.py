@@ -18,7 +18,8 @@ from torch import fx
 from inductor.written_attention import WIDE, Step, written_attention
 
 PRODUCTS = (torch.matmul, operator.matmul, torch.bmm)
-READERS = frozenset(("transpose", "permute", "reshape", "contiguous", "flatten", "swapaxes"))
+VIEWS = frozenset(("transpose", "permute", "swapaxes"))
+COPIES = frozenset(("reshape", "contiguous", "flatten"))
 MOST_STEPS = 12
 WRITES = {operator.setitem} | {
     call for name, call in vars(operator).items() if name[0] == "i" and hasattr(operator, name[1:])
@@ -28,9 +29,14 @@ Found = tuple[fx.Node, Step] | None
 
 
 def is_indifferent(reader: fx.Node) -> bool:
-    """Whether it gives the same for all strides of what it reads."""
+    """Whether it gives the same for all strides of what it reads: a view shows them to its own
+    readers, and to the program where it is returned."""
+    if reader.op not in ("call_method", "call_function"):
+        return False
     name = reader.target if reader.op == "call_method" else getattr(reader.target, "__name__", "")
-    return reader.op in ("call_method", "call_function") and name in READERS
+    if name in VIEWS:
+        return bool(reader.users) and all(map(is_indifferent, reader.users))
+    return name in COPIES
 
 
 def serve_written_attention(gm: fx.GraphModule) -> None:

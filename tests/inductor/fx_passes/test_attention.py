@@ -22,20 +22,20 @@ def plain(q, k, v, m):
 
 
 def causal(q, k, v, m):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2) + 1
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).contiguous() + 1
 
 
 def biased(q, k, v, m):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=1.0).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m, scale=1.0).transpose(1, 2).contiguous()
 
 
 def masked(q, k, v, m):
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0).transpose(1, 2).contiguous()
 
 
 def grouped(q, k, v, m):
     k, v = k[:, :2], v[:, :2]
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).contiguous()
 
 
 def gemma(q, k, v, m):
@@ -55,12 +55,12 @@ def neo(q, k, v, m):
 
 def old(q, k, v, m):
     x = q @ k.transpose(-1, -2) / math.sqrt(8)
-    return ((x + m).softmax(-1) @ v).transpose(1, 2)
+    return ((x + m).softmax(-1) @ v).transpose(1, 2).contiguous()
 
 
 def filled(q, k, v, m):
     x = torch.matmul(q, k.transpose(-1, -2)).masked_fill(m > 1, -math.inf)
-    return torch.matmul(torch.softmax(x, -1), v).transpose(1, 2)
+    return torch.matmul(torch.softmax(x, -1), v).transpose(1, 2).contiguous()
 
 
 def reused(q, k, v, m):
@@ -70,6 +70,10 @@ def reused(q, k, v, m):
 
 def viewed(q, k, v, m):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=m).view(-1)
+
+
+def shown(q, k, v, m):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=m).transpose(1, 2)
 
 
 SERVED = [plain, causal, biased, masked, grouped, gemma, neo, old, filled]
@@ -142,7 +146,7 @@ def test_training(program) -> None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("program", [reused, viewed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [reused, viewed, shown], ids=lambda f: f.__name__)
 def test_left_alone(program) -> None:
     gm = fx.symbolic_trace(program)
     code = gm.code

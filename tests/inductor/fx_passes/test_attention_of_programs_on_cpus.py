@@ -115,14 +115,14 @@ def capped(q, k, v, m):
 def filled(q, k, v, m):
     x = (q @ k.transpose(-1, -2)) * 0.2
     x = x.masked_fill(m > 1, -math.inf)
-    return (torch.softmax(x, -1) @ v).transpose(1, 2)
+    return (torch.softmax(x, -1) @ v).transpose(1, 2).contiguous()
 
 
 def filled_whole_rows(q, k, v, m):
     lost = torch.zeros(B, 1, S, N, dtype=torch.bool)
     lost[:, :, 3:7] = True
     x = (q @ k.transpose(-1, -2)).masked_fill(lost, -math.inf)
-    return (torch.softmax(x, -1) @ v).transpose(1, 2)
+    return (torch.softmax(x, -1) @ v).transpose(1, 2).contiguous()
 
 
 SDPA = [
@@ -187,7 +187,7 @@ def test_with_gradients_it_is_atens(served: list[str]) -> None:
 def test_nan_below_fills_is_lost_as_in_eager(served: list[str]) -> None:
     def program(q: Tensor, k: Tensor, v: Tensor, lost: Tensor) -> Tensor:
         x = (q @ k.transpose(-1, -2)).masked_fill(lost, LEAST)
-        return (torch.softmax(x, -1) @ v).transpose(1, 2)
+        return (torch.softmax(x, -1) @ v).transpose(1, 2).contiguous()
 
     q, k, v, _ = inputs()
     k[:, :, -3:] = math.nan
