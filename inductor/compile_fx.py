@@ -25,11 +25,11 @@ from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
-from dynamo.aot.records import NeedsGradients, Unsupported
+from dynamo.aot.records import BackwardFails, NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
 from dynamo.base import logs
 from dynamo.base.counters import timed
-from dynamo.base.cuts import has_cuts
+from dynamo.base.cuts import has_cuts, mark_own_operators
 from dynamo.base.gradients import has_gradients
 from dynamo.base.loading import collection_paused
 from dynamo.base.shortfalls import (
@@ -143,7 +143,7 @@ def compile_fx(
         return compile_static(module, inputs)
 
     def cut_or_captured(module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
-        if has_gradients(module):
+        if has_gradients(module) or isinstance(refusal, BackwardFails) and mark_own_operators(module):
             try:
                 return compile_pieces(module, compile_piece)
             except Unsupported as other:

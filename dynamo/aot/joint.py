@@ -28,7 +28,7 @@ from dynamo.aot.capture import (
 )
 from dynamo.aot.fakes import facts_of, is_fake, is_static, storage_key
 from dynamo.aot.graphs import make_module, remove_dead_code
-from dynamo.aot.records import Mutation, Unsupported
+from dynamo.aot.records import BackwardFails, Mutation, Unsupported
 from dynamo.aot.reference import Reference, ReferenceWorld
 from dynamo.shapes.facts import Facts, contiguous_stride
 
@@ -162,7 +162,7 @@ def _differentiate(
                 accumulate_grad=False,
             )
     except RuntimeError as error:
-        raise Unsupported(f"its backward fails: {error}") from error
+        raise BackwardFails(f"its backward fails: {error}") from error
     seen: set[fx.Node] = set()
     nodes = [None if grad is None else _gradient(session, grad, seen) for grad in results]
     recorder.graph.output((*leaving.values, *nodes))

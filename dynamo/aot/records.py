@@ -66,6 +66,10 @@ class Unsupported(Signal):
         self.reason = reason
 
 
+class BackwardFails(Unsupported):
+    """The backward of an operation can't be recorded: its own, in Python, may look at values."""
+
+
 class NeedsGradients(Unsupported):
     """An output of a graph for inference requires grad."""
 

@@ -4,7 +4,7 @@ In: a node. Out: whether a backend must run it as it is, between the parts that 
 that such a node takes and gives are real tensors then, each with its own place in autograd's graph.
 A recurrent layer over open sizes, over a packed sequence, or on a GPU, is one, too; so is one whose
 backward is a kernel of the library, an embedding whose gradient is sparse, and `torch.linspace` and
-its like of open numbers.
+its like of open numbers; so is an operator of the program whose backward could not be recorded.
 """
 
 from __future__ import annotations
@@ -86,8 +86,32 @@ def expect(outcomes: tuple[bool, ...], *tests: torch.Tensor) -> None:
         raise Unforeseen
 
 
+# In the meta of nodes that are found to be such.
+ALONE = "runs alone"
+
+
+def mark_own_operators(gm: fx.GraphModule) -> bool:
+    """Marks the operators of the program that have a history; True if there are any that were not."""
+    found = False
+    for node in gm.graph.nodes:
+        if _is_own(node.target) and _has_history(node) and ALONE not in node.meta:
+            node.meta[ALONE] = found = True
+    return found
+
+
+def _is_own(target: Any) -> bool:
+    """True for an operator that torch does not come with."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace not in ("aten", "prims")
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return not target._qualified_op_name.startswith(("aten::", "prims::"))
+    return False
+
+
 def is_cut(node: fx.Node) -> bool:
     """True for a node that is run as it is."""
+    if node.op == "call_function" and ALONE in node.meta:
+        return True
     if node.op == "call_method":
         return node.target in METHODS
     if node.target in RECURRENT:

@@ -92,6 +92,7 @@ class _Run:
         self.module = module
         self.builder = Builder(_device_of(module))
         self.values: dict[torch.fx.Node, Any] = {}
+        self.numbers: dict[torch.fx.Node, torch.Tensor] = {}  # constants that kernels compute with
         self.inputs: list[InputBuffer | None] = []
         self.fallbacks: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
@@ -148,8 +149,10 @@ class _Run:
             number = value.item()
             call = Call(self.builder, aten.full.default, value, len(node.users))
             lazy = creation.filled(call, number)
-            if lazy is not NotImplemented:
+            at_home = value.device == self.builder.device
+            if lazy is not NotImplemented and (at_home or not value.dim()):
                 self.values[node] = lazy
+                self.numbers[node] = value
                 return
         self.values[node] = self.builder.constant(value, layout_of(value))
 
@@ -220,13 +223,17 @@ class _Run:
         # Without symbols, too: what a capture for all sizes has fixed may be a SymInt.
         return self.symbols.describe(value)
 
-    def _values_of(self, value: Any) -> Any:
+    def _values_of(self, value: Any, of_library: bool = False) -> Any:
+        """of_library: a constant number is the tensor that it was, on its own device."""
         if isinstance(value, torch.fx.Node):
+            if of_library and value in self.numbers:
+                number = self.numbers[value]
+                return self.builder.constant(number, layout_of(number))
             return self.values[value]
         if isinstance(value, (list, tuple)):
-            return tuple(self._values_of(item) for item in value)
+            return tuple(self._values_of(item, of_library) for item in value)
         if isinstance(value, dict):
-            return {name: self._values_of(item) for name, item in value.items()}
+            return {name: self._values_of(item, of_library) for name, item in value.items()}
         return value
 
     def _copy_of(self, tensor: Tensor, node: torch.fx.Node) -> ViewRef:
@@ -239,7 +246,8 @@ class _Run:
     def _foreign(self, node: torch.fx.Node) -> bool:
         """Whether the operator touches another device than the graph's."""
         device = self.builder.device
-        fakes = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta["val"]]
+        given = [n for n in node.all_input_nodes if n not in self.numbers]
+        fakes = [n.meta.get("val") for n in given] + [node.meta["val"]]
         return any(isinstance(fake, torch.Tensor) and fake.device != device for fake in fakes)
 
     def _odd(self, node: torch.fx.Node) -> bool:
@@ -252,6 +260,8 @@ class _Run:
         target = call.target
         if target._schema.name.split("::")[1] not in LIBRARY:
             self.fallbacks.append((str(target), call.reason))
+        if any(n.op == "get_attr" for n in node.all_input_nodes):
+            args, kwargs = self._values_of(node.args, True), self._values_of(node.kwargs, True)
         return self.builder.extern(target, args, kwargs, self._described(node), call.reason)
 
     def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:

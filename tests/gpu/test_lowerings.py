@@ -96,6 +96,9 @@ def test_against_eager(name: str, dtype: torch.dtype) -> None:
     for n, (one, other, best) in enumerate(zip(found, wanted, exact, strict=True)):
         if name == "aten.native_batch_norm.default" and not samples[n][0][5]:  # its statistics are nobody's
             one, other, best = one[0], other[0], best[0]
+        if "empty" in name:  # the values are whatever the memory holds
+            assert (one.dtype, one.shape, one.stride(), one.device) == (other.dtype, other.shape, other.stride(), other.device)
+            continue
         try:
             assert_near(one, other, other if best is None else best)
         except AssertionError as error:

@@ -100,7 +100,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Make]] = {
 def test_by_hand(name: str, dtype: torch.dtype, training: bool, mode: str | None) -> None:
     torch.manual_seed(0)
     build, make = MODELS[name]
-    check_model(build().to(DEVICE, dtype), lambda: make(dtype), training=training, mode=mode, calls=5)
+    # In TF32 the bound of float32 would not hold: eager and ours may take different ones of cuDNN's kernels.
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=dtype != torch.float32):
+        check_model(build().to(DEVICE, dtype), lambda: make(dtype), training=training, mode=mode, calls=5)
 
 
 @pytest.mark.parametrize("mode", MODES)
