@@ -19,6 +19,7 @@ from dynamo.aot.epilogue import write_in_forward
 from dynamo.aot.joint import capture_joint
 from dynamo.aot.min_cut import min_cut
 from dynamo.aot.partition import Cutter, partition_joint
+from dynamo.aot.pooling import POOLS, reads_places
 from dynamo.aot.recorder import forget_nodes
 from dynamo.aot.records import Compiler, Keeping, NeedsGradients, Unsupported
 from dynamo.aot.rows import ROWS, has_tail, merge_equal
@@ -136,6 +137,7 @@ def compile_training(
     if decompositions:
         merge_equal(module)
         module = simplify(module, ROWS, world, has_tail)
+        module = simplify(module, POOLS, world, reads_places)
     halves = partition_joint(joint, module, partition, world.table())
     mutations = joint.mutations
     if epilogue_in_graph and mutations:

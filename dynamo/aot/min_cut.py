@@ -30,13 +30,18 @@ MANY = 4096  # elements, for one
 _CHEAP = frozenset(
     {
         aten._to_copy.default, aten.clone.default, aten.copy.default, aten.where.self,
-        aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.full_like.default,
-        aten.ones_like.default, aten.zeros_like.default, aten.full.default, aten.zeros.default,
-        aten.ones.default, aten.scalar_tensor.default, aten.arange.default, aten.arange.start,
+        aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.arange.default, aten.arange.start,
         aten.arange.start_step, aten.empty.memory_format, aten.empty_like.default,
-        aten.new_empty_strided.default, aten.new_zeros.default, aten.new_full.default,
-        aten.gelu.default, aten.silu.default, aten.tril.default, aten.triu.default,
-        aten._unsafe_view.default,
+        aten.new_empty_strided.default, aten.gelu.default, aten.silu.default, aten.tril.default,
+        aten.triu.default, aten._unsafe_view.default,
+    }
+)  # fmt: skip
+# Tensors of one number, from sizes alone: to write them anew never costs more than to keep them.
+_CONSTANTS = frozenset(
+    {
+        aten.full_like.default, aten.ones_like.default, aten.zeros_like.default,
+        aten.new_zeros.default, aten.new_full.default, aten.new_ones.default, aten.full.default,
+        aten.zeros.default, aten.ones.default, aten.scalar_tensor.default,
     }
 )  # fmt: skip
 
@@ -143,11 +148,13 @@ class _Network:
             return node.op == "get_attr" or _is_cheap(node.args[0])
         if not _is_cheap(node) or self._is_written_again(node):
             return False
-        return viewed(node) is not None or not node.all_input_nodes or not _is_spread(node)
+        if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
+            return True
+        return not _is_spread(node)
 
     def _is_written_again(self, node: fx.Node) -> bool:
         """True where some operation of backward that does not fuse would read it from memory."""
-        if viewed(node) is not None or not node.all_input_nodes:
+        if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
             return False
         work, seen = [node], {node}
         while work:
@@ -180,7 +187,7 @@ def _draws(node: fx.Node) -> bool:
 def _is_cheap(node: Any) -> bool:
     if is_effect(node):
         return False
-    if viewed(node) is not None or node.target in _CHEAP:
+    if viewed(node) is not None or node.target in _CHEAP or node.target in _CONSTANTS:
         return True
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
@@ -215,4 +222,6 @@ def _fuses(node: fx.Node) -> bool:
     if _is_cheap(node):
         return True
     target = node.target
+    if target is aten.max_pool2d_with_indices_backward.default:  # on a GPU it gathers
+        return bool(node.meta["val"].device.type != "cpu")
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.reduction in target.tags

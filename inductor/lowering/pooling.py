@@ -103,8 +103,7 @@ def max_pool_backward(
         return call.refuse("ATen adds where memory is near")
     if pair(dilation) != (1, 1) or reach[0] * reach[1] > MOST_WINDOWS:
         return call.refuse("many windows over one element")
-    grad.realize()
-    positions.realize()
+    grad.realize()  # the positions may be computed here, from what was saved of them
     held = compute_dtype(grad.dtype)
 
     def compute(ops: Ops, indices: Indices) -> Value:
