@@ -35,6 +35,7 @@ from inductor.codegen.attention.spec import (
 )
 from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.attention_reference import reference_attention, reference_backward
+from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import ALIGNED, WARP, current_stream, driver_launch, is_simple
 
@@ -59,8 +60,9 @@ class AttentionLaunch:
         known = {name: constants[name] for name in function.arg_names if name in constants}
         keywords = known | {
             "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
-            "num_stages": blocks.stages,
+            "num_stages": blocks.stages, "ptx_options": OPTIONS,
         }  # fmt: skip
+        install_unpacking()
         slow = AttentionLaunch(function, grid, keywords)
         slow.call = KernelCall(slow, tensors, tuple(range(tensors)))
         return slow.call

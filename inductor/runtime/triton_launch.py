@@ -29,6 +29,7 @@ from inductor.codegen.triton.numbers import EVEN
 from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
 from inductor.runtime._launch import OperatorCall as OperatorCall
+from inductor.runtime.ptx import OPTIONS, install_unpacking
 
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
@@ -136,9 +137,10 @@ class Launcher:
     def keywords(self, choice: Choice, is_even: bool) -> dict[str, Any]:
         """Constants and options; no contraction, denormals kept: the bits of eager's kernels."""
         blocks = {"XBLOCK": choice[0], "RBLOCK": choice[1], "num_warps": choice[2]}
+        install_unpacking()
         return {
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
-            "enable_reflect_ftz": False, **({"IS_EVEN": is_even} if self.even else {}),
+            "enable_reflect_ftz": False, "ptx_options": OPTIONS, **({"IS_EVEN": is_even} if self.even else {}),
             **(blocks if self.options is None else self.options),
         }
 
