@@ -249,27 +249,45 @@ def batch_norm_functional(
     count = x.numel() // x.shape[1]
     if not training or x.dim() < 2 or count < 2:
         return NotImplemented
-    axes = _other_axes(x)
-    narrow = is_half_on_gpu(x)
-    if narrow:
-        own_var, own_mean = _moments_in_one_pass(x, axes, count)
+    y, flat_mean, flat_scale, own_var = _normalised(x, weight, bias, eps)
+    if is_half_on_gpu(x):
         mean, var = mean.float(), var.float()
-    else:
-        own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    scale = torch.rsqrt(own_var + eps)
-    if narrow:
+    unbiased = own_var * (count / (count - 1))
+    new_mean = momentum * flat_mean + (1 - momentum) * mean
+    new_var = momentum * unbiased + (1 - momentum) * var
+    return y, flat_mean, flat_scale, new_mean, new_var
+
+
+@frequent("native_batch_norm.default", half_on_gpu=True)
+def batch_norm_of_batch(
+    x: Tensor, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """Without running statistics, as weights are normalised with it. Of a CPU only float32 and
+    float64 come here."""
+    if not training or mean is not None or x.dim() < 2 or x.numel() // x.shape[1] < 2:
+        return NotImplemented
+    return _normalised(x, weight, bias, eps)[:3]
+
+
+def _normalised(
+    x: Tensor, weight: Maybe, bias: Maybe, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The result, and of each channel the mean, 1 / standard deviation and the variance."""
+    axes = _other_axes(x)
+    if is_half_on_gpu(x):
+        own_var, own_mean = _moments_in_one_pass(x, axes, x.numel() // x.shape[1])
+        scale = torch.rsqrt(own_var + eps)
         y = _scaled_in_one_step(x, own_mean, scale, weight, bias)
     else:
+        own_var, own_mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        scale = torch.rsqrt(own_var + eps)
         y = (x - own_mean) * scale
         if weight is not None:
             y = y * across(weight, x)
         if bias is not None:
             y = y + across(bias, x)
-    flat_mean, flat_scale = own_mean.squeeze(axes), scale.squeeze(axes)
-    unbiased = own_var.squeeze(axes) * (count / (count - 1))
-    new_mean = momentum * flat_mean + (1 - momentum) * mean
-    new_var = momentum * unbiased + (1 - momentum) * var
-    return y.to(x.dtype), flat_mean, flat_scale, new_mean, new_var
+    return y.to(x.dtype), own_mean.squeeze(axes), scale.squeeze(axes), own_var.squeeze(axes)
 
 
 def _scaled_in_one_step(

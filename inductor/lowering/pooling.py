@@ -157,10 +157,14 @@ def avg_pool(
     size = pair(kernel)
     steps = pair(stride) if stride not in ((), []) else size
     pads = pair(padding)
-    exact = pads == (0, 0) or (count_include_pad and not ceil_mode) or divisor
+    over = ceil_mode and any(
+        (extent + 2 * pad - length) % step
+        for extent, pad, length, step in zip(x.size[-2:], pads, size, steps, strict=True)
+    )
+    exact = pads == (0, 0) or count_include_pad or divisor
     if size[0] * size[1] > MOST_ELEMENTS or dtype_kind(x.dtype) != "f" or not exact:
         return call.refuse("a large window, or a divisor that changes at the border")
-    if ceil_mode or 0 in call.result.shape:
+    if over or 0 in call.result.shape:
         return call.refuse("windows over the border")
     x.realize()
     held = compute_dtype(x.dtype)

@@ -67,6 +67,8 @@ def cases() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     for affine in (one, None):
         bias = None if affine is None else r(4)
         case("_native_batch_norm_legit_functional", image, affine, bias, r(4), positive(4), True, 0.1, 1e-5)
+        case("native_batch_norm", image, affine, bias, None, None, True, 0.1, 1e-5)
+        case("native_batch_norm", r(1, 4, 9), affine, bias, None, None, True, 0.0, 1e-6)
         for training in (True, False):
             moments = (image.mean((0, 2, 3)), image.var((0, 2, 3), correction=0).add(1e-5).rsqrt())
             case("native_batch_norm_backward", r(2, 4, 3, 5), image, affine, r(4), positive(4), *moments, training, 1e-5,

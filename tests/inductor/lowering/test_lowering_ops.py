@@ -115,6 +115,9 @@ LOWERED: list[Row] = [
      lambda: [torch.full((1, 1, 5, 5), -torch.inf)]),
     ("average pool", lambda x: (F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(
         x, 4), F.avg_pool2d(x, 3, 2, 1)), normal((2, 3, 8, 8))),
+    ("average pool that ends at the border", lambda x: (
+        F.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False), F.avg_pool2d(x, 2, 2, 1, ceil_mode=True),
+        F.avg_pool2d(x, (2, 4), ceil_mode=True, divisor_override=3)), normal((2, 3, 8, 8))),
     ("convolutions", lambda x, w, v: (F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, stride=2) + 1).flatten(1),
      normal((2, 3, 8, 8), (4, 3, 3, 3), (5, 4, 1, 1))),
     ("grouped convolution", lambda x, w: F.conv2d(x, w, groups=4, padding=1).mean((2, 3)),
