@@ -21,7 +21,7 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
-from dynamo.aot.decompositions import default_decompositions
+from dynamo.aot.decompositions import PARTIAL, default_decompositions
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
@@ -54,7 +54,7 @@ from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.attention_patterns import serve_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.cpu_attention import serve_cpu_attention
-from inductor.fx_passes.fold import fold_batch_norms
+from inductor.fx_passes.fold import fold_batch_norms, fold_constants
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
@@ -143,7 +143,8 @@ def compile_fx(
         return compile_static(module, inputs)
 
     def cut_or_captured(module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
-        if has_gradients(module) or isinstance(refusal, BackwardFails) and mark_own_operators(module):
+        opaque = isinstance(refusal, BackwardFails) and mark_own_operators(module)
+        if opaque or has_gradients(module):
             try:
                 return compile_pieces(module, compile_piece)
             except Unsupported as other:
@@ -354,9 +355,9 @@ def _compile_backward(
 
 @functools.cache
 def _decompositions() -> Mapping[Any, Any]:
-    """What is taken apart before lowering: everything known that has no lowering of its own."""
+    """What is taken apart before lowering: all that has no lowering, or one for some arguments."""
     table = default_decompositions()
-    return {op: function for op, function in table.items() if op not in LOWERINGS}
+    return {op: rule for op, rule in table.items() if op not in LOWERINGS} | PARTIAL
 
 
 def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
@@ -478,7 +479,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
         module = run_pass("post_grad_custom_pre_pass", module)
-        module = unfuse_biases(module, LOWERINGS.__contains__)
+        module = unfuse_biases(fold_constants(module), LOWERINGS.__contains__)
         if config.kernels and not has_symbols(module):
             module = serve_cpu_attention(module)
         if config.kernels:  # ATen's results would have the strides of what they read

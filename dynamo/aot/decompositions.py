@@ -286,13 +286,18 @@ def _of_no_negative_beta(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+# For some arguments of operators that a compiler may know by itself; else these stay.
+PARTIAL = {overload("native_batch_norm.default"): FREQUENT["native_batch_norm.default"]}
+
+
 @functools.cache
 def default_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """The default table: overload -> decomposition."""
     table = {overload(name): decomposition_table[overload(name)] for name in FROM_TORCH}
     table.update({overload(name): function for name, function in {**OWN, **FOREACH}.items()})
     for name, function in FREQUENT.items():
-        table[overload(name)] = _first(function, table[overload(name)])
+        known = table.get(overload(name))
+        table[overload(name)] = function if known is None else _first(function, known)
     with_logits = overload("binary_cross_entropy_with_logits.default")
     table[with_logits] = _of_one_dtype(table[with_logits])
     smooth_l1 = overload("smooth_l1_loss.default")

@@ -263,8 +263,7 @@ def batch_norm_of_batch(
     x: Tensor, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """Without running statistics, as weights are normalised with it. Of a CPU only float32 and
-    float64 come here."""
+    """Without running statistics, as weights are normalised with it."""
     if not training or mean is not None or x.dim() < 2 or x.numel() // x.shape[1] < 2:
         return NotImplemented
     return _normalised(x, weight, bias, eps)[:3]
@@ -320,6 +319,23 @@ def _one_of_each(x: Tensor, axes: list[int], quarter: int) -> Tensor:
     for axis in axes:
         x = x.narrow(axis, x.shape[axis] * quarter // 4, 1)
     return widened(x)
+
+
+@frequent("convolution_backward.default", half_on_gpu=True)
+def convolution_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
+) -> Any:  # fmt: skip
+    """On a GPU the gradient of the bias is a sum like any other, which fuses; the library's is a
+    kernel of its own."""
+    if grad.device.type == "cpu" or not mask[2]:
+        return NotImplemented
+    total = torch.sum(widened(grad), _other_axes(grad)).to(grad.dtype)
+    if not (mask[0] or mask[1]):
+        return None, None, total
+    rest = bias, stride, padding, dilation, transposed, output_padding, groups
+    dx, dw, _ = aten.convolution_backward.default(grad, x, weight, *rest, [*mask[:2], False])
+    return dx, dw, total
 
 
 @frequent("native_batch_norm_backward.default", half_on_gpu=True)

@@ -17,7 +17,8 @@ from torch import fx
 aten = torch.ops.aten
 Tensor = torch.Tensor
 MOST = 127  # elements of a window that one byte tells apart
-_POOL, _BACKWARD = aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default
+_POOL = aten.max_pool2d_with_indices.default
+_BACKWARD = aten.max_pool2d_with_indices_backward.default
 _within: list[None] = []  # while the operation itself is recorded
 
 

@@ -91,7 +91,7 @@ ALONE = "runs alone"
 
 
 def mark_own_operators(gm: fx.GraphModule) -> bool:
-    """Marks the operators of the program that have a history; True if there are any that were not."""
+    """Marks the operators of the program that have a history; True if any was not marked."""
     found = False
     for node in gm.graph.nodes:
         if _is_own(node.target) and _has_history(node) and ALONE not in node.meta:

@@ -3,6 +3,8 @@
 In: a functional ATen graph with fakes, and the positions of its frozen inputs. Out: a graph where
 such a convolution reads two further inputs, a weight and a bias that hold the batch norm too, and
 what these hold. The values are those of eager up to rounding.
+
+And arithmetic on constant numbers is done while compiling: `fold_constants`.
 """
 
 from __future__ import annotations
@@ -114,3 +116,69 @@ def _folded(present: tuple[bool, ...], epsilon: float, number: int, *given: Tens
     start = -mean.double() if bias is None else bias.double() - mean
     total = start * factor if shift is None else start * factor + shift
     return total.to(mean.dtype)
+
+
+# -- constant numbers ------------------------------------------------------------------------------
+
+# Elementwise operations without torch's tag.
+OTHERS = (aten._to_copy.default, aten.clone.default, aten.where.self, aten.lift_fresh_copy.default)
+
+
+def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph, changed in place, where an elementwise operation of tensors of one number each,
+    all constants of the graph, is a constant itself. Else `x / torch.sqrt(torch.tensor(64.0))`
+    with x on a GPU would wait for kernels of the CPU."""
+    known: dict[fx.Node, torch.Tensor] = {}
+    graph, folded = module.graph, False
+    for node in list(graph.nodes):
+        value = _constant(module, node) if node.op == "get_attr" else _computed(node, known)
+        if value is None or value.dim() or value.device.type != "cpu":
+            continue
+        known[node] = value
+        if node.op == "get_attr":
+            continue
+        name = f"_folded_{len(known)}"
+        setattr(module, name, value)
+        with graph.inserting_before(node):
+            constant = graph.create_node("get_attr", name)
+        constant.meta["val"] = node.meta["val"]
+        known[constant] = value
+        node.replace_all_uses_with(constant)
+        graph.erase_node(node)
+        folded = True
+    if folded:
+        for node in reversed(list(graph.nodes)):
+            if node.op == "get_attr" and not node.users:
+                graph.erase_node(node)
+        module.recompile()
+    return module
+
+
+def _constant(module: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if type(value) is torch.Tensor else None
+
+
+def _computed(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    """The value of an operation on known numbers alone; None where it is no such operation, where
+    it raises, or where that is not what the fake says."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not node.all_input_nodes:
+        return None
+    if torch.Tag.pointwise not in target.tags and target not in OTHERS:
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+        return None
+    if any(given not in known for given in node.all_input_nodes):
+        return None
+    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    try:
+        value = target(*args, **kwargs)
+    except RuntimeError:
+        return None
+    fake = node.meta["val"]
+    if type(value) is not torch.Tensor or value.dtype is not fake.dtype:
+        return None
+    return value if value.shape == fake.shape and value.device == fake.device else None

@@ -180,6 +180,50 @@ def avg_pool(
     return call.builder.computed(call.layout, [x], 2 * size[0] * size[1], average)
 
 
+@lowering(aten.avg_pool2d_backward.default)
+def avg_pool_backward(
+    call: Call, grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Any, padding: Any,
+    ceil_mode: bool, count_include_pad: bool, divisor: Any,
+) -> Any:
+    """Each element gathers its part of the few windows that it lies in."""
+    size = pair(kernel)
+    steps = pair(stride) if stride not in ((), []) else size
+    pads, reach = pair(padding), [-(-a // b) for a, b in zip(size, steps, strict=True)]
+    if call.builder.device.type == "cpu" or 0 in call.layout.size or 0 in grad.size:
+        return call.refuse("ATen adds where memory is near")
+    over = any(
+        (count - 1) * step + length > extent + 2 * pad
+        for count, step, length, extent, pad in zip(
+            grad.size[-2:], steps, size, x.size[-2:], pads, strict=True)
+    )
+    exact = pads == (0, 0) or count_include_pad or divisor
+    if over or not exact or reach[0] * reach[1] > MOST_WINDOWS or dtype_kind(grad.dtype) != "f":
+        return call.refuse("many windows over one element, or a divisor that changes at the border")
+    grad.realize()
+    held = compute_dtype(grad.dtype)
+    count = divisor or size[0] * size[1]
+
+    def compute(ops: Ops, indices: Indices) -> Value:
+        *front, _, _ = indices
+        places = [index + pad for index, pad in zip(indices[-2:], pads, strict=True)]
+        last = [floordiv(place, step) for place, step in zip(places, steps, strict=True)]
+        total = None
+        for back in product(*map(range, reach)):
+            window = [at - by for at, by in zip(last, back, strict=True)]
+            offsets = [
+                place - at * step for place, at, step in zip(places, window, steps, strict=True)
+            ]
+            mask = _inside(ops, (*window, *offsets), (*grad.size[-2:], *size))
+            at = (*front, *window)
+            load: Callable[[], Value] = functools.partial(grad.load, ops, at)
+            value = load() if mask is None else ops.masked(mask, load, 0)
+            total = value if total is None else ops.add(total, value)
+        assert total is not None
+        return ops.truediv(total, ops.constant(count, held))
+
+    return call.builder.computed(call.layout, [grad], 12 * math.prod(reach), compute)
+
+
 @lowering(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(call: Call, x: Tensor, size: Sequence[int]) -> Any:
     height, width = x.size[-2:]

@@ -1,8 +1,8 @@
-"""What Triton's PTX is made into before it is assembled: packed additions in 16 bits are taken apart.
+"""Before Triton's PTX is assembled, packed additions in 16 bits are taken apart.
 
-ptxas 12.8 and 12.9 assemble `add.s16x2` wrongly where one half of the sum is not used: of a constant
-operand the other half becomes zero. LLVM makes such additions of arithmetic on small indices, as
-in `(r + 1 - r) != 1` for r < 512; a quarter of the results was wrong.
+ptxas 12.8 and 12.9 assemble `add.s16x2` wrongly where one half of the sum is not used: of a
+constant operand the other half becomes zero. LLVM makes such additions of arithmetic on small
+indices, as in `(r + 1 - r) != 1` for r < 512; a part of the results was wrong.
 
     >>> unpacked("add.s16x2 \\t%r3, %r1, %r2;").count("add.s16 ")
     2

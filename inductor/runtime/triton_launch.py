@@ -140,7 +140,8 @@ class Launcher:
         install_unpacking()
         return {
             "debug": self.asserts, "sanitize_overflow": False, "enable_fp_fusion": False,
-            "enable_reflect_ftz": False, "ptx_options": OPTIONS, **({"IS_EVEN": is_even} if self.even else {}),
+            "enable_reflect_ftz": False, "ptx_options": OPTIONS,
+            **({"IS_EVEN": is_even} if self.even else {}),
             **(blocks if self.options is None else self.options),
         }
 

@@ -120,3 +120,19 @@ def test_a_gradient_of_nan_reaches_the_chosen_class_only(shape: tuple[int, ...])
         grads.append(grad)
     torch.testing.assert_close(grads[0], grads[1], equal_nan=True)
     assert int(grads[1].isnan().sum()) == target.numel()
+
+
+def test_the_gradient_of_a_bias_is_a_sum_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device, which stands for one; the numbers are those of a GPU's test."""
+    rule = FREQUENT["convolution_backward.default"]
+    grad, x, weight = torch.randn(2, 6, 4, 5), torch.randn(2, 3, 6, 7), torch.randn(6, 3, 3, 3)
+    form = ([6], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert rule(grad, x, weight, *form, [True] * 3) is NotImplemented
+    there = [each.to("meta") for each in (grad, x, weight)]
+    assert rule(*there, *form, [True, True, False]) is NotImplemented
+    asked = []
+    original = torch.ops.aten.convolution_backward.default
+    monkeypatch.setattr(torch.ops.aten.convolution_backward, "default", lambda *args: (asked.append(args[-1]), original(*args))[1])
+    found = rule(*there, *form, [True] * 3)
+    assert [each.shape for each in found] == [x.shape, weight.shape, (6,)] and asked == [[True, True, False]]
+    assert [each is None for each in rule(*there, *form, [False, False, True])] == [True, True, False] and len(asked) == 1

@@ -21,7 +21,7 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 32, 7, 2, 3, bias=False)
+        self.stem = nn.Conv2d(3, 32, 7, 2, 3)
         self.norm = nn.BatchNorm2d(32)
         self.body = nn.Sequential(
             nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
@@ -31,7 +31,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.norm(self.stem(x))), 3, 2, 1)
-        return self.head(F.relu(self.body(x) + x).mean((2, 3)))
+        x = F.relu(self.body(x) + F.avg_pool2d(x, 3, 1, 1))
+        return self.head(F.avg_pool2d(x, 2, 2, ceil_mode=True).mean((2, 3)))
 
 
 class Recurrent(nn.Module):

@@ -199,6 +199,32 @@ def test_max_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> None:
     torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
+AVERAGES = [
+    (2, 2, 0, False, True, None), (3, 1, 1, False, True, None), (3, 2, 1, False, True, 7), ((2, 3), (1, 2), 0, False, False, None),
+    (2, 3, 0, False, True, None), (5, 2, 2, False, True, None), ((1, 2), 1, 0, True, False, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("pool", AVERAGES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_average_pool_backward_gathers(dtype: Any, pool: Any, last: bool) -> None:
+    kernel, stride, padding, ceil, include, divisor = pool
+    form = (*(each if isinstance(each, tuple) else (each, each) for each in (kernel, stride, padding)), ceil, include, divisor)
+    x = torch.randn(2, 3, 11, 14).to(dtype)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    grad = torch.randn_like(aten.avg_pool2d(x, *form))
+
+    def program(grad: Tensor, x: Tensor) -> Tensor:
+        return aten.avg_pool2d_backward(grad, x, *form)
+
+    (found,) = interpreted(program, [grad, x])
+    assert found.stride() == program(grad, x).stride() and found.dtype is dtype
+    exact = program(grad.double(), x.double())
+    torch.testing.assert_close(found.double(), exact, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
 def layer_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor
 ) -> Any:

@@ -1,0 +1,78 @@
+"""Arithmetic on constant numbers is done while compiling."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import dynamo
+from inductor.fx_passes.fold import fold_constants
+
+aten = torch.ops.aten
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x / torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float32) * 3).to(x.dtype)
+
+
+def counted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    number = torch.tensor(1) * 2 + 1
+    return x * number, number
+
+
+def vectors(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.tensor([1.0, 2.0]).exp()
+
+
+def raising(x: torch.Tensor) -> torch.Tensor:
+    return x * (torch.tensor(5) // torch.tensor(0))
+
+
+def drawn(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.bernoulli(torch.tensor(0.5))
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The operators of each graph behind the pass."""
+    seen: list[list[Any]] = []
+
+    def spying(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        folded = fold_constants(module)
+        folded.graph.lint()
+        seen.append([node.target for node in folded.graph.nodes if node.op == "call_function"])
+        return folded
+
+    monkeypatch.setattr(importlib.import_module("inductor.compile_fx"), "fold_constants", spying)
+    return seen
+
+
+@pytest.mark.parametrize("program, left", [
+    (scaled, [aten.div.Tensor]), (counted, [aten.mul.Tensor]), (vectors, [aten.exp.default, aten.mul.Tensor]),
+])  # fmt: skip
+def test_programs(graphs: list[list[Any]], program: Callable[..., Any], left: list[Any]) -> None:
+    dynamo.reset()
+    compiled = dynamo.compile(program, fullgraph=True, options={"graph_cache": False})
+    for _ in range(2):
+        x = torch.randn(4, 2)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert graphs == [left]
+    if program is counted:  # a result of its own at each call
+        first = compiled(x)[1]
+        first.add_(7)
+        assert compiled(x)[1].item() == 3
+
+
+def test_what_raises_or_draws_stays(graphs: list[list[Any]]) -> None:
+    dynamo.reset()
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        dynamo.compile(raising)(torch.ones(2))
+    compiled = dynamo.compile(drawn)
+    torch.manual_seed(0)
+    found = [compiled(torch.ones(1)).item() for _ in range(20)]
+    torch.manual_seed(0)
+    assert found == [drawn(torch.ones(1)).item() for _ in range(20)] and len(set(found)) == 2
