@@ -4,8 +4,9 @@ In: a captured graph and its inputs as data. Out: nothing but files in the cache
 key that this process will ask for. So what another process does can't be wrong, only useless: where
 it has found another key, or kept nothing, the thread compiles the graph itself.
 
-The processes are `config.background_processes`, one for each thread that compiles; their priority
-is low, they end with this one, and after a minute without work. Why processes: Python code in a
+The processes are `config.background_processes`, one for each thread that compiles. Their
+priority is low; a thread that has waited for a minute compiles by itself. They end with this
+process, and after a minute without work. Why processes: Python code in a
 thread keeps the interpreter from the program's thread, for up to five milliseconds at each
 operation (`benchmarks/background.py`).
 """
@@ -16,6 +17,7 @@ import io
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -35,8 +37,15 @@ from inductor.config import config
 from inductor.graph_key import NoKey, text_of_function
 from inductor.runtime.store import Key
 
-BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); " \
-    "from inductor.ahead_process import main; main()"
+# Before anything is imported: this process computes in what time the program leaves.
+BOOT = """\
+import json, os, sys
+os.nice(10)
+sys.path[:] = json.loads(sys.argv[1])
+from inductor.ahead_process import main
+main()
+"""
+PATIENCE = 60.0  # seconds
 UNSET = ("DYNAMO_LOGS", "DYNAMO_TRACE", "DYNAMO_DEBUG_DIR", "DYNAMO_REPRO", "DYNAMO_BACKGROUND")
 READY, BYE = "ready", "bye"
 
@@ -134,10 +143,15 @@ class _Process:
             popen.stdin.flush()
         except OSError:
             pass  # it has ended: what it has said before tells why
-        line = popen.stdout.readline()
+        ready, *_ = select.select([popen.stdout], [], [], PATIENCE)
+        line = popen.stdout.readline() if ready else b""
         if line:
             return str(json.loads(line))
+        if not ready:
+            self.end()
         self.popen = None
+        if not ready:
+            return "the process has found no time"
         if pool.stopped:
             return "the program ends"
         raise ProcessEnded(
@@ -153,13 +167,16 @@ class _Process:
         try:
             popen = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, start_new_session=True, env=env)
+                stderr=subprocess.DEVNULL, process_group=0, env=env)
         except OSError:
             self.usable = False
             return False
         assert popen.stdout is not None
         self.popen = popen
-        line = popen.stdout.readline()
+        ready, *_ = select.select([popen.stdout], [], [], PATIENCE)
+        line = popen.stdout.readline() if ready else b""
+        if not ready:
+            self.end()
         self.usable = bool(line) and json.loads(line) == READY
         return self.usable
 

@@ -27,18 +27,16 @@ from dynamo.base.config import config as dynamo_config
 from dynamo.base.recursion import recursion_room
 from inductor.ahead import BYE, READY, rows_again
 from inductor.compile_fx import compile_fx
-from inductor.config import config, settings_of
-from inductor.kept import keeper_for
+from inductor.config import config
+from inductor.kept import keeper_for, settings_now
 
 IDLE = 60.0  # seconds
-NICE = 10
 
 
 def main() -> None:
     """Answers requests until there are no more."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing else is written there
-    os.nice(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sys.stdin.buffer, requests), daemon=True).start()
@@ -98,7 +96,7 @@ def _compiled(given: dict[str, Any]) -> str:
     storages = [torch.UntypedStorage(size, device=device) for size, device in examples.storages]
     inputs = make(examples, storages.__getitem__)
     extra = given["extra"]
-    keeper = keeper_for(module, inputs, settings_of(**extra))
+    keeper = keeper_for(module, inputs, settings_now(**extra, background=True))
     if keeper is None or keeper.key != given["key"]:
         there = {} if keeper is None else dict(keeper.key.parts)
         parts = [name for name, text in given["key"].parts if there.get(name) != text]

@@ -49,7 +49,7 @@ from dynamo.base.shortfalls import (
 from dynamo.base.signals import is_of_signal
 from inductor import cpu
 from inductor.codegen.bind import Binder, broken_assumption
-from inductor.config import check_options, config, settings_of
+from inductor.config import check_options, config
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import run_pass, with_joint_passes
@@ -64,7 +64,14 @@ from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.parts import read_parts
 from inductor.graph_cache import keeper_of
 from inductor.ir.graph import Prepared
-from inductor.kept import is_kept, is_lazy, needs_gradients, prepare, rewritten
+from inductor.kept import (
+    is_kept,
+    is_lazy,
+    needs_gradients,
+    prepare,
+    rewritten,
+    settings_now,
+)
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
@@ -102,7 +109,7 @@ def compile_fx(
 
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
-    settings = settings_of(mode, options)
+    settings = settings_now(mode, options)
     gm = rewritten(gm, example_inputs, settings)
     what = logs.compile_now()
 
@@ -525,7 +532,7 @@ def _lower_and_schedule(
     with timed("inductor.lowering"):
         lowered = lower_graph(module, hints)
     threads = torch.get_num_threads()
-    if config.library_kernels == "measure":
+    if config.library_kernels != "default":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)

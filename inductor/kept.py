@@ -13,6 +13,7 @@ import torch
 
 from dynamo.background.examples import Examples
 from dynamo.background.graphs import copied
+from dynamo.background.jobs import is_background
 from dynamo.base.cuts import has_cuts
 from dynamo.base.gradients import has_gradients
 from inductor.ahead import compile_ahead
@@ -63,12 +64,24 @@ def keeper_for(
         return keeper_of(gm, example_inputs, {})
 
 
+def settings_now(
+    mode: str | None, options: Mapping[str, Any] | None, background: bool | None = None
+) -> dict[str, Any]:
+    """The settings of a compile. In the background nothing is measured, while the program uses the
+    machine: what earlier compiles have measured counts. Errors: ValueError."""
+    settings = settings_of(mode, options)
+    background = is_background() if background is None else background
+    if background and "library_kernels" not in settings and config.library_kernels == "measure":
+        settings["library_kernels"] = "known"
+    return settings
+
+
 def is_kept(
     gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> bool:
     """True where an earlier process has kept what `compile_fx` would make."""
-    keeper = keeper_for(gm, example_inputs, settings_of(mode, options))
+    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
     return keeper is not None and keeper.is_kept()
 
 
@@ -77,6 +90,6 @@ def prepare(
     mode: str | None = None, options: Mapping[str, Any] | None = None,
 ) -> None:
     """Has another process compile the graph into the cache. examples: the inputs as data."""
-    keeper = keeper_for(gm, example_inputs, settings_of(mode, options))
+    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
     if keeper is not None and keeper.may_read() and not keeper.is_kept():
         compile_ahead(gm, examples, {"mode": mode, "options": options}, keeper.key)

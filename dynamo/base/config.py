@@ -222,7 +222,7 @@ config = Config(
         ),
         Knob(
             "background_processes",
-            1,
+            0,
             "Processes that compile in the background; 0: a thread of the program does.",
             ("DYNAMO_BACKGROUND_PROCESSES",),
         ),
