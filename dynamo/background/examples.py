@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._autograd import _get_creation_meta  # type: ignore[attr-defined]
+from torch._C._autograd import (  # type: ignore[attr-defined]
+    CreationMeta,
+    _get_creation_meta,
+    _set_creation_meta,
+)
 
 PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device,
          torch.layout, torch.memory_format)  # fmt: skip
@@ -21,7 +25,8 @@ PLAIN = (int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.d
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One tensor. storage: its number; grad: that of a leaf; view: it is one, of a leaf or not."""
+    """One tensor. storage: its number; grad: that of a leaf; view: how it was made if
+    it is one, else ""."""
 
     storage: int
     dtype: torch.dtype
@@ -31,7 +36,7 @@ class TensorRow:
     parameter: bool
     requires_grad: bool
     leaf: bool
-    view: bool
+    view: str
     inference: bool
     grad: TensorRow | None
 
@@ -79,7 +84,7 @@ class _Reader:
         return TensorRow(
             number, value.dtype, tuple(value.shape), value.stride(), int(value.storage_offset()),
             isinstance(value, torch.nn.Parameter), value.requires_grad, value.is_leaf,
-            value._is_view(), value.is_inference(), None if grad is None else self.row(grad))
+            _creation(value), value.is_inference(), None if grad is None else self.row(grad))
 
 
 class Unlike(Exception):
@@ -118,10 +123,16 @@ def stand_ins(values: Sequence[Any]) -> list[Any]:
 
 def facts(value: torch.Tensor) -> tuple[Any, ...]:
     """What a stand-in must have in common with its tensor, beside what a row holds."""
-    view = value._is_view()
-    return (type(value), value.requires_grad, value.is_leaf, view, value.is_inference(),
-            value.shape, value.stride(), value.storage_offset(),
-            str(_get_creation_meta(value)) if view else "")  # fmt: skip
+    return (type(value), value.requires_grad, value.is_leaf, _creation(value),
+            value.is_inference(), value.shape, value.stride(), value.storage_offset())
+
+
+def _creation(value: torch.Tensor) -> str:
+    """Under which modes a view was made, as writes into it ask; "" for what is no view."""
+    if not value._is_view():
+        return ""
+    meta: str = _get_creation_meta(value).name
+    return meta
 
 
 def make(examples: Examples, storage_of: MakeStorage) -> list[Any]:
@@ -157,12 +168,13 @@ def _tensor(row: TensorRow, examples: Examples, storage_of: MakeStorage) -> torc
 
 
 def _view(row: TensorRow, fresh: Callable[[], torch.Tensor]) -> torch.Tensor:
-    with torch.set_grad_enabled(row.requires_grad):
+    with torch.enable_grad():
         base = fresh() if not row.requires_grad else _computed(fresh)
         made = base.as_strided(row.size, row.stride, row.offset)
-    if row.parameter:
-        raise Unlike("a parameter that is a view")
-    return made.requires_grad_() if row.requires_grad and row.leaf else made
+    if row.parameter or row.requires_grad and row.leaf:
+        raise Unlike("a leaf that is a view")
+    _set_creation_meta(made, getattr(CreationMeta, row.view))
+    return made
 
 
 class _Computed(torch.autograd.Function):
