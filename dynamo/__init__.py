@@ -18,7 +18,7 @@ from dynamo.base import extension as extension  # explains a bad build
 from dynamo.base.loading import collection_paused
 
 if TYPE_CHECKING:
-    from dynamo import exc, testing
+    from dynamo import background, exc, testing
     from dynamo.api import (
         compile,
         compile_in_place,
@@ -89,12 +89,13 @@ _HOMES = {
     "inductor.runtime.artifacts": "load_cache_artifacts save_cache_artifacts",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("exc", "testing")
+_MODULES = ("background", "exc", "testing")
 
 __all__ = [
     "Dim",
     "allow_in_graph",
     "assume_constant_result",
+    "background",
     "cache_info",
     "clear_cache",
     "compile",

@@ -45,7 +45,7 @@ def verify(f: Any, /, *args: Any, **kwargs: Any) -> Verification:
 
 
 def _compiled(original: Any, settings: CompileOptions) -> Any:
-    return api.compile_by(original, settings)
+    return api.compile_by(original, replace(settings, background=False))
 
 
 def _verifier(original: Any, settings: CompileOptions) -> Verifier:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -21,15 +20,12 @@ import torch
 import torch.utils.checkpoint
 
 from dynamo import hook
-from dynamo.backends.rescue import rescued
-from dynamo.backends.results import checked, is_own
 from dynamo.base import counters, events, logs
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.decisions import decisions
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import (
-    BackendError,
     Break,
     DynamoError,
     InternalError,
@@ -38,8 +34,8 @@ from dynamo.base.errors import (
 )
 from dynamo.base.gradients import own_saved_tensor_hooks
 from dynamo.base.loading import collection_paused
-from dynamo.base.shortfalls import Site, compiling_at
-from dynamo.base.signals import is_of_signal
+from dynamo.base.recursion import recursion_room
+from dynamo.base.shortfalls import Site
 from dynamo.break_reports import BreakReports, frame_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
@@ -50,6 +46,7 @@ from dynamo.codegen.generate import Plan, generate
 from dynamo.codegen.live import live_frames, tells_lifetimes
 from dynamo.codegen.prune import prune
 from dynamo.codegen.rebuild import is_fetched, needed
+from dynamo.graph_functions import GraphCompiler
 from dynamo.guards.build import build_program
 from dynamo.guards.explain import failures
 from dynamo.guards.listing import lines, python_lines, verbose_lines
@@ -75,17 +72,12 @@ from dynamo.symbolic.noticed import Noticed, guard_let_go
 from dynamo.symbolic.repeating import (
     can_undo,
     cut_where_caught,
-    errors_to_undo,
     has_tests,
-    may_run_twice,
-    puts_back,
     runs_again,
     settle_tests,
 )
 from dynamo.symbolic.rules.contexts import (
     GraphContextVar,
-    changes_modes,
-    leaves_on_error,
     settle_choices,
 )
 from dynamo.symbolic.rules.gradients import watch_asked
@@ -406,13 +398,8 @@ class Converter:
         )
 
     def compile_graph(
-        self,
-        graph: GraphRecord,
-        frame: hook.FrameState,
-        options: CompileOptions,
-        compile_id: str,
-        again: bool,
-        outputs: tuple[Var, ...],
+        self, graph: GraphRecord, frame: hook.FrameState, options: CompileOptions, compile_id: str,
+        again: bool, outputs: tuple[Var, ...],
     ) -> Callable[..., Any]:
         """The backend's function for the graph, callable without the hook; again: True where the
         part runs once more when it raises; outputs: what the graph returns."""
@@ -422,56 +409,12 @@ class Converter:
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         inputs = [item.source.fetch(scope) for item in graph.inputs]
         counters.counters["stats"]["graphs"] += 1
-        undone = errors_to_undo(module.graph, again)  # the backend may change the graph
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
-        twice = may_run_twice(module.graph)
         site = Site(place, options.fullgraph, logs.compile_now())
-        try:
-            with compiling_at(site):
-                compiled = options.compile_graph(module, inputs)
-            if not callable(compiled):
-                raise TypeError(f"a backend returns a callable, not {compiled!r}")
-        except DynamoError:
-            raise
-        except Exception as error:
-            if is_of_signal(error):
-                raise
-            failure = backend_failure(error, place, options.backend_name, module)
-            raise failure from (None if is_explained(error) else error)
-        captured = module.forward
-        if outputs and not is_own(options.backend):
-            tensors = [isinstance(var, TensorVar) for var in outputs]
-            compiled = checked(compiled, tensors, place, options.backend_name)
-        looked_at = is_own(options.backend) and compiled != captured
-        if changes_modes(module.graph):
-            compiled, captured = leaves_on_error(compiled), leaves_on_error(captured)
-        if undone:
-            compiled, captured = puts_back(compiled, undone), puts_back(captured, undone)
-        if looked_at:
-            compiled = rescued(compiled, captured, module.graph, site, twice)
+        compiled = GraphCompiler(module, options, site, again, outputs).compile(inputs)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function
-
-
-def is_explained(error: Exception) -> bool:
-    """True for an error whose text says all, as that there is no compiler."""
-    return bool(getattr(error, "explained", False))
-
-
-def backend_failure(
-    error: Exception, place: str, backend: str, module: torch.fx.GraphModule
-) -> BackendError:
-    """What a user is told of a backend's error."""
-    if is_explained(error):
-        text = f"{place}\n  The backend {backend!r} failed: {error}"
-    else:
-        text = (
-            f"{place}\n  The backend {backend!r} failed: {type(error).__name__}: {error}\n"
-            f"  The graph that it was compiling:\n{module.code.strip()}")
-    failure = BackendError(text)
-    failure.graph_module = module
-    return failure
 
 
 def declared_marks(
@@ -494,37 +437,6 @@ def is_dynamic(options: CompileOptions) -> bool:
     if options.dynamic is None:
         return not config.assume_static_by_default
     return options.dynamic
-
-
-class RecursionRoom:
-    """The evaluator needs several Python frames for one frame of the program.
-
-    The limit belongs to all threads: the first that compiles raises it, the last puts it back.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before = 0
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if not self._inside:
-                self._before = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(self._before, self.limit))
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if not self._inside:
-                    sys.setrecursionlimit(self._before)
-
-
-recursion_room = RecursionRoom(20_000)
 
 
 # -- parts of the stages -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from dynamo import hook
 from dynamo.api import compile
 from dynamo.base import counters, events
 from dynamo.base.breaks import summarize
+from dynamo.base.config import config
 from dynamo.base.events import Event
 from dynamo.base.words import counted
 from dynamo.guards.listing import python_lines, verbose_lines
@@ -110,7 +111,8 @@ def explain(
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
         counter = CompileCounter(backend)
-        compiled = compile(f, backend=counter, **arguments)
+        with config.patch(background=False):
+            compiled = compile(f, backend=counter, **arguments)
         breaks, seconds = dict(counters.counters["graph_break"]), counters.compile_times()
         start = time.time()
         compiled(*args, **kwargs)

@@ -76,7 +76,9 @@ class DeclaredDims:
 class CompileOptions:
     """backend: the callable; dynamic: None learns from the second size.
 
-    dims: what `dynamic=` said of dimensions. verify: each call is compared with eager.
+    dims: what `dynamic=` said of dimensions. verify: each call is compared with eager. background:
+    calls run as captured until the compile is done; the call number `background_calls` waits for it
+    (0: none does).
     """
 
     backend: Callable[..., Any]
@@ -89,14 +91,21 @@ class CompileOptions:
     recompile_limit: int | None = None
     dims: DeclaredDims | None = None
     verify: bool = False
+    background: bool = False
+    background_calls: int = 0
 
-    def compile_graph(self, module: Any, example_inputs: list[Any]) -> Callable[..., Any]:
-        """Runs the backend on a captured graph."""
+    def extra(self) -> dict[str, Any]:
+        """What the backend gets beside the graph and its inputs."""
         extra: dict[str, Any] = {}
         if self.mode is not None:
             extra["mode"] = self.mode
         if self.options:
             extra["options"] = dict(self.options)
+        return extra
+
+    def compile_graph(self, module: Any, example_inputs: list[Any]) -> Callable[..., Any]:
+        """Runs the backend on a captured graph."""
+        extra = self.extra()
         with own_saved_tensor_hooks():
             if config.debug_dir:
                 scripts = importlib.import_module("dynamo.diagnose.scripts")
@@ -119,9 +128,9 @@ def check_options(
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options= takes a dict, not {options!r}")
     options = dict(options or {})
-    verify = options.pop("verify", False)
-    if not isinstance(verify, bool):
-        raise TypeError(f"options={{'verify': ...}} takes True or False, not {verify!r}")
+    verify = _popped(options, "verify", False)
+    background = _popped(options, "background", config.background)
+    calls = _popped(options, "background_calls", config.background_calls)
     if not isinstance(fullgraph, bool):
         raise TypeError(f"fullgraph= takes True or False, not {fullgraph!r}")
     dims = DeclaredDims(check_dims(dynamic)) if isinstance(dynamic, Mapping) else None
@@ -148,7 +157,16 @@ def check_options(
         check(mode, options)
     label = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     return CompileOptions(compiler, label, mode, MappingProxyType(options), fullgraph,
-                          dynamic, name, limit, dims, verify)
+                          dynamic, name, limit, dims, verify, background, calls)
+
+
+def _popped(options: dict[str, Any], name: str, default: Any) -> Any:
+    """The value of an option that is none of the backend's. Errors: TypeError."""
+    value = options.pop(name, default)
+    if type(value) is not type(default):
+        kind = "True or False" if type(default) is bool else "an int"
+        raise TypeError(f"options={{{name!r}: ...}} takes {kind}, not {value!r}")
+    return value
 
 
 def check_dims(dims: Mapping[Any, Any]) -> Mapping[str, Mapping[int, Dim]]:

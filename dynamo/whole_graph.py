@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from dynamo import hook
 from dynamo.api import compile
+from dynamo.base.config import config
 from dynamo.base.cuts import expect
 from dynamo.base.errors import Unsupported
 from dynamo.guards.records import Guard
@@ -78,7 +79,8 @@ def export(
     if isinstance(f, type):
         raise TypeError(f"export takes a function, a method or an nn.Module, not {f!r}")
     recording = Recording()
-    compiled = compile(f, backend=recording, fullgraph=True)
+    with config.patch(background=False):
+        compiled = compile(f, backend=recording, fullgraph=True)
     result = compiled(*args, **kwargs)
     record = _the_entry(f, compiled)
     if record.changes:

@@ -27,14 +27,18 @@ from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import BackwardFails, NeedsGradients, Unsupported
 from dynamo.backends.registry import at_reset
+from dynamo.background.graphs import deferring
+from dynamo.background.jobs import is_background
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.cuts import has_cuts, mark_own_operators
 from dynamo.base.gradients import has_gradients
 from dynamo.base.loading import collection_paused
 from dynamo.base.shortfalls import (
+    AT,
     BACKWARD,
     GRAPH,
+    PIECE,
     SYMBOLIC,
     Site,
     failed,
@@ -43,15 +47,14 @@ from dynamo.base.shortfalls import (
     site_now,
 )
 from dynamo.base.signals import is_of_signal
-from inductor import cpu, cuda
-from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
-from inductor.config import check_options, config, settings_of
+from inductor import cpu
+from inductor.codegen.bind import Binder, broken_assumption
+from inductor.config import check_options, config
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import run_pass, with_joint_passes
+from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
-from inductor.fx_passes.attention import serve_attention
-from inductor.fx_passes.attention_patterns import serve_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.fold import fold_batch_norms, fold_constants
@@ -59,10 +62,16 @@ from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.parts import read_parts
-from inductor.gpu_products import choose_templates
 from inductor.graph_cache import keeper_of
-from inductor.ir.extent import Sizes
-from inductor.ir.graph import LoopGraph, Prepared
+from inductor.ir.graph import Prepared
+from inductor.kept import (
+    is_kept,
+    is_lazy,
+    needs_gradients,
+    prepare,
+    rewritten,
+    settings_now,
+)
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
@@ -72,9 +81,6 @@ from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
 from inductor.report import report_graph
 from inductor.runtime import _launch
-from inductor.runtime.cuda_graphs import Graphing
-from inductor.runtime.recordable import draws_random, refusal, written_inputs
-from inductor.runtime.recorder import CudaRecorder
 from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
@@ -82,7 +88,6 @@ from inductor.specialise import compile_for_sizes, is_symbolic
 from inductor.steps import Step, has_rates
 from inductor.survive import surviving
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
-from inductor.tuning import Tuner
 
 Compiled = Callable[..., Any]
 
@@ -104,14 +109,8 @@ def compile_fx(
 
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
-    settings = settings_of(mode, options)
-    with config.patch(**settings):
-        gm = run_pass("pre_grad_custom_pass", gm)
-    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
-        serve_attention(gm)
-    elif not _needs_gradients(example_inputs):
-        serve_written_attention(gm)
-
+    settings = settings_now(mode, options)
+    gm = rewritten(gm, example_inputs, settings)
     what = logs.compile_now()
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
@@ -132,6 +131,9 @@ def compile_fx(
             return compile_for_sizes(
                 module, inputs, compile_small, compile_symbolic, compile_cut)
         return compile_small(module, inputs)
+
+    if is_background():  # what is compiled at a call is so, too
+        compile_piece, compile_static = map(_in_background, (compile_piece, compile_static))
 
     def compile_cut(module: torch.fx.GraphModule) -> Compiled:
         return compile_pieces(module, compile_piece)
@@ -163,20 +165,24 @@ def compile_fx(
     return compile_graph(gm, example_inputs)
 
 
+def _in_background(compile_part: Callable[..., Compiled]) -> Callable[..., Compiled]:
+    def tell(error: Exception) -> None:
+        if not isinstance(error, Unsupported):
+            raise error
+        refused(PIECE, error.reason, str(error.__dict__.get(AT) or ""), strict=False)
+
+    return deferring(compile_part, tell)
+
+
 compile_fx.check_options = check_options  # type: ignore[attr-defined]
+compile_fx.is_kept = is_kept  # type: ignore[attr-defined]
+compile_fx.prepare = prepare  # type: ignore[attr-defined]
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
     """The default backend without kernels: functional ATen graphs, forward and backward, run by
     PyTorch. What is wrong with "inductor" and right with this one is wrong in the kernels."""
     return compile_fx(gm, example_inputs, options={"kernels": False})
-
-
-def is_lazy(value: Any) -> bool:
-    """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
-    return isinstance(value, torch.Tensor) and (
-        value.is_conj() or value.is_neg() or value._is_zerotensor()
-    )
 
 
 @collection_paused()
@@ -218,7 +224,7 @@ def _compile_program(
 ) -> Compiled:
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
     table = _decompositions()
-    trains = _needs_gradients(example_inputs)
+    trains = needs_gradients(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
     in_graph = _kernels_write(example_inputs)
@@ -265,7 +271,7 @@ def _compile_symbolic(
     if on_gpu and not config.symbolic_on_gpu:
         raise Unsupported("kernels for all sizes on a GPU are off (symbolic_on_gpu)")
     checks = []
-    trains = _needs_gradients(example_inputs)
+    trains = needs_gradients(example_inputs)
 
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         if not trains:
@@ -367,12 +373,6 @@ def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
         wanted = config.cudagraphs
     on_gpu = {x.is_cuda for x in example_inputs if isinstance(x, torch.Tensor)}
     return wanted and len(on_gpu) == 2
-
-
-def _needs_gradients(example_inputs: list[Any]) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
-    )
 
 
 def _kernels_write(example_inputs: list[Any]) -> bool:
@@ -494,7 +494,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
             module, functools.partial(_compile_variant, module, logs.compile_now())).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
-        call = _for_gpu(lowered, schedule, module.meta.get("values"))
+        call = for_gpu(lowered, schedule, module.meta.get("values"))
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
@@ -517,7 +517,7 @@ def _compile_variant(
         tensors = tuple(n for n, buffer in enumerate(lowered.graph.inputs) if buffer is not None)
         if lowered.graph.device.type != "cpu":
             values = module.meta.get("values")
-            holds, bind = _open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
+            holds, bind = open_for_gpu(lowered.graph, schedule, symbols.sizes, values)
         else:
             units, spec = _generate(lowered, schedule)
             path = cpu.build(units, cpu.cache_store())
@@ -527,24 +527,13 @@ def _compile_variant(
     return Variant(holds, broken, bind, tuple(symbols.sources), tensors)
 
 
-def _open_for_gpu(
-    graph: LoopGraph, schedule: Schedule, sizes: Sizes, values: int | None
-) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
-    """Triton kernels for all sizes: where they hold, and what binds them to some."""
-    _need_triton(graph)
-    made = cuda.generate(graph, schedule, sizes.symbols)
-    graphed = _graphing(graph, schedule, made.slow, values)
-    load = cuda.load(made.text, graph, config.max_autotune, graphed)
-    return where_it_holds(sizes), lambda key: load(*key)
-
-
 def _lower_and_schedule(
     module: torch.fx.GraphModule, hints: Sequence[int] | None
 ) -> tuple[Lowered, Schedule]:
     with timed("inductor.lowering"):
         lowered = lower_graph(module, hints)
     threads = torch.get_num_threads()
-    if config.library_kernels == "measure":
+    if config.library_kernels != "default":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)
@@ -559,38 +548,6 @@ def _lower_and_schedule(
 def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str, Any]]:
     cores = len(os.sched_getaffinity(0))
     return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
-
-
-def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compiled:
-    graph = lowered.graph
-    _need_triton(graph)
-    tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
-    with timed("inductor.autotuning"):
-        schedule = choose_templates(graph, schedule, tuner)
-    graphing = functools.partial(_graphing, graph, schedule, values=values)
-    return cuda.build(graph, schedule, tuner, graphing)
-
-
-def _graphing(
-    graph: LoopGraph, schedule: Schedule, slow: Sequence[str], values: int | None
-) -> Graphing | None:
-    """What makes callables that are recorded as CUDA graphs; None where they must not be, or
-    nobody asks for it. values: see `GraphedCall`."""
-    if not config.cudagraphs:
-        return None
-    why = refusal(graph, schedule, slow)
-    if why:
-        logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
-        return None
-    written = written_inputs(graph, schedule)
-    again = not (written or draws_random(schedule))
-    return Graphing(CudaRecorder(graph.device), values, written, again)
-
-
-def _need_triton(graph: LoopGraph) -> None:
-    why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
-    if why:
-        raise Unsupported(why)
 
 
 def _tensors_only(launcher: Compiled, lowered: Lowered) -> Compiled:

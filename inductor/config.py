@@ -23,7 +23,8 @@ config = Config(
         Knob(
             "library_kernels",
             "measure",
-            "How the library of a product is chosen: measure (once, kept on disk) or default.",
+            "How the library of a product is chosen: measure (once, kept on disk), known (what has "
+            "been measured; so in the background) or default.",
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob(

@@ -100,6 +100,15 @@ class Keeper:
         self.given = {**given, "gm": gm, "keeping": self.backward}
         self.gm = gm
 
+    def is_kept(self) -> bool:
+        """True where there is a record, which a damaged library may still spoil."""
+        return self.may_read() and self.store.find(self.key, SUFFIX) is not None
+
+    @staticmethod
+    def may_read() -> bool:
+        """False where a log shows stages that a hit leaves out."""
+        return not any(logs.log(name).enabled for name in STAGES)
+
     def forward(self, compile_now: Callable[[], Compiled]) -> Compiled:
         """The compiled graph, found or made."""
         return self._found_or_made(self.key, compile_now)
@@ -125,7 +134,7 @@ class Keeper:
 
     def _find(self, key: Key) -> Compiled | None:
         log = logs.log("cache")
-        if any(logs.log(name).enabled for name in STAGES):
+        if not self.may_read():
             return None
         content = self.store.read(key, SUFFIX)
         if content is None:

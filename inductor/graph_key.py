@@ -37,7 +37,8 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
 DIGEST = 16
-ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "disable", "verbose", "graph_cache"))
+ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "disable", "verbose", "graph_cache",
+                       "background", "background_calls", "background_processes"))  # fmt: skip
 
 
 class NoKey(Exception):
@@ -215,10 +216,10 @@ def _text_of_target(gm: fx.GraphModule, node: fx.Node) -> str:
         if not isinstance(value, fx.GraphModule):
             raise NoKey(f"the graph holds a {type(value).__name__}")
         return f"[{_text_of_graph(value)}]"
-    return _text_of_function(node.target)
+    return text_of_function(node.target)
 
 
-def _text_of_function(function: Any) -> str:
+def text_of_function(function: Any) -> str:
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         name = str(function)
         if name.partition(".")[0].partition("::")[0] not in OWN:

@@ -27,6 +27,7 @@ import torch
 
 from dynamo.base import logs
 from inductor.codegen.cpp.product import PRODUCT_NAME
+from inductor.config import config
 from inductor.ir.body import trace_body
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import (
@@ -287,7 +288,10 @@ class _Chooser:
         """A key of `REWRITES`; after "ours" the library is loaded."""
         name = repr(linear.shape_class())
         known = self.answers.get(name)
-        if known is None or self._is_worth_another(known):
+        if config.library_kernels != "measure":
+            if known is None:
+                return "aten"
+        elif known is None or self._is_worth_another(known):
             ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
             found = Answer(_measure(linear, ours, self.threads), 1, os.getpid())
             known = self.answers[name] = known.joined(found) if known is not None else found

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     ("dynamo.base",),
     ("dynamo._C",),
+    ("dynamo.background",),
     ("dynamo.shapes",),
     ("dynamo.bytecode",),
     ("dynamo.guards",),
@@ -21,6 +22,7 @@ LAYERS = [
     ("dynamo.backends",),
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
     ("dynamo.break_reports",),
+    ("dynamo.graph_functions",),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
@@ -28,7 +30,7 @@ LAYERS = [
      "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
-AOT = ("dynamo.base", "dynamo._C", "dynamo.shapes", "dynamo.aot")
+AOT = ("dynamo.base", "dynamo._C", "dynamo.background", "dynamo.shapes", "dynamo.aot")
 INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 ENGINES = (*AOT, "dynamo.backends", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")

@@ -14,7 +14,6 @@ called. An output that nothing differentiates has no gradient, as in eager.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -23,10 +22,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.boxed import call_with
-from dynamo.aot.joint import JointGraph, Tangent, dense_stride, tangent_name
+from dynamo.aot.joint import JointGraph, Tangent, dense_stride
 from dynamo.aot.kept_graphs import KeptGraph
-from dynamo.aot.missing import without_tangents
+from dynamo.aot.lazy_backward import LazyBackward, likely_missing
 from dynamo.aot.partition import Backward, Partition
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import Compiler, Keeping, Place, Unsupported
@@ -40,38 +38,6 @@ WRITTEN = (
     "dynamo: an output of a compiled graph and an input that it was computed from have both been "
     "modified by inplace operations before backward; do one of these after it, or clone the output."
 )
-
-
-class LazyBackward:
-    """Compiles the backward module when first called, once for each set of outputs in use.
-
-    keeping: gives the compiled graph of (half, missing outputs), or has it made by its argument.
-    """
-
-    def __init__(self, half: int, graph: KeptGraph, compiler: Compiler, keeping: Keeping) -> None:
-        self._half, self._graph = half, graph
-        self._compiler, self._keeping = compiler, keeping
-        self._compiled: dict[tuple[int, ...], Callable[..., Any]] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, missing: tuple[int, ...], given: list[Any]) -> Any:
-        """missing: the outputs that have no gradient; their tangents are not given. The list may
-        be empty afterwards: what nobody else holds dies after its last use."""
-        compiled = self._compiled.get(missing)
-        if compiled is None:
-            with self._lock:
-                compiled = self._compiled.get(missing)
-                if compiled is None:
-                    compiled = self._compiled[missing] = self._keeping(
-                        (self._half, missing), lambda: self._compile(missing))
-        return call_with(compiled, given)
-
-    def _compile(self, missing: tuple[int, ...]) -> Callable[..., Any]:
-        module = self._graph.module()
-        if missing:
-            module = without_tangents(module, {tangent_name(output) for output in missing})
-        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
-        return self._compiler(module, [node.meta["val"] for node in nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +90,8 @@ def function_of(
 ) -> Callable[..., Any]:
     """The differentiable callable of these nodes. count: the values of the program."""
     functions = [
-        _make_node(plan, LazyBackward(at, plan.graph, compiler, keeping))
+        _make_node(plan, LazyBackward(
+            at, plan.graph, compiler, keeping, likely_missing(plan.tangents)))
         for at, plan in enumerate(plans)
     ]  # fmt: skip
     only = functions[0]

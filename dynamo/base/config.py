@@ -209,6 +209,24 @@ config = Config(
             ("DYNAMO_PROGRESS",),
         ),
         Knob(
+            "background",
+            False,
+            "Calls run as captured while their graphs are compiled (options={'background': True}).",
+            ("DYNAMO_BACKGROUND",),
+        ),
+        Knob(
+            "background_calls",
+            0,
+            "The call of a graph that waits for the compile in the background; 0: none does.",
+            ("DYNAMO_BACKGROUND_CALLS",),
+        ),
+        Knob(
+            "background_processes",
+            0,
+            "Processes that compile in the background; 0: a thread of the program does.",
+            ("DYNAMO_BACKGROUND_PROCESSES",),
+        ),
+        Knob(
             "cache_dir",
             os.path.expanduser("~/.cache/dynamo-jit"),
             "Where compiled code is kept.",

@@ -7,6 +7,7 @@ units are compiled side by side and linked; one unit is compiled and linked by o
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynamo.background.jobs import is_background
 from inductor.runtime.store import Key, Store, make_key
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
@@ -83,7 +85,7 @@ def build_library(
     temporary = store.temporary(path)
     try:
         if len(sources) == 1:
-            _run(_link_command(toolchain, sources, temporary, compile_too=True))
+            _run([*_politely(), *_link_command(toolchain, sources, temporary, compile_too=True)])
         else:
             _build_split(toolchain, sources, temporary)
         store.publish(temporary, path)
@@ -111,7 +113,7 @@ def _build_split(toolchain: Toolchain, sources: list[Path], target: Path) -> Non
     ]
     try:
         with ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)))) as pool:
-            list(pool.map(_run, commands))
+            list(pool.map(_run, [[*_politely(), *command] for command in commands]))
         _run(_link_command(toolchain, objects, target, compile_too=False))
     finally:
         for item in objects:
@@ -133,6 +135,12 @@ def _link_command(
         str(target),
         *toolchain.libraries,
     ]
+
+
+def _politely() -> list[str]:
+    """What goes before a compiler's command: in the background, the program goes first."""
+    nice = shutil.which("nice") if is_background() else None
+    return [] if nice is None else [nice, "-n", "10"]
 
 
 def _run(command: list[str]) -> None:

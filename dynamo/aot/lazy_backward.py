@@ -1,0 +1,115 @@
+"""The backward half of a graph, compiled when it is first called.
+
+In: the half and its compiler. Out: what runs it, once for each set of outputs that have a gradient.
+Where its forward is compiled in the background, so is this: the set that is likely together with
+forward; for another one the graph runs as ATen operators until it is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from dynamo.aot.boxed import call_with, run_as_it_is
+from dynamo.aot.joint import Tangent, tangent_name
+from dynamo.aot.kept_graphs import KeptGraph
+from dynamo.aot.missing import without_tangents
+from dynamo.aot.records import Compiler, Keeping
+from dynamo.background.jobs import is_background, later, note_part
+
+Missing = tuple[int, ...]
+
+
+class NotKept(Exception):
+    """What is asked for has not been compiled before."""
+
+
+class LazyBackward:
+    """Compiles the backward module when first called, once for each set of outputs in use.
+
+    keeping: gives the compiled graph of (half, missing outputs), or has it made by its argument.
+    likely: the outputs that will have no gradient, as far as one can tell.
+    """
+
+    def __init__(
+        self, half: int, graph: KeptGraph, compiler: Compiler, keeping: Keeping,
+        likely: Missing = (),
+    ) -> None:
+        self._half, self._graph = half, graph
+        self._compiler, self._keeping = compiler, keeping
+        self._compiled: dict[Missing, Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+        self._background = is_background()
+        note_part(lambda: self._prepare(likely))
+
+    def __call__(self, missing: Missing, given: list[Any]) -> Any:
+        """missing: the outputs that have no gradient; their tangents are not given. The list may
+        be empty afterwards: what nobody else holds dies after its last use."""
+        compiled = self._compiled.get(missing)
+        if compiled is None:
+            with self._lock:
+                compiled = self._compiled.get(missing)
+                if compiled is None:
+                    make = self._later if self._background else self._made
+                    compiled = self._compiled[missing] = make(missing)
+        return call_with(compiled, given)
+
+    def _made(self, missing: Missing) -> Callable[..., Any]:
+        return self._keeping((self._half, missing), lambda: self._compile(missing))
+
+    def _prepare(self, missing: Missing) -> None:
+        """As if backward were called: autograd runs it without gradients, and outside of autocast.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            self._compiled[missing] = self._made(missing)
+
+    def _later(self, missing: Missing) -> Callable[..., Any]:
+        """What an earlier process has kept, or the graph as it is until it is compiled."""
+        try:
+            return self._keeping((self._half, missing), _not_now)
+        except NotKept:
+            meanwhile = run_as_it_is(without_tangents(self._graph.module(), _names(missing)))
+
+        def compile_now() -> Callable[..., Any]:
+            self._compiled[missing] = self._made(missing)
+            return self._compiled[missing]
+
+        return later(compile_now, meanwhile, _raise)
+
+    def _compile(self, missing: Missing) -> Callable[..., Any]:
+        module: fx.GraphModule = self._graph.module()
+        if missing:
+            module = without_tangents(module, _names(missing))
+        nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+        return self._compiler(module, [node.meta["val"] for node in nodes])
+
+
+def _names(missing: Missing) -> set[str]:
+    return {tangent_name(output) for output in missing}
+
+
+def _not_now() -> Callable[..., Any]:
+    raise NotKept
+
+
+def _raise(error: Exception) -> None:
+    raise error  # compilers of backwards raise what the user wants to see only
+
+
+def likely_missing(tangents: Sequence[tuple[int, int, Tangent]]) -> Missing:
+    """The outputs that nobody will differentiate: all but the loss, where one is a single number.
+    """
+    losses = [output for output, _, tangent in tangents
+              if tangent.form is not None and tangent.form[0] == ()]
+    if len(losses) != 1:
+        return ()
+    return tuple(output for output, *_ in tangents if output != losses[0])

@@ -1,0 +1,71 @@
+"""From a schedule to a callable on a GPU: templates, Triton modules, CUDA graphs.
+
+In: the loop graph, its schedule. Out: what `compile_fx.py` gives for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dynamo.aot.records import Unsupported
+from dynamo.base import logs
+from dynamo.base.counters import timed
+from inductor import cpu, cuda
+from inductor.codegen.bind import where_it_holds
+from inductor.config import config
+from inductor.gpu_products import choose_templates
+from inductor.ir.extent import Sizes
+from inductor.ir.graph import LoopGraph
+from inductor.lowering.run import Lowered
+from inductor.runtime.cuda_graphs import Graphing
+from inductor.runtime.recordable import draws_random, refusal, written_inputs
+from inductor.runtime.recorder import CudaRecorder
+from inductor.scheduler.schedule import Schedule
+from inductor.tuning import Tuner
+
+Compiled = Callable[..., Any]
+
+
+def open_for_gpu(
+    graph: LoopGraph, schedule: Schedule, sizes: Sizes, values: int | None
+) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
+    """Triton kernels for all sizes: where they hold, and what binds them to some."""
+    _need_triton(graph)
+    made = cuda.generate(graph, schedule, sizes.symbols)
+    graphed = _graphing(graph, schedule, made.slow, values)
+    load = cuda.load(made.text, graph, config.max_autotune, graphed)
+    return where_it_holds(sizes), lambda key: load(*key)
+
+
+def for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compiled:
+    graph = lowered.graph
+    _need_triton(graph)
+    tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
+    with timed("inductor.autotuning"):
+        schedule = choose_templates(graph, schedule, tuner)
+    graphing = functools.partial(_graphing, graph, schedule, values=values)
+    return cuda.build(graph, schedule, tuner, graphing)
+
+
+def _graphing(
+    graph: LoopGraph, schedule: Schedule, slow: Sequence[str], values: int | None
+) -> Graphing | None:
+    """What makes callables that are recorded as CUDA graphs; None where they must not be, or
+    nobody asks for it. values: see `GraphedCall`."""
+    if not config.cudagraphs:
+        return None
+    why = refusal(graph, schedule, slow)
+    if why:
+        logs.log("cudagraphs").emit(f"no CUDA graph: {why}")
+        return None
+    written = written_inputs(graph, schedule)
+    again = not (written or draws_random(schedule))
+    return Graphing(CudaRecorder(graph.device), values, written, again)
+
+
+def _need_triton(graph: LoopGraph) -> None:
+    why = cuda.available() if graph.device.type == "cuda" else f"no code for {graph.device}"
+    if why:
+        raise Unsupported(why)

@@ -1,0 +1,95 @@
+"""What of a captured graph is known before it is compiled: whether a result is kept on the disk, or
+may be made by another process.
+
+In: the graph, its inputs, the options. Out: answers for those who compile in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dynamo.background.examples import Examples
+from dynamo.background.graphs import copied
+from dynamo.background.jobs import is_background
+from dynamo.base.cuts import has_cuts
+from dynamo.base.gradients import has_gradients
+from inductor.ahead import compile_ahead
+from inductor.config import config, settings_of
+from inductor.custom_passes import run_pass
+from inductor.fx_passes.attention import serve_attention
+from inductor.fx_passes.attention_patterns import serve_written_attention
+from inductor.graph_cache import Keeper, keeper_of
+from inductor.pieces import has_unknowns
+from inductor.specialise import is_symbolic
+
+
+def is_lazy(value: Any) -> bool:
+    """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
+    return isinstance(value, torch.Tensor) and (
+        value.is_conj() or value.is_neg() or value._is_zerotensor()
+    )
+
+
+def needs_gradients(example_inputs: list[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in example_inputs
+    )
+
+
+def rewritten(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> torch.fx.GraphModule:
+    """The captured graph behind the passes that know torch-level calls."""
+    with config.patch(**settings):
+        gm = run_pass("pre_grad_custom_pass", gm)
+    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
+        serve_attention(gm)
+    elif not needs_gradients(example_inputs):
+        serve_written_attention(gm)
+    return gm
+
+
+def keeper_for(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
+) -> Keeper | None:
+    """The place in the cache of what `compile_fx` gives; None where it is not kept as a whole."""
+    gm = rewritten(copied(gm), example_inputs, settings)
+    cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
+        return None
+    with config.patch(**settings):
+        return keeper_of(gm, example_inputs, {})
+
+
+def settings_now(
+    mode: str | None, options: Mapping[str, Any] | None, background: bool | None = None
+) -> dict[str, Any]:
+    """The settings of a compile. In the background nothing is measured, while the program uses the
+    machine: what earlier compiles have measured counts. Errors: ValueError."""
+    settings = settings_of(mode, options)
+    background = is_background() if background is None else background
+    if background and "library_kernels" not in settings and config.library_kernels == "measure":
+        settings["library_kernels"] = "known"
+    return settings
+
+
+def is_kept(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> bool:
+    """True where an earlier process has kept what `compile_fx` would make."""
+    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
+    return keeper is not None and keeper.is_kept()
+
+
+def prepare(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], examples: Examples, *,
+    mode: str | None = None, options: Mapping[str, Any] | None = None,
+) -> None:
+    """Has another process compile the graph into the cache. examples: the inputs as data."""
+    keeper = keeper_for(gm, example_inputs, settings_now(mode, options, True))
+    if keeper is not None and keeper.may_read() and not keeper.is_kept():
+        compile_ahead(gm, examples, {"mode": mode, "options": options}, keeper.key)
