@@ -21,7 +21,6 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
-from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
@@ -45,20 +44,19 @@ from dynamo.base.shortfalls import (
 from dynamo.base.signals import is_of_signal
 from inductor import cpu, cuda
 from inductor.codegen.bind import Binder, broken_assumption, where_it_holds
-from inductor.config import check_options, config, settings_of
+from inductor.config import check_options, config, does, settings_of
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import run_pass, with_joint_passes
 from inductor.freezing import FrozenCall, frozen_inputs
-from inductor.fx_passes.attention import serve_attention
-from inductor.fx_passes.attention_patterns import serve_written_attention
-from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
-from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.fold import fold_batch_norms
-from inductor.fx_passes.in_place import write_in_place
-from inductor.fx_passes.layout import channels_last
-from inductor.fx_passes.operators_in_place import call_in_place
-from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.run import (
+    decompositions,
+    joint_laid_out,
+    laid_out,
+    rewritten,
+    serve_patterns,
+)
 from inductor.gpu_products import choose_templates
 from inductor.graph_cache import keeper_of
 from inductor.ir.extent import Sizes
@@ -66,7 +64,6 @@ from inductor.ir.graph import LoopGraph, Prepared
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
-from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
@@ -107,10 +104,7 @@ def compile_fx(
     settings = settings_of(mode, options)
     with config.patch(**settings):
         gm = run_pass("pre_grad_custom_pass", gm)
-    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
-        serve_attention(gm)
-    elif not _needs_gradients(example_inputs):
-        serve_written_attention(gm)
+        serve_patterns(gm, example_inputs, _needs_gradients(example_inputs))
 
     what = logs.compile_now()
 
@@ -216,7 +210,7 @@ def _compile_program(
     backward: Callable[..., Compiled], keeping: Mapping[str, Any],
 ) -> Compiled:
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
-    table = _decompositions()
+    table = decompositions()
     trains = _needs_gradients(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
@@ -229,7 +223,7 @@ def _compile_program(
     if trains:
         return compile_training(
             gm, example_inputs, compile_aten, backward, decompositions=table,
-            rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
+            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=in_graph,
             partition=within(config.activation_memory_budget), **keeping,
         )  # fmt: skip
     return compile_inference(
@@ -269,11 +263,11 @@ def _compile_symbolic(
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         if not trains:
             with timed("inductor.passes"):
-                module = _laid_out(module)
+                module = laid_out(module)
         checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return compile_aten(module, fakes)
 
-    options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
+    options: dict[str, Any] = {"decompositions": decompositions(), "symbolic": True}
     if trains and has_gradients(gm):
         with contextlib.suppress(NeedsGradients):
             call = compile_inference(
@@ -352,13 +346,6 @@ def _compile_backward(
     return run_as_it_is(module)
 
 
-@functools.cache
-def _decompositions() -> Mapping[Any, Any]:
-    """What is taken apart before lowering: everything known that has no lowering of its own."""
-    table = default_decompositions()
-    return {op: function for op, function in table.items() if op not in LOWERINGS}
-
-
 def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
     """True where CUDA graphs are wanted, and some inputs on a CPU: forward, backward and the
     optimizer (which counts steps there) stay apart, so that the others are recorded."""
@@ -403,23 +390,6 @@ def _inference_compiler(
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     return functools.partial(_compile_frozen, frozen, settings) if frozen else _compile_inference
-
-
-def _laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
-    the old ones."""
-    if not config.kernels:
-        return module
-    return channels_last(unfuse_convolution_biases(module), LOWERINGS.__contains__)
-
-
-def _joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """As above; on a CPU, backward loses by it."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes)
-    if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
-        return module
-    with timed("inductor.passes"):
-        return _laid_out(module)
 
 
 def _compile_frozen(
@@ -468,7 +438,7 @@ def _compile_inference(
             prepared: tuple[Prepared, ...] = ()
             if frozen:
                 module, prepared = fold_batch_norms(module, frozen)
-            module = _laid_out(module)
+            module = laid_out(module)
         made = range(len(fakes), len(fakes) + len(prepared))
         module.meta.update(frozen=frozen.union(made), prepared=prepared)
     return compile_aten(module, fakes)
@@ -477,14 +447,7 @@ def _compile_inference(
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
-        module = run_pass("post_grad_custom_pre_pass", module)
-        module = unfuse_biases(module, LOWERINGS.__contains__)
-        if config.kernels and not has_symbols(module):
-            module = serve_cpu_attention(module)
-        if config.kernels:  # ATen's results would have the strides of what they read
-            module = write_in_place(read_parts(module), LOWERINGS.__contains__)
-            module = call_in_place(module)
-        module = run_pass("post_grad_custom_post_pass", module)
+        module = rewritten(module)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return run_as_it_is(module)
@@ -541,16 +504,20 @@ def _lower_and_schedule(
     module: torch.fx.GraphModule, hints: Sequence[int] | None
 ) -> tuple[Lowered, Schedule]:
     with timed("inductor.lowering"):
-        lowered = lower_graph(module, hints)
+        lowered = lower_graph(
+            module, hints, inline=does("inlining"), in_memory_order=does("layout"))
     threads = torch.get_num_threads()
     if config.library_kernels == "measure":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
-            chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)
+            chosen = choose_library_kernels(
+                lowered.graph, cpu.cache_store(), threads, frozen, ours=does("templates"))
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
-        schedule = fuse_convolutions(lowered.graph, schedule_graph(lowered.graph, threads))
-        schedule = attach_epilogues(lowered.graph, schedule)
+        schedule = schedule_graph(lowered.graph, threads, does("fusion"))
+        if does("fusion"):
+            schedule = fuse_convolutions(lowered.graph, schedule)
+            schedule = attach_epilogues(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule
 
@@ -564,8 +531,9 @@ def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compil
     graph = lowered.graph
     _need_triton(graph)
     tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
-    with timed("inductor.autotuning"):
-        schedule = choose_templates(graph, schedule, tuner)
+    if does("templates"):
+        with timed("inductor.autotuning"):
+            schedule = choose_templates(graph, schedule, tuner, does("fusion"))
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)
 
