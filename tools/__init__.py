@@ -10,9 +10,10 @@ from tools.lines import Line, user_line
 from tools.quantize import calibrate, convert, quantize_dynamic
 from tools.rewrite import rewrite
 from tools.split import split_by, split_stages
+from tools.streams import Overlapped, lanes_of, overlap
 
 __all__ = [
-    "Cost", "Costs", "Line", "Peaks", "analyze", "calibrate", "convert", "draw", "fold_batch_norms",
-    "measure_peaks", "modules_of", "quantize_dynamic", "rewrite", "split_by", "split_stages",
-    "to_html", "to_svg", "user_line",
+    "Cost", "Costs", "Line", "Overlapped", "Peaks", "analyze", "calibrate", "convert", "draw",
+    "fold_batch_norms", "lanes_of", "measure_peaks", "modules_of", "overlap", "quantize_dynamic",
+    "rewrite", "split_by", "split_stages", "to_html", "to_svg", "user_line",
 ]  # fmt: skip
