@@ -67,7 +67,7 @@ from inductor.lowering.pointwise import is_odd
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
-from inductor.report import report_graph
+from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
@@ -494,6 +494,7 @@ def _open_for_gpu(
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
+    report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
     load = cuda.load(made.text, graph, config.max_autotune, graphed)
@@ -523,6 +524,7 @@ def _lower_and_schedule(
 
 
 def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str, Any]]:
+    report_steps(schedule)
     cores = len(os.sched_getaffinity(0))
     return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
 
@@ -534,6 +536,7 @@ def _for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compil
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, tuner, does("fusion"))
+    report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)
 

@@ -220,7 +220,7 @@ def overlap(
     >>> given = torch.ones(512, 512), torch.ones(512, 512)
     >>> made = overlap(fx.symbolic_trace(Two()), *given)
     >>> made.lanes
-    {'matmul': 0, 'relu': 0, 'matmul_1': 1, 'tanh': 1, 'add': 0}
+    {'matmul': 0, 'relu': 0, 'matmul_1': 1, 'tanh': 1, 'add': 1}
     """
     found = lanes_of(module, *args, count=count, peaks=peaks, handover=handover)
     names = {node.name: lane for node, lane in found.items()}
