@@ -11,6 +11,7 @@
 
 `--limit` ends a run in time: the table is printed of what there is. Each model runs in a process
 of its own, with `--each` seconds for it. Timings are medians of blocks of calls that take turns in
-one process; `--hold COMMAND` names a command that keeps others from the machine for as long as it
-runs (it must copy its input to its output, as `cat` does).
+one process; `spread` is the upper quartile over the lower one of the first. `--hold COMMAND` names
+a command that keeps others from the machine for as long as it runs (it must copy its input to its
+output, as `cat` does).
 """

@@ -84,7 +84,7 @@ def _figures(run: Run, calls: dict[str, Callable[[], Any]], exact: torch.Tensor)
         times = medians(calls, run.seconds, run.cuda)
     return {"ms before": 1e3 * times["before"], "ms after": 1e3 * times["after"],
             "speed": times["before"] / times["after"], "error before": errors["before"],
-            "error after": errors["after"]}  # fmt: skip
+            "error after": errors["after"], "spread": times.spread}  # fmt: skip
 
 
 def notes(rows: Sequence[Row]) -> list[str]:

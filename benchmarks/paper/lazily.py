@@ -109,7 +109,7 @@ def of_model(run: Run, training: bool) -> Row:
         "traces of 3 steps": metrics.traces, "compiles, 1st": first,
         "later": metrics.compiles - first, "hits": metrics.hits, "fallbacks": metrics.fallbacks,
         "eager ms": 1e3 * times["eager"], "eager / lazy": times["eager"] / times["lazy"],
-        "eager / compiled": times["eager"] / times["compiled"],
+        "eager / compiled": times["eager"] / times["compiled"], "spread": times.spread,
     }  # fmt: skip
 
 

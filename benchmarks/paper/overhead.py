@@ -62,6 +62,7 @@ def _row(run: Run, training: bool, kind: str) -> Row:
     row["eager ms"] = 1e3 * times["eager"]
     for way in WAYS:
         row[way] = times[way] / times["eager"] if way in times else failed.get(way)
+    row["spread"] = times.spread
     return row
 
 

@@ -95,6 +95,7 @@ def _row(run: Run, training: bool) -> Row:
     for way in ways:
         row[way] = times["eager's"] / times[way] if way in times else cells.get(way)
     row["compile s"] = seconds.get("inductor")
+    row["spread"] = times.spread
     return row
 
 

@@ -15,10 +15,19 @@ import torch
 LEAST_ROUNDS = 4
 
 
+class Times(dict[str, float]):
+    """Seconds by name. spread: the upper quartile of the first call over its lower one: much more
+    than 1 on a machine that others use."""
+
+    def __init__(self, seconds: Mapping[str, float], spread: float) -> None:
+        super().__init__(seconds)
+        self.spread = spread
+
+
 def medians(
     calls: Mapping[str, Callable[[], Any]], seconds: float, cuda: bool = False, block: int = 2,
     pause: float = 0.0,
-) -> dict[str, float]:
+) -> Times:
     """The median seconds of each call, over blocks in turn for about so many seconds in all.
 
     block: calls in a row that count, after one that does not (the caches are another's). pause:
@@ -38,7 +47,9 @@ def medians(
                 call()
                 _wait(cuda)
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
+    first = sorted(next(iter(times.values())))
+    spread = first[(3 * len(first)) // 4] / first[len(first) // 4]
+    return Times({name: statistics.median(found) for name, found in times.items()}, spread)
 
 
 def _wait(cuda: bool) -> None:

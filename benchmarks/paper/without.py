@@ -75,6 +75,7 @@ def _row(run: Run, training: bool) -> Row:
     row["eager ms"] = 1e3 * times["eager"]
     for name in settings(run.cuda):
         row[name] = times["eager"] / times[name] if name in times else cells.get(name)
+    row["spread"] = times.spread
     return row
 
 
