@@ -21,7 +21,6 @@ import torch
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
-from dynamo.aot.decompositions import PARTIAL, default_decompositions
 from dynamo.aot.kept_graphs import KeptGraph
 from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
@@ -49,19 +48,14 @@ from dynamo.base.shortfalls import (
 from dynamo.base.signals import is_of_signal
 from inductor import cpu
 from inductor.codegen.bind import Binder, broken_assumption
-from inductor.config import check_options, config
+from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
-from inductor.custom_passes import run_pass, with_joint_passes
+from inductor.custom_passes import with_joint_passes
 from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
-from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
-from inductor.fx_passes.cpu_attention import serve_cpu_attention
-from inductor.fx_passes.fold import fold_batch_norms, fold_constants
-from inductor.fx_passes.in_place import write_in_place
-from inductor.fx_passes.layout import channels_last
-from inductor.fx_passes.operators_in_place import call_in_place
-from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.fold import fold_batch_norms
+from inductor.fx_passes.run import decompositions, joint_laid_out, laid_out, rewritten
 from inductor.graph_cache import keeper_of
 from inductor.ir.graph import Prepared
 from inductor.kept import (
@@ -69,17 +63,16 @@ from inductor.kept import (
     is_lazy,
     needs_gradients,
     prepare,
-    rewritten,
+    served,
     settings_now,
 )
 from inductor.library_kernels import choose_library_kernels
 from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
-from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
 from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
-from inductor.report import report_graph
+from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
@@ -110,7 +103,7 @@ def compile_fx(
         >>> compiled = compile_fx(gm, [torch.randn(8)])
     """
     settings = settings_now(mode, options)
-    gm = rewritten(gm, example_inputs, settings)
+    gm = served(gm, example_inputs, settings)
     what = logs.compile_now()
 
     def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
@@ -223,7 +216,7 @@ def _compile_program(
     backward: Callable[..., Compiled], keeping: Mapping[str, Any],
 ) -> Compiled:
     """Errors: Unsupported; NoCompiler; errors of the program and defects."""
-    table = _decompositions()
+    table = decompositions()
     trains = needs_gradients(example_inputs)
     if trains and config.freezing:
         logs.log("inductor").emit("nothing is frozen: the graph may need gradients")
@@ -236,7 +229,7 @@ def _compile_program(
     if trains:
         return compile_training(
             gm, example_inputs, compile_aten, backward, decompositions=table,
-            rewrite=with_joint_passes(_joint_laid_out), epilogue_in_graph=in_graph,
+            rewrite=with_joint_passes(joint_laid_out), epilogue_in_graph=in_graph,
             partition=within(config.activation_memory_budget), **keeping,
         )  # fmt: skip
     return compile_inference(
@@ -276,11 +269,11 @@ def _compile_symbolic(
     def compile_first(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         if not trains:
             with timed("inductor.passes"):
-                module = _laid_out(module)
+                module = laid_out(module)
         checks.append(check_of(module.meta["symbols"], places_of(gm, example_inputs), fakes))
         return compile_aten(module, fakes)
 
-    options: dict[str, Any] = {"decompositions": _decompositions(), "symbolic": True}
+    options: dict[str, Any] = {"decompositions": decompositions(), "symbolic": True}
     if trains and has_gradients(gm):
         with contextlib.suppress(NeedsGradients):
             call = compile_inference(
@@ -359,13 +352,6 @@ def _compile_backward(
     return run_as_it_is(module)
 
 
-@functools.cache
-def _decompositions() -> Mapping[Any, Any]:
-    """What is taken apart before lowering: all that has no lowering, or one for some arguments."""
-    table = default_decompositions()
-    return {op: rule for op, rule in table.items() if op not in LOWERINGS} | PARTIAL
-
-
 def _records(settings: Mapping[str, Any], example_inputs: list[Any]) -> bool:
     """True where CUDA graphs are wanted, and some inputs on a CPU: forward, backward and the
     optimizer (which counts steps there) stay apart, so that the others are recorded."""
@@ -404,23 +390,6 @@ def _inference_compiler(
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
     return functools.partial(_compile_frozen, frozen, settings) if frozen else _compile_inference
-
-
-def _laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
-    the old ones."""
-    if not config.kernels:
-        return module
-    return channels_last(unfuse_convolution_biases(module), LOWERINGS.__contains__)
-
-
-def _joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """As above; on a CPU, backward loses by it."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes)
-    if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
-        return module
-    with timed("inductor.passes"):
-        return _laid_out(module)
 
 
 def _compile_frozen(
@@ -469,7 +438,7 @@ def _compile_inference(
             prepared: tuple[Prepared, ...] = ()
             if frozen:
                 module, prepared = fold_batch_norms(module, frozen)
-            module = _laid_out(module)
+            module = laid_out(module)
         made = range(len(fakes), len(fakes) + len(prepared))
         module.meta.update(frozen=frozen.union(made), prepared=prepared)
     return compile_aten(module, fakes)
@@ -478,14 +447,7 @@ def _compile_inference(
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
-        module = run_pass("post_grad_custom_pre_pass", module)
-        module = unfuse_biases(fold_constants(module), LOWERINGS.__contains__)
-        if config.kernels and not has_symbols(module):
-            module = serve_cpu_attention(module)
-        if config.kernels:  # ATen's results would have the strides of what they read
-            module = write_in_place(read_parts(module), LOWERINGS.__contains__)
-            module = call_in_place(module)
-        module = run_pass("post_grad_custom_post_pass", module)
+        module = rewritten(module)
     logs.log("aot_graphs").emit(lambda: str(module.code))
     if not config.kernels:
         return run_as_it_is(module)
@@ -531,21 +493,26 @@ def _lower_and_schedule(
     module: torch.fx.GraphModule, hints: Sequence[int] | None
 ) -> tuple[Lowered, Schedule]:
     with timed("inductor.lowering"):
-        lowered = lower_graph(module, hints)
+        lowered = lower_graph(
+            module, hints, inline=does("inlining"), in_memory_order=does("layout"))
     threads = torch.get_num_threads()
     if config.library_kernels != "default":
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
-            chosen = choose_library_kernels(lowered.graph, cpu.cache_store(), threads, frozen)
+            chosen = choose_library_kernels(
+                lowered.graph, cpu.cache_store(), threads, frozen, ours=does("templates"))
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
-        schedule = fuse_convolutions(lowered.graph, schedule_graph(lowered.graph, threads))
-        schedule = attach_epilogues(lowered.graph, schedule)
+        schedule = schedule_graph(lowered.graph, threads, does("fusion"))
+        if does("fusion"):
+            schedule = fuse_convolutions(lowered.graph, schedule)
+            schedule = attach_epilogues(lowered.graph, schedule)
     report_graph(lowered, schedule)
     return lowered, schedule
 
 
 def _generate(lowered: Lowered, schedule: Schedule) -> tuple[list[str], dict[str, Any]]:
+    report_steps(schedule)
     cores = len(os.sched_getaffinity(0))
     return cpu.generate("graph", lowered.graph, schedule, torch.get_num_threads(), cores)
 

@@ -87,6 +87,12 @@ config = Config(
             ("DYNAMO_MAX_AUTOTUNE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
         ),
         Knob(
+            "leave_out",
+            "",
+            "Optimizations that are not done, by their names: see `inductor.config.STAGES`. For "
+            "finding what each is worth, or which one is wrong.",
+        ),
+        Knob(
             "passes",
             None,
             "Functions of your own on graphs, by their place: see `inductor.custom_passes`.",
@@ -94,6 +100,17 @@ config = Config(
         ),
     ],
 )
+
+STAGES: dict[str, str] = {
+    "decompositions": "operators that ATen has kernels for stay whole, unless they are lowered",
+    "fusion": "each tensor that is stored has a kernel of its own; products have no epilogues",
+    "inlining": "the result of each operator is stored, not computed again where it is read",
+    "layout": "convolutions keep their format, loops run over the dimensions as they are written",
+    "patterns": "attention that is written out stays so; biases stay with products; parts of "
+    "tensors are read as they are written",
+    "templates": "no products or convolutions of our own: the library's alone",
+}
+"""What `leave_out` may name, and what happens then."""
 
 MODES: dict[str, dict[str, Any]] = {
     "lite": {"kernels": False},
@@ -120,6 +137,25 @@ def check_passes(passes: Any) -> None:
             raise ValueError(f"passes: there is no place {place!r}; places are {', '.join(PLACES)}")
         if not callable(function):
             raise TypeError(f"passes: {place} takes a function of a graph, not {function!r}")
+
+
+def does(stage: str) -> bool:
+    """Whether an optimization of `STAGES` is done.
+
+    >>> with config.patch(leave_out="fusion, layout"):
+    ...     does("fusion"), does("inlining")
+    (False, True)
+    """
+    assert stage in STAGES, stage
+    return stage not in left_out(config.leave_out)
+
+
+def left_out(text: str) -> frozenset[str]:
+    """The names in a text, with commas or spaces between. Errors: ValueError for an unknown one."""
+    names = frozenset(text.replace(",", " ").split())
+    for name in sorted(names - STAGES.keys()):
+        raise ValueError(f"leave_out: there is no {name!r}; there are {', '.join(STAGES)}")
+    return names
 
 
 def settings_of(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -164,6 +200,7 @@ def check_options(mode: str | None, options: Mapping[str, Any] | None) -> None:
     """Errors: ValueError, TypeError where compiling by these would fail."""
     with config.patch(**settings_of(mode, options)):
         check_passes(config.passes)
+        left_out(config.leave_out)
 
 
 class _Settings(types.ModuleType):

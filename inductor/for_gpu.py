@@ -14,11 +14,12 @@ from dynamo.base import logs
 from dynamo.base.counters import timed
 from inductor import cpu, cuda
 from inductor.codegen.bind import where_it_holds
-from inductor.config import config
+from inductor.config import config, does
 from inductor.gpu_products import choose_templates
 from inductor.ir.extent import Sizes
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.run import Lowered
+from inductor.report import report_steps
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
@@ -33,6 +34,7 @@ def open_for_gpu(
 ) -> tuple[Callable[..., bool], Callable[[tuple[int, ...]], Compiled]]:
     """Triton kernels for all sizes: where they hold, and what binds them to some."""
     _need_triton(graph)
+    report_steps(schedule)
     made = cuda.generate(graph, schedule, sizes.symbols)
     graphed = _graphing(graph, schedule, made.slow, values)
     load = cuda.load(made.text, graph, config.max_autotune, graphed)
@@ -43,8 +45,10 @@ def for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compile
     graph = lowered.graph
     _need_triton(graph)
     tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
-    with timed("inductor.autotuning"):
-        schedule = choose_templates(graph, schedule, tuner)
+    if does("templates"):
+        with timed("inductor.autotuning"):
+            schedule = choose_templates(graph, schedule, tuner, does("fusion"))
+    report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)
 

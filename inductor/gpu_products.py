@@ -40,11 +40,14 @@ TOLERANCE = {torch.float16: 0.01, torch.bfloat16: 0.04, torch.float32: 0.001}
 ANY_BLOCKS = Blocks(64, 64, 32, 4, 3)
 
 
-def choose_templates(graph: LoopGraph, schedule: Schedule, tuner: Tuner | None) -> Schedule:
-    """The schedule with templates where they are faster."""
+def choose_templates(
+    graph: LoopGraph, schedule: Schedule, tuner: Tuner | None, fuse: bool = True
+) -> Schedule:
+    """The schedule with templates where they are faster. fuse: with what follows them."""
     candidates = [
         each for each in find_candidates(graph, schedule)
-        if is_worth_asking(each.template) and _can_print(each, graph, schedule)
+        if (fuse or not each.template.epilogues()) and is_worth_asking(each.template)
+        and _can_print(each, graph, schedule)
     ]
     if not candidates:
         return schedule

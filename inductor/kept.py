@@ -19,8 +19,7 @@ from dynamo.base.gradients import has_gradients
 from inductor.ahead import compile_ahead
 from inductor.config import config, settings_of
 from inductor.custom_passes import run_pass
-from inductor.fx_passes.attention import serve_attention
-from inductor.fx_passes.attention_patterns import serve_written_attention
+from inductor.fx_passes.run import serve_patterns
 from inductor.graph_cache import Keeper, keeper_of
 from inductor.pieces import has_unknowns
 from inductor.specialise import is_symbolic
@@ -39,16 +38,13 @@ def needs_gradients(example_inputs: list[Any]) -> bool:
     )
 
 
-def rewritten(
+def served(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> torch.fx.GraphModule:
     """The captured graph behind the passes that know torch-level calls."""
     with config.patch(**settings):
         gm = run_pass("pre_grad_custom_pass", gm)
-    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
-        serve_attention(gm)
-    elif not needs_gradients(example_inputs):
-        serve_written_attention(gm)
+        serve_patterns(gm, example_inputs, needs_gradients(example_inputs))
     return gm
 
 
@@ -56,7 +52,7 @@ def keeper_for(
     gm: torch.fx.GraphModule, example_inputs: list[Any], settings: Mapping[str, Any]
 ) -> Keeper | None:
     """The place in the cache of what `compile_fx` gives; None where it is not kept as a whole."""
-    gm = rewritten(copied(gm), example_inputs, settings)
+    gm = served(copied(gm), example_inputs, settings)
     cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
     if cut or is_symbolic(gm, example_inputs) or any(map(is_lazy, example_inputs)):
         return None

@@ -41,7 +41,10 @@ COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 class Convolutions:
     """Rewrites the convolutions of one graph; keeps what it measures with `save`."""
 
-    def __init__(self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int) -> None:
+    def __init__(
+        self, graph: LoopGraph, preparer: Preparer, store: Store, threads: int, with_ours: bool,
+    ) -> None:
+        self.with_ours = with_ours
         self.preparer = preparer
         self.store = store
         self.threads = threads
@@ -84,7 +87,9 @@ class Convolutions:
 
     def is_ours_faster(self, node: ExternKernel, geometry: Geometry) -> bool:
         """Whether our own is to be used: measured once."""
-        if geometry.operations() < FEWEST_OPERATIONS or not has_onednn(*PACKED):
+        if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
+            return False
+        if not has_onednn(*PACKED):
             return False
         followed = self._is_followed(node)
         name = repr((geometry.numbers(), node.args[2] is not None, followed))

@@ -89,15 +89,15 @@ class Linear:
 
 
 def choose_library_kernels(
-    graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = ()
+    graph: LoopGraph, store: Store, threads: int, frozen: Collection[int] = (), ours: bool = True
 ) -> LoopGraph:
     """The graph with each product computed by what was fastest for its class.
 
-    frozen: positions of inputs that hardly ever change.
+    frozen: positions of inputs that hardly ever change. ours: products of our own are candidates.
     """
     if graph.device.type != "cpu":
         return graph
-    return _Rewriter(graph, _Chooser(store, threads), frozen).run()
+    return _Rewriter(graph, _Chooser(store, threads, ours), frozen).run()
 
 
 class _Rewriter:
@@ -106,7 +106,8 @@ class _Rewriter:
         self.chooser = chooser
         self.layouts = graph.layouts()
         self.preparer = Preparer(graph, frozen)
-        self.convolutions = Convolutions(graph, self.preparer, chooser.store, chooser.threads)
+        self.convolutions = Convolutions(
+            graph, self.preparer, chooser.store, chooser.threads, chooser.with_ours)
 
     def run(self) -> LoopGraph:
         nodes: list[Node] = []
@@ -266,16 +267,17 @@ class Answer:
 class _Chooser:
     """Answers by shape class; measures those that the cache does not know, or not well."""
 
-    def __init__(self, store: Store, threads: int) -> None:
+    def __init__(self, store: Store, threads: int, with_ours: bool = True) -> None:
         self.store = store
         self.threads = threads
+        self.with_ours = with_ours
         self.key = make_key(
             "products",
             {
                 "isa": describe_isa(),
                 "torch": torch.__version__,
                 "threads": str(threads),
-                "ours": PRODUCT_NAME,
+                "ours": PRODUCT_NAME if with_ours else "",
                 "answers": "ratios of low quartiles",
             },
         )
@@ -304,6 +306,8 @@ class _Chooser:
         return other_process and known.measurements < MOST_MEASUREMENTS and known.is_narrow()
 
     def ours(self) -> Product | None:
+        if not self.with_ours:
+            return None
         toolchain = find_toolchain(self.store)
         if isinstance(toolchain, str):
             return None

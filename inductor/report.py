@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dynamo.base import logs
+from dynamo.base import events, logs
 from inductor import metrics
 from inductor.graph_cache import report_fallbacks
-from inductor.ir.graph import ExternKernel
+from inductor.ir.graph import ExternKernel, MultiOutput
 from inductor.lowering.run import Lowered
 from inductor.runtime.launched import note_fallbacks
 from inductor.scheduler.schedule import Schedule
@@ -24,6 +24,19 @@ def report_graph(lowered: Lowered, schedule: Schedule) -> None:
     logs.log("ir_pre_fusion").emit(lambda: str(lowered.graph))
     logs.log("ir_post_fusion").emit(lambda: str(schedule))
     logs.log("fusion").emit(lambda: _fusion_text(schedule))
+
+
+def report_steps(schedule: Schedule) -> None:
+    """The event `kernels`: for each step in order its name, whether it is generated, and the lines
+    of the program (`file:line`) that it computes."""
+    rows = []
+    for step in schedule.steps:
+        if isinstance(step, ExternKernel):
+            name = step.name if step.ours else f"{step.target} {step.name}"
+            rows.append((name, step.ours, step.origins.lines))
+        elif not isinstance(step, MultiOutput):
+            rows.append((step.name, True, step.origins.lines))
+    events.record(events.Event("kernels", logs.compile_id_now(), {"kernels": rows}))
 
 
 def _fusion_text(schedule: Schedule) -> str:

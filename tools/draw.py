@@ -1,8 +1,9 @@
 """A graph as a picture: SVG, or an HTML page in which parts can be searched.
 
 In: a `torch.fx` graph module. Out: text. Operations stand in rows by depth; those of one module of
-the program share a colour and a frame of the legend (or whatever `label` says of a node: the kernel
-that computes it, the stage of a pipeline). No other program and no network is needed.
+the program share a colour and a row of the legend, or those of one kernel of the compiled graph, or
+those of which `label` says the same (the stage of a pipeline, say). No other program and no network
+is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from torch import fx
 
+from tools.kernels import kernels_of
 from tools.lines import user_line
 
 BOX, GAP, ROW, HEIGHT = 150, 20, 60, 34
@@ -89,12 +91,19 @@ def to_html(
 def draw(
     module: fx.GraphModule, path: str | Path,
     label: Mapping[fx.Node, str] | Callable[[fx.Node], str] | None = None,
+    args: tuple[Any, ...] | None = None,
 ) -> Path:
     """Writes the picture to a file that ends in .svg or .html, and returns its path.
 
-    Errors: ValueError for another ending.
+    label: what a node's colour stands for; its module unless given. args: arguments of the graph;
+    colours are then the kernels that the default backend makes for them (`kernels_of`).
+    Errors: ValueError for another ending, TypeError for both label and args.
     """
     path = Path(path)
+    if args is not None:
+        if label is not None:
+            raise TypeError("draw takes label= or args=, not both")
+        label = kernels_of(module, *args)
     makers = {".svg": to_svg, ".html": to_html}
     if path.suffix not in makers:
         raise ValueError(f"{path} ends neither in .svg nor in .html")

@@ -63,10 +63,12 @@ def memory_order(layout: Layout) -> list[int]:
 
 class Builder:
     """See the top of the file. `origins` is set by the driver for each fx node. recipes: how the
-    elements of stored tensors are computed, and what that reads."""
+    elements of stored tensors are computed, and what that reads. in_memory_order: loops run over
+    the dimensions as the result lies in memory, not as they are written."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, in_memory_order: bool = True) -> None:
         self.device = device
+        self.in_memory_order = in_memory_order
         self.nodes: list[Node] = []
         self.constants: list[ConstantBuffer] = []
         self.layouts: dict[str, Layout] = {}  # of buffers
@@ -125,7 +127,7 @@ class Builder:
         """A buffer with the elements of a lazy tensor."""
         layout = _own(tensor.layout)
         name = self.new_name()
-        body = _pointwise_body(name, layout, tensor.load)
+        body = self._pointwise_body(name, layout, tensor.load)
         if not self.reduced.isdisjoint(tensor.reads):
             self.reduced.add(name)
         if tensor.compute is not None:
@@ -141,11 +143,11 @@ class Builder:
         A tensor that is computed from other elements of the buffer is computed first.
         """
         layout = Layout(tensor.layout.device, goal.dtype, goal.size, goal.stride, goal.offset)
-        body = _pointwise_body(goal.buffer, layout, tensor.load)
+        body = self._pointwise_body(goal.buffer, layout, tensor.load)
         (store,) = body.stores()
         if any(op.buffer == goal.buffer and op.index != store.index for op in body.loads()):
             tensor = self.stored(_own(tensor.layout), self.store(tensor).buffer)
-            body = _pointwise_body(goal.buffer, layout, tensor.load)
+            body = self._pointwise_body(goal.buffer, layout, tensor.load)
         name = self.new_name()
         self.nodes.append(
             ComputedBuffer(name, layout, body, "scatter", self.origins, False, goal.buffer)
@@ -166,7 +168,7 @@ class Builder:
             if offset:
                 self.store_into(goal, converted)
             else:
-                body = _pointwise_body(name, place, converted.load)
+                body = self._pointwise_body(name, place, converted.load)
                 own = _own(layout)
                 self.nodes.append(ComputedBuffer(name, own, body, "pointwise", self.origins))
         return self.stored(layout, name)
@@ -196,7 +198,7 @@ class Builder:
         the result from what was reduced."""
         source = source if source.cost <= MOST_COST else _stored(source)
         kept = [a for a in range(len(source.size)) if a not in axes]
-        order = _loop_order(layout, kept, len(source.size))
+        order = self._loop_order(layout, kept, len(source.size))
         ranges = tuple(source.size[a] for a in order)
         inner = sorted(axes, key=lambda a: (-hint_of(source.layout.stride[a]), a))
         if kind in ("argmax", "argmin"):
@@ -238,6 +240,30 @@ class Builder:
         name = f"const{len(self.constants)}"
         self.constants.append(ConstantBuffer(name, _own(layout), value))
         return self.stored(layout, name)
+
+    def _order(self, layout: Layout) -> list[int]:
+        """Axes from the outermost loop to the innermost."""
+        return memory_order(layout) if self.in_memory_order else list(range(len(layout.size)))
+
+    def _loop_order(self, layout: Layout, kept: list[int], rank: int) -> list[int]:
+        """The kept axes of the source, outermost first as the result lies in memory."""
+        axis_of = list(range(rank)) if len(layout.size) == rank else kept
+        return [axis_of[a] for a in self._order(layout) if axis_of[a] in kept]
+
+    def _pointwise_body(self, name: str, layout: Layout, load: Compute) -> LoopBody:
+        order = self._order(layout)
+        held = compute_dtype(layout.dtype)
+
+        def body(ops: Ops, i: Indices, r: Indices) -> None:
+            position = dict(zip(order, i, strict=True))
+            indices = tuple(position[a] for a in range(len(order)))
+            value = load(ops, indices)
+            if value.dtype is not held:
+                raise TypeError(f"{name}: computed {value.dtype}, expected {held}")
+            place = flatten(indices, layout.stride, layout.offset)
+            ops.store(name, place, ops.to_dtype(value, layout.dtype))
+
+        return trace_body(tuple(layout.size[a] for a in order), (), body)
 
     # -- calls into the library -------------------------------------------------------------------
 
@@ -316,28 +342,6 @@ def converting(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     held = compute_dtype(dtype)
     convert: Compute = lambda ops, indices: ops.to_dtype(tensor.load(ops, indices), held)  # noqa: E731
     return Tensor(layout, tensor.owner, compute=convert, cost=tensor.cost, reads=tensor.reads)
-
-
-def _loop_order(layout: Layout, kept: list[int], rank: int) -> list[int]:
-    """The kept axes of the source, outermost first as the result lies in memory."""
-    axis_of = list(range(rank)) if len(layout.size) == rank else kept
-    return [axis_of[a] for a in memory_order(layout) if axis_of[a] in kept]
-
-
-def _pointwise_body(name: str, layout: Layout, load: Compute) -> LoopBody:
-    order = memory_order(layout)
-    held = compute_dtype(layout.dtype)
-
-    def body(ops: Ops, i: Indices, r: Indices) -> None:
-        position = dict(zip(order, i, strict=True))
-        indices = tuple(position[a] for a in range(len(order)))
-        value = load(ops, indices)
-        if value.dtype is not held:
-            raise TypeError(f"{name}: computed {value.dtype}, expected {held}")
-        place = flatten(indices, layout.stride, layout.offset)
-        ops.store(name, place, ops.to_dtype(value, layout.dtype))
-
-    return trace_body(tuple(layout.size[a] for a in order), (), body)
 
 
 def _argument(value: Any) -> Argument:

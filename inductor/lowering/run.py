@@ -79,18 +79,27 @@ TAKES_REALS = frozenset((
 MOST_AGAIN = 64  # operations, for an element that several kernels of a GPU compute
 
 
-def lower_graph(module: torch.fx.GraphModule, hints: Sequence[int] | None = None) -> Lowered:
+def lower_graph(
+    module: torch.fx.GraphModule, hints: Sequence[int] | None = None, inline: bool = True,
+    in_memory_order: bool = True,
+) -> Lowered:
     """Lower every node of `module`; the tensors that it returns are the outputs of the result.
 
     hints: values of the symbols, if the sizes of the graph are some; default: those of its capture.
+    inline: results of operators may be computed where they are read. in_memory_order: see
+    `Builder`.
     """
-    return _Run(module, hints).lower()
+    return _Run(module, hints, inline, in_memory_order).lower()
 
 
 class _Run:
-    def __init__(self, module: torch.fx.GraphModule, hints: Sequence[int] | None) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, hints: Sequence[int] | None, inline: bool,
+        in_memory_order: bool,
+    ) -> None:
         self.module = module
-        self.builder = Builder(_device_of(module))
+        self.inline = inline
+        self.builder = Builder(_device_of(module), in_memory_order)
         self.values: dict[torch.fx.Node, Any] = {}
         self.numbers: dict[torch.fx.Node, torch.Tensor] = {}  # constants that kernels compute with
         self.inputs: list[InputBuffer | None] = []
@@ -192,7 +201,7 @@ class _Run:
             value = self._fall_back(node, call, args, kwargs)
         elif isinstance(value, Tensor):
             value = self._kept_if_shared(node, value)
-            if not node.users:  # it runs for its errors
+            if not node.users or not self.inline:  # without users it runs for its errors
                 value.root().realize()
         if PLACE in node.meta:
             if node.meta[PLACE] == node.name:

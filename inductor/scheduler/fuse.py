@@ -81,9 +81,9 @@ class Fused:
     dependencies: Dependencies
 
 
-def fuse(graph: LoopGraph, threads: int) -> Fused:
-    """Partition the nodes of a graph into kernels."""
-    return _Fuser(graph, threads).run()
+def fuse(graph: LoopGraph, threads: int, share: bool = True) -> Fused:
+    """Partition the nodes of a graph into kernels; without `share`, each has its own."""
+    return _Fuser(graph, threads).run(share)
 
 
 class _Fuser:
@@ -109,13 +109,9 @@ class _Fuser:
                 self.group_of.append(Group([position], rows, facts.iterations, facts.column))
         self.refusals: dict[tuple[str, str], str] = {}
 
-    def run(self) -> Fused:
-        for position in self.facts:
-            for producer in sorted(set(self.dependencies.values[position].values()), reverse=True):
-                if producer in self.facts:
-                    self._try(self.group_of[producer], self.group_of[position])
-        for left, right in self._sharing():
-            self._try(self.group_of[left], self.group_of[right])
+    def run(self, share: bool) -> Fused:
+        if share:
+            self._join()
         groups = self._ordered()
         return Fused(
             tuple(self.nodes),
@@ -124,6 +120,14 @@ class _Fuser:
             tuple((a, b, why) for (a, b), why in self.refusals.items()),
             self.dependencies,
         )
+
+    def _join(self) -> None:
+        for position in self.facts:
+            for producer in sorted(set(self.dependencies.values[position].values()), reverse=True):
+                if producer in self.facts:
+                    self._try(self.group_of[producer], self.group_of[position])
+        for left, right in self._sharing():
+            self._try(self.group_of[left], self.group_of[right])
 
     def _sharing(self) -> Iterator[tuple[int, int]]:
         """Pairs of nodes, one after the other, that read the same buffer."""

@@ -10,9 +10,10 @@ from inductor.scheduler.split import split_kernel
 from inductor.scheduler.verify import verify_steps
 
 
-def schedule_graph(graph: LoopGraph, threads: int) -> Schedule:
-    """The schedule of a graph for a machine with `threads` threads."""
-    fused = fuse(graph, threads)
+def schedule_graph(graph: LoopGraph, threads: int, share: bool = True) -> Schedule:
+    """The schedule of a graph for a machine with `threads` threads. share: kernels compute more
+    than one buffer, where that is faster."""
+    fused = fuse(graph, threads, share)
     outside = {output.buffer for output in graph.outputs if isinstance(output, ViewRef)}
     steps: list[Step] = []
     for members, rows in zip(fused.groups, fused.rows, strict=True):

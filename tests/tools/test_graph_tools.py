@@ -21,7 +21,7 @@ import dynamo
 import tools
 from tools.cost import Peaks, flops_of
 
-MODULES = ("lines", "cost", "draw", "fold", "split", "quantize", "rewrite")
+MODULES = ("lines", "cost", "draw", "fold", "split", "quantize", "rewrite", "streams", "kernels")
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")

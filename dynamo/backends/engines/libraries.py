@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,37 +46,82 @@ def arrays(inputs: list[Tensor]) -> list[Any]:
     return [value.detach().contiguous().numpy() for value in inputs]
 
 
-def build_onnxrt(module: fx.GraphModule, examples: list[Tensor]) -> Built:
-    """By `torch.onnx.export`; the file dies when the session has read it."""
-    runtime = importlib.import_module("onnxruntime")
+def convert_onnxrt(module: fx.GraphModule, examples: list[Tensor]) -> bytes:
+    """By `torch.onnx.export`."""
+    with _quiet():
+        program = torch.onnx.export(exported(module, examples), dynamo=True, verbose=False)
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+def load_onnxrt(model: bytes, weights: Mapping[int, Tensor]) -> Built:
+    """A session; the weights become initializers, which it reads where they are."""
+    runtime, onnx = importlib.import_module("onnxruntime"), importlib.import_module("onnx")
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "part.onnx")
-        with _quiet():
-            program = torch.onnx.export(exported(module, examples), dynamo=True, verbose=False)
-            assert program is not None
-            program.save(path, external_data=True)
-        session = runtime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    kept: list[Any] = []
+    if weights:
+        proto = onnx.load_from_string(model)
+        places = {proto.graph.input[place].name: value for place, value in weights.items()}
+        for name, value in places.items():
+            kept.append(value.detach().contiguous().numpy())
+            proto.graph.initializer.append(_elsewhere(onnx, name, kept[-1]))
+        rest = [one for one in proto.graph.input if one.name not in places]
+        del proto.graph.input[:]
+        proto.graph.input.extend(rest)
+        settings.add_external_initializers(
+            list(places), [runtime.OrtValue.ortvalue_from_numpy(value) for value in kept])
+        model = proto.SerializeToString()
+    session = runtime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
 
     def call(inputs: list[Tensor]) -> list[Tensor]:
         given = dict(zip(names, arrays(inputs), strict=True))
         return [torch.from_numpy(value) for value in session.run(None, given)]
 
+    call.kept = kept  # type: ignore[attr-defined]  # the session reads them
     return call
 
 
-def build_openvino(module: fx.GraphModule, examples: list[Tensor]) -> Built:
-    """By `openvino.convert_model`. A request serves one thread at a time, so there is a stock."""
+def _elsewhere(onnx: Any, name: str, value: Any) -> Any:
+    """An initializer whose data are given to the session, not part of the model."""
+    tensor = onnx.TensorProto(
+        name=name, dims=value.shape, data_type=onnx.helper.np_dtype_to_tensor_dtype(value.dtype),
+        data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=name)
+    return tensor
+
+
+def convert_openvino(module: fx.GraphModule, examples: list[Tensor]) -> bytes:
+    """By `openvino.convert_model`: the length of the graph's text, the text, its constants."""
     openvino = importlib.import_module("openvino")
     with _quiet():
         model = openvino.convert_model(exported(module, examples))
     model.reshape({
         port: openvino.PartialShape(list(one.shape))
         for port, one in zip(model.inputs, examples, strict=True)})
-    compiled = openvino.Core().compile_model(model, "CPU", {
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "part.xml"
+        openvino.save_model(model, path, compress_to_fp16=False)
+        text, constants = path.read_bytes(), path.with_suffix(".bin").read_bytes()
+    return len(text).to_bytes(8, "little") + text + constants
+
+
+def load_openvino(model: bytes, weights: Mapping[int, Tensor]) -> Built:
+    """A request serves one thread at a time, so there is a stock of them."""
+    openvino = importlib.import_module("openvino")
+    end = 8 + int.from_bytes(model[:8], "little")
+    core = openvino.Core()
+    graph = core.read_model(model[8:end], model[end:])
+    parameters = graph.get_parameters()
+    for place, value in weights.items():
+        constant = openvino.op.Constant(value.detach().contiguous().numpy(), shared_memory=False)
+        parameters[place].output(0).replace(constant.output(0))
+        graph.remove_parameter(parameters[place])
+    if weights:
+        graph.validate_nodes_and_infer_types()
+    compiled = core.compile_model(graph, "CPU", {
         "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()})
     stock: list[Any] = []
     count = len(compiled.outputs)
@@ -142,9 +187,11 @@ def refuses_recording(node: fx.Node) -> str:
 ALL = frozenset(value for value in vars(torch).values() if isinstance(value, torch.dtype))
 EXPORTS = ("onnx", "onnxscript")
 ENGINES = (
-    Engine("onnxrt", build_onnxrt, ("onnxruntime", *EXPORTS), "onnxruntime onnx onnxscript",
-           ("cpu",), FLOATS | {torch.float64, torch.int64, torch.int32}),
-    Engine("openvino", build_openvino, ("openvino",), "openvino", ("cpu",), FLOATS),
+    Engine("onnxrt", None, ("onnxruntime", *EXPORTS), "onnxruntime onnx onnxscript",
+           ("cpu",), FLOATS | {torch.float64, torch.int64, torch.int32},
+           convert=convert_onnxrt, load=load_onnxrt),
+    Engine("openvino", None, ("openvino",), "openvino", ("cpu",), FLOATS,
+           convert=convert_openvino, load=load_openvino),
     Engine("tensorrt", build_tensorrt, ("torch_tensorrt",), "torch-tensorrt", ("cuda",),
            FLOATS | {torch.float16, torch.bfloat16}),
     Engine("tvm", build_tvm, ("tvm",), "apache-tvm", ("cpu",), FLOATS),

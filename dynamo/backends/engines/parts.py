@@ -9,10 +9,11 @@ The first results of each part are compared with PyTorch's: a part that differs 
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
 from dynamo.aot.graphs import must_run
+from dynamo.backends.engines.kept import converted
 from dynamo.backends.engines.records import MAKES, VIEWS, Built, Engine
 from dynamo.base import logs
 from dynamo.base.counters import timed
@@ -197,17 +199,36 @@ class Part(torch.nn.Module):
         self.known: tuple[Identities, int, list[Tensor], Built] | None = None
         self.made = 0
         self.lock = threading.Lock()
-        # Weights are known at a call: a first engine with zeros tells what the converter refuses.
         self.plain: Built | None = None
-        examples = [example_of(one.meta["val"]) for one in self.inputs]
-        first = self._build(self.module, examples)
+        self.examples = [example_of(one.meta["val"]) for one in self.inputs]
+        # Weights are known at a call; what the converter refuses is told without them.
+        self.make = self._guarded(self._prepare)
         if not self.baked:
-            self.plain = first
+            self.plain = self._guarded(lambda: self.make({}))
 
-    def _build(self, module: fx.GraphModule, examples: list[Tensor]) -> Built:
+    def _prepare(self) -> Callable[[Mapping[int, Tensor]], Built]:
+        """What makes engines of the part, some of whose inputs are constants. Errors: what the
+        converter raises."""
+        engine = self.engine
+        if engine.convert is not None and engine.load is not None:
+            return functools.partial(engine.load, converted(engine, self.module, self.examples))
+        build = engine.build
+        assert build is not None
+        first = build(self.module, self.examples)
+
+        def make(weights: Mapping[int, Tensor]) -> Built:
+            if not weights:
+                return first
+            module = bake(self.module, list(weights), list(weights.values()))
+            rest = [x for n, x in enumerate(self.examples) if n not in weights]
+            return build(module, rest)
+
+        return make
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
         try:
             with timed(self.engine.name), torch.no_grad():
-                return self.engine.build(module, examples)
+                return step()
         except Exception as error:
             if is_of_signal(error):
                 raise
@@ -251,14 +272,13 @@ class Part(torch.nn.Module):
         with self.lock:
             self.made += 1
             if self.made > MOST_BAKED or any(value.is_inference() for value in values):
-                self.plain = self._build(self.module, [example_of(x) for x in inputs])
+                self.plain = self._guarded(lambda: self.make({}))
                 self.known = None
             else:
                 identities, sample = Identities.of(values), _launch.sample(values)
                 copies = [value.clone() for value in statistics(values)]
-                module = bake(self.module, self.baked, values)
-                rest = [x for n, x in enumerate(inputs) if n not in self.baked]
-                built = self._build(module, [example_of(x) for x in rest])
+                weights = dict(zip(self.baked, values, strict=True))
+                built = self._guarded(lambda: self.make(weights))
                 self.known = identities, sample, copies, built
         return self._run(inputs)
 

@@ -22,7 +22,9 @@ MAKES = ("full", "empty", "zeros", "ones", "arange", "scalar_tensor", "full_like
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """build: an engine of a part, with examples of its inputs; devices: their types.
+    """build: an engine of a part, with examples of its inputs; devices: their types. Instead of
+    build, convert and load: the part as bytes, which are kept on disk, and an engine of these bytes
+    where some inputs, by position, are constants.
 
     dtypes: of all values that it may meet. packages: what it needs, as names of imports; install:
     what gives them. refuses: why an operator is left to PyTorch, or "". bakes: weights of inference
@@ -30,7 +32,7 @@ class Engine:
     """
 
     name: str
-    build: Callable[[fx.GraphModule, list[Tensor]], Built]
+    build: Callable[[fx.GraphModule, list[Tensor]], Built] | None
     packages: tuple[str, ...]
     install: str
     devices: tuple[str, ...]
@@ -38,6 +40,8 @@ class Engine:
     refuses: Callable[[fx.Node], str] = lambda node: ""
     bakes: bool = True
     exports: bool = True
+    convert: Callable[[fx.GraphModule, list[Tensor]], bytes] | None = None
+    load: Callable[[bytes, Mapping[int, Tensor]], Built] | None = None
 
     def check_options(self, mode: str | None, options: Mapping[str, Any] | None) -> None:
         """Errors: InvalidBackend names what is to be installed; ValueError for any option."""

@@ -43,6 +43,8 @@ def is_set_item(item: Any) -> bool:
         return type(item).__hash__ is type.__hash__
     if isinstance(item, enum.Enum):
         return type(item).__eq__ is object.__eq__ and type(item).__hash__ is enum.Enum.__hash__
+    if type(item) is types.BuiltinFunctionType:  # a method of an object equals those of equal ones
+        return item.__self__ is None or isinstance(item.__self__, types.ModuleType | type)
     return is_plain_key(item) or type(item) in (*TORCH_VALUE_TYPES, types.FunctionType)
 
 

@@ -1,0 +1,17 @@
+"""The papers' tables, measured here: written as Markdown and JSON into `docs/results/`.
+
+    python -m benchmarks.paper table1|table2|table3|table4|fx|lazy [MODEL ...] [--cuda]
+
+    table1   which ways of capture give a model's results, and how much of it they capture
+    table2   what capture costs when the captured graph is only run, over eager
+    table3   speed over eager by backend, inference and training
+    table4   speed over eager without one optimization at a time
+    fx       tools on graphs: symbolic tracing, folding, int8
+    lazy     lazy tensors: correct, compiled once, what a hit costs
+
+`--limit` ends a run in time: the table is printed of what there is. Each model runs in a process
+of its own, with `--each` seconds for it. Timings are medians of blocks of calls that take turns in
+one process; `spread` is the upper quartile over the lower one of the first. `--hold COMMAND` names
+a command that keeps others from the machine for as long as it runs (it must copy its input to its
+output, as `cat` does).
+"""

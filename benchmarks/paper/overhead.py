@@ -1,0 +1,114 @@
+"""Table 2 (the PyTorch 2 paper, 6.2): what capture costs when the graph is only run.
+
+Time over eager's: `dynamo.compile` with the backend "eager", our lazy tensors whose traces run
+operator by operator, and PyTorch's own lazy tensors (`torch._lazy`, TorchScript backend), where the
+build has them. Small models show the cost itself, real ones what is left of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import dynamo
+import lazy
+from benchmarks.paper.judge import judge_of
+from benchmarks.paper.models import TIMED, Case, build, step_of
+from benchmarks.paper.report import Row
+from benchmarks.paper.table import Run, Table
+from benchmarks.paper.theirs import torch_lazy
+from benchmarks.paper.timing import held, medians
+from benchmarks.small_models import tensors_in
+
+WAYS = ("dynamo", "lazy", "torch lazy")
+
+
+def rows(run: Run) -> list[Row]:
+    return [_row(run, kind == "training", kind) for kind in ("inference", "training")]
+
+
+def _row(run: Run, training: bool, kind: str) -> Row:
+    case = build(run.model, run.size, run.device, training=training)
+    row: Row = {"model": run.model, "kind": kind}
+    eager = step_of(case, case.model, training)
+    judge = judge_of(case, training, torch.float32)
+    makers = {
+        "dynamo": lambda: step_of(case, dynamo.compile(case.model, backend="eager"), training),
+        "lazy": lambda: _lazily(eager, run.device),
+        "torch lazy": lambda: _by_torch(case, training, run.cuda),
+    }
+    steps: dict[str, Callable[[], Any]] = {"eager": eager}
+    failed: dict[str, str] = {}
+    for way in WAYS:
+        if not run.wants(way) or not run.has_time():
+            continue
+        try:
+            step = makers[way]()
+            found = [step() for _ in range(3)][-1]
+            good = judge.accepts(found)
+        except Exception as error:
+            failed[way] = type(error).__name__
+            continue
+        if good:
+            steps[way] = step
+        else:
+            failed[way] = "other results"
+    with held(run.hold):
+        times = medians(steps, run.seconds, run.cuda)
+    row["eager ms"] = 1e3 * times["eager"]
+    for way in WAYS:
+        row[way] = times[way] / times["eager"] if way in times else failed.get(way)
+    row["spread"] = times.spread
+    return row
+
+
+def _lazily(step: Callable[[], Any], device: str) -> Callable[[], Any]:
+    def call() -> list[torch.Tensor]:
+        with lazy.mode(device, backend="eager"):
+            return [lazy.eager(tensor) for tensor in step()]
+
+    return call
+
+
+def _by_torch(case: Case, training: bool, cuda: bool) -> Callable[[], Any]:
+    """A step of PyTorch's lazy tensors. Errors: ImportError or RuntimeError without them."""
+    own = torch_lazy()
+    moved = Case(
+        copy.deepcopy(case.model).to("lazy"), tuple(tensor.to("lazy") for tensor in case.args),
+        {key: value.to("lazy") for key, value in case.given.items()})  # fmt: skip
+    step = step_of(moved, moved.model, training)
+
+    def call() -> list[torch.Tensor]:
+        results = tensors_in(step())
+        own.mark_step(wait=True)
+        return results
+
+    return call
+
+
+def models() -> list[str]:
+    return [name for name in TIMED if not name.startswith("micro")]
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    found = []
+    for kind in ("inference", "training"):
+        for way in WAYS:
+            values = [r[way] for r in rows if r["kind"] == kind and isinstance(r.get(way), float)]
+            if values:
+                mean = statistics.geometric_mean(values)
+                found.append(f"{kind}, {way}: {mean:.3f} of eager's time (geometric mean of "
+                             f"{len(values)})")  # fmt: skip
+    return found
+
+
+TABLE = Table(
+    "Table 2: overhead of capture", "Time of a step over eager's when the captured graph is only "
+    "run: `dynamo.compile` with the backend \"eager\", our lazy tensors with traces that run "
+    "operator by operator, and `torch._lazy` with its TorchScript backend. A word instead of a "
+    "number says how a way fails. float32; training is forward and backward.", models, "real",
+    rows, notes)  # fmt: skip

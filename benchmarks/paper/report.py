@@ -1,0 +1,87 @@
+"""A table as Markdown and JSON, with the machine and the versions that it comes from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Row = dict[str, Any]
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnxruntime", "openvino", "triton")
+
+
+def machine(cuda: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "processor": _processor(), "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(), "python": platform.python_version(),
+    }  # fmt: skip
+    if cuda and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        found["cuda"] = torch.version.cuda
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["torch"] = torch.__version__
+    return found
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines()
+             if line.startswith("model name")]  # fmt: skip
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    wide = [word for word in ("avx2", "avx512f", "avx512_vnni", "amx_tile") if f" {word}" in flags]
+    return f"{names[0] if names else platform.machine()} ({', '.join(wide)})"
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return str(value).replace("|", "\\|")
+
+
+def markdown(
+    title: str, about: str, rows: Sequence[Row], notes: Sequence[str], where: dict[str, Any],
+    command: str,
+) -> str:
+    """The rows as a table, then what they come to, then what was not run."""
+    good = [row for row in rows if "skipped" not in row]
+    columns = list(dict.fromkeys(column for row in good for column in row))
+    lines = [f"# {title}", "", about, "", f"`{command}`", "", ", ".join(
+        f"{name} {value}" for name, value in where.items()), ""]  # fmt: skip
+    if good:
+        lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+        lines += ["| " + " | ".join(shown(row.get(c)) for c in columns) + " |" for row in good]
+    lines += ["", *(f"- {note}" for note in notes)]
+    lines += [f"- not run: {r['model']}: {r['skipped']}" for r in rows if "skipped" in r]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def write(
+    name: str, title: str, about: str, rows: Sequence[Row], notes: Sequence[str], cuda: bool,
+    command: str, folder: Path = RESULTS,
+) -> str:
+    """Writes both files and gives the Markdown."""
+    where = machine(cuda)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-cuda" if cuda else name
+    data = {"table": name, "command": command, "machine": where, "notes": list(notes),
+            "rows": list(rows)}  # fmt: skip
+    (folder / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
+    text = markdown(title, about, rows, notes, where, command)
+    (folder / f"{stem}.md").write_text(text)
+    return text

@@ -1,0 +1,128 @@
+"""Table 3 (the PyTorch 2 paper, 6.3): speed over eager by backend.
+
+All backends but `torch.compile` get the graphs that `dynamo.compile` captures. On a CPU float32, on
+a GPU float16 for inference and bfloat16 for training. Wrong results (`judge.py`) are failures.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import dynamo
+from benchmarks.paper.judge import judge_of
+from benchmarks.paper.models import TIMED, build, step_of
+from benchmarks.paper.report import Row
+from benchmarks.paper.table import Run, Table
+from benchmarks.paper.timing import held, medians
+
+Maker = Callable[[Any], Any]
+ENGINES = ("onnxrt", "openvino", "tensorrt", "tvm")
+
+
+def _ours(backend: str, **more: Any) -> Maker:
+    return lambda model: dynamo.compile(model, backend=backend, **more)
+
+
+CPU: dict[str, Maker] = {
+    "inductor": _ours("inductor"),
+    "torch.compile": torch.compile,
+    "onnxrt": _ours("onnxrt"),
+    "openvino": _ours("openvino"),
+    "aot_eager": _ours("aot_eager"),
+    "eager": _ours("eager"),
+}
+CUDA: dict[str, Maker] = {
+    "inductor": _ours("inductor"),
+    "inductor graphs": _ours("inductor", mode="reduce-overhead"),
+    "torch.compile": torch.compile,
+    "torch graphs": lambda model: torch.compile(model, mode="reduce-overhead"),
+    "cudagraphs": _ours("cudagraphs"),
+    "tensorrt": _ours("tensorrt"),
+    "aot_eager": _ours("aot_eager"),
+    "eager": _ours("eager"),
+}
+
+
+def rows(run: Run) -> list[Row]:
+    return [_row(run, False), _row(run, True)] if run.has_time(0.3) else [_row(run, False)]
+
+
+def dtype_of(run: Run, training: bool) -> torch.dtype:
+    if not run.cuda:
+        return torch.float32
+    return torch.bfloat16 if training else torch.float16
+
+
+def _row(run: Run, training: bool) -> Row:
+    dtype = dtype_of(run, training)
+    case = build(run.model, run.size, run.device, dtype, training)
+    row: Row = {"model": run.model, "kind": "training" if training else "inference"}
+    if not isinstance(case.model, torch.nn.Module) and training:
+        return {**row, "skipped": "a function without parameters"}
+    judge = judge_of(case, training, dtype)
+    steps: dict[str, Callable[[], Any]] = {"eager's": step_of(case, case.model, training)}
+    cells: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    ways = CUDA if run.cuda else CPU
+    share = 0.7 if training else 0.4
+    for way, make in ways.items():
+        if not run.wants(way):
+            continue
+        if not run.has_time(share):
+            cells[way] = "no time"
+            continue
+        start = time.perf_counter()
+        try:
+            step = step_of(case, make(case.model), training)
+            found = [step() for _ in range(3)][-1]
+        except Exception as error:
+            cells[way] = type(error).__name__
+            continue
+        seconds[way] = time.perf_counter() - start
+        if judge.accepts(found):
+            steps[way] = step
+        else:
+            cells[way] = "other results"
+    pause = 0.05 if set(ENGINES) & steps.keys() else 0.0
+    with held(run.hold):
+        times = medians(steps, run.seconds, run.cuda, pause=pause)
+    row["eager's ms"] = 1e3 * times["eager's"]
+    for way in ways:
+        row[way] = times["eager's"] / times[way] if way in times else cells.get(way)
+    row["compile s"] = seconds.get("inductor")
+    row["spread"] = times.spread
+    return row
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Geometric means by suite, and how many models each backend can't do."""
+    found = []
+    ways = [way for way in (*CPU, *CUDA) if any(way in row for row in rows)]
+    for kind in ("inference", "training"):
+        for suite in (*sorted({row["model"].split(":")[0] for row in rows}), ""):
+            those = [r for r in rows if r["kind"] == kind and r["model"].startswith(suite)]
+            cells = []
+            for way in dict.fromkeys(ways):
+                speeds = [row[way] for row in those if isinstance(row.get(way), float)]
+                asked = [row for row in those if row.get(way) is not None]
+                if speeds:
+                    mean = statistics.geometric_mean(speeds)
+                    cells.append(f"{way} {mean:.2f} ({len(speeds)}/{len(asked)})")
+                elif asked:
+                    cells.append(f"{way} none of {len(asked)}")
+            if cells:
+                found.append(f"{kind}, {suite or 'all'}: {', '.join(cells)}")
+    return found
+
+
+TABLE = Table(
+    "Table 3: speed over eager by backend", "Eager's time over a backend's, medians of blocks of "
+    "calls in turn. A word instead of a number says how a backend fails. On a CPU float32; on a "
+    "GPU float16 for inference, bfloat16 for training; training is forward and backward. Below: "
+    "geometric means, and for how many of the models a backend works.", lambda: TIMED, "real",
+    rows, notes)  # fmt: skip

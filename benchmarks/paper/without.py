@@ -1,0 +1,108 @@
+"""Table 4 (the PyTorch 2 paper, 6.4): speed over eager without one optimization at a time.
+
+Each row of the table is a setting of `inductor`; see `inductor.config.STAGES`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dynamo
+from benchmarks.paper.judge import judge_of
+from benchmarks.paper.models import build, step_of
+from benchmarks.paper.report import Row
+from benchmarks.paper.speed import dtype_of
+from benchmarks.paper.table import Run, Table
+from benchmarks.paper.timing import held, medians
+
+ALL = "all"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "layout": {"leave_out": "layout"},
+    "templates": {"leave_out": "templates"},
+    "attention": {"attention": False},
+    "library choice": {"library_kernels": "default"},
+    "freezing": {"freezing": False},
+    "patterns": {"leave_out": "patterns"},
+    "decompositions": {"leave_out": "decompositions"},
+    "fusion": {"leave_out": "fusion"},
+    "inlining": {"leave_out": "inlining"},
+    "fusion, inlining": {"leave_out": "fusion, inlining"},
+}
+ON_CPU = ("library choice", "freezing")
+MODELS = "hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50 timm:vit_small_patch16_224"
+
+
+def settings(cuda: bool) -> dict[str, dict[str, Any]]:
+    """What each column sets; the first is all optimizations."""
+    if not cuda:
+        return {ALL: {}, **SETTINGS}
+    chosen = {name: each for name, each in SETTINGS.items() if name not in ON_CPU}
+    found = {name: {"cudagraphs": True, **each} for name, each in {ALL: {}, **chosen}.items()}
+    return {**found, "cudagraphs": {"cudagraphs": False}}
+
+
+def rows(run: Run) -> list[Row]:
+    return [_row(run, False), _row(run, True)]
+
+
+def _row(run: Run, training: bool) -> Row:
+    dtype = dtype_of(run, training)
+    case = build(run.model, run.size, run.device, dtype, training)
+    row: Row = {"model": run.model, "kind": "training" if training else "inference"}
+    judge = judge_of(case, training, dtype)
+    steps: dict[str, Callable[[], Any]] = {"eager": step_of(case, case.model, training)}
+    cells: dict[str, str] = {}
+    for name, options in settings(run.cuda).items():
+        if not run.wants(name):
+            continue
+        if not run.has_time(0.75 if training else 0.4):
+            cells[name] = "no time"
+            continue
+        try:
+            step = step_of(case, dynamo.compile(case.model, options=options), training)
+            found = [step() for _ in range(3)][-1]
+        except Exception as error:
+            cells[name] = type(error).__name__
+            continue
+        if judge.accepts(found):
+            steps[name] = step
+        else:
+            cells[name] = "other results"
+    with held(run.hold):
+        times = medians(steps, run.seconds, run.cuda)
+    row["eager ms"] = 1e3 * times["eager"]
+    for name in settings(run.cuda):
+        row[name] = times["eager"] / times[name] if name in times else cells.get(name)
+    row["spread"] = times.spread
+    return row
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """The paper's table: geometric means, and the difference from all optimizations, each over the
+    models for which both are there."""
+    found = []
+    names = [name for name in dict.fromkeys((*settings(False), *settings(True)))
+             if any(name in row for row in rows)]  # fmt: skip
+    for kind in ("inference", "training"):
+        those = [row for row in rows if row["kind"] == kind]
+        for name in names:
+            both = [(row[ALL], row[name]) for row in those
+                    if isinstance(row.get(name), float) and isinstance(row.get(ALL), float)]
+            if not both:
+                continue
+            whole, part = (statistics.geometric_mean(column) for column in zip(*both, strict=True))
+            title = "all optimizations" if name == ALL else f"without {name}"
+            found.append(f"{kind}, {title}: {part:.2f}"
+                         + ("" if name == ALL else f" ({part - whole:+.2f})"))  # fmt: skip
+    return found
+
+
+TABLE = Table(
+    "Table 4: what each optimization is worth", "Eager's time over ours with all optimizations, "
+    "and without what the column names. `layout`, `templates`, `patterns`, `decompositions`, "
+    "`fusion`, `inlining` are left out by `options={\"leave_out\": ..}` (see "
+    "`inductor.config.STAGES`), `attention`, `freezing` and `cudagraphs` are options of their own, "
+    "`library choice` is `library_kernels=\"default\"`. Below: geometric means, and the difference "
+    "from all.", MODELS.split, "real", rows, notes)  # fmt: skip

@@ -1,0 +1,84 @@
+"""Which passes run on a graph, in order: on the captured one, on the joint one, before lowering.
+
+Each function takes a graph module and gives it back, rewritten. What `config.leave_out` names is
+not done.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dynamo.aot.decompositions import PARTIAL, default_decompositions
+from dynamo.base.counters import timed
+from inductor.config import config, does
+from inductor.custom_passes import run_pass
+from inductor.fx_passes.attention import serve_attention
+from inductor.fx_passes.attention_patterns import serve_written_attention
+from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
+from inductor.fx_passes.cpu_attention import serve_cpu_attention
+from inductor.fx_passes.fold import fold_constants
+from inductor.fx_passes.in_place import write_in_place
+from inductor.fx_passes.layout import channels_last
+from inductor.fx_passes.operators_in_place import call_in_place
+from inductor.fx_passes.parts import read_parts
+from inductor.lowering.registry import LOWERINGS
+from inductor.lowering.sizes import has_symbols
+
+
+def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: bool) -> None:
+    """Attention of a captured graph, which is changed in place."""
+    if not does("patterns"):
+        return
+    if any(isinstance(example, torch.Tensor) and example.is_cuda for example in example_inputs):
+        serve_attention(gm)
+    elif not trains:
+        serve_written_attention(gm)
+
+
+def decompositions() -> Mapping[Any, Any]:
+    """What is taken apart before lowering: all that has no lowering, or one for some arguments."""
+    return _all_decompositions() if does("decompositions") else {}
+
+
+@functools.cache
+def _all_decompositions() -> Mapping[Any, Any]:
+    table = default_decompositions()
+    return {op: rule for op, rule in table.items() if op not in LOWERINGS} | PARTIAL
+
+
+def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
+    the old ones."""
+    if not config.kernels:
+        return module
+    if does("patterns"):
+        module = unfuse_convolution_biases(module)
+    return channels_last(module, LOWERINGS.__contains__) if does("layout") else module
+
+
+def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """As above; on a CPU, backward loses by it."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    if not any(isinstance(fake, torch.Tensor) and fake.device.type == "cuda" for fake in fakes):
+        return module
+    with timed("inductor.passes"):
+        return laid_out(module)
+
+
+def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A functional ATen graph as it is lowered."""
+    module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
+    if does("patterns"):
+        module = unfuse_biases(module, LOWERINGS.__contains__)
+    if config.kernels and not has_symbols(module):
+        module = serve_cpu_attention(module)
+    if config.kernels:  # ATen's results would have the strides of what they read
+        module = read_parts(module) if does("patterns") else module
+        module = write_in_place(module, LOWERINGS.__contains__)
+        module = call_in_place(module)
+    module = run_pass("post_grad_custom_post_pass", module)
+    return module
