@@ -75,7 +75,7 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 
 
 def test_every_program_of_the_docs_is_run() -> None:
-    assert FENCED.keys() == {"README.md", "lazy.md", "tools.md"}
+    assert FENCED.keys() == {"README.md", "contributing.md", "lazy.md", "tools.md", "tour.md"}
 
 
 def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:
