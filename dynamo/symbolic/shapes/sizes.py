@@ -1,8 +1,8 @@
-"""Fakes of tensors from outside, with symbolic sizes where they changed or were declared dynamic.
+"""Which dimensions of tensors from outside are symbolic: those that changed, or were declared so.
 
-In: a TensorVar, and what the trace knows of its dimensions (facts that changed, marks, options).
-Out: its fake, with the guards that make it good for other sizes: each size at least 2, equal ones
-where one symbol stands for both (duck shaping), strides as the expressions they look like.
+In: what the trace knows of the dimensions (facts that changed, marks, options). Out: their symbols,
+with guards: each size at least 2, equal ones where one symbol stands for both (duck shaping),
+strides as the expressions they look like.
 """
 
 from __future__ import annotations
