@@ -14,11 +14,11 @@ from dynamo.base.strictness import Part, is_strict
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.records import name_of_part, source_text
 from dynamo.options import CompileOptions
-from dynamo.symbolic.context import CompileContext
-from dynamo.symbolic.stack_values import UnreadVar
-from dynamo.symbolic.trace_result import BreakExit, TraceResult
-from dynamo.symbolic.variables.functions import MethodVar
-from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.core.context import CompileContext
+from dynamo.symbolic.core.stack_values import UnreadVar
+from dynamo.symbolic.core.trace_result import BreakExit, TraceResult
+from dynamo.symbolic.python.functions import MethodVar
+from dynamo.symbolic.python.objects import ObjectVar
 
 
 class BreakReports:

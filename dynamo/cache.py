@@ -39,7 +39,7 @@ from dynamo.guards.records import Guard, name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
-from dynamo.symbolic.variables.lookup import builtins_of, find_in_mro
+from dynamo.symbolic.core.lookup import builtins_of, find_in_mro
 from dynamo.worth import mentions_tensors
 
 COMPILE_NOTHING = ("force_eager", "eager_on_recompile")

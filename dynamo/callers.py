@@ -14,7 +14,7 @@ import torch
 
 from dynamo.base.decisions import decisions
 from dynamo.libraries import OWN, library_of
-from dynamo.symbolic.variables.functions import NESTED_REGION, NESTED_REGIONS_FILE
+from dynamo.symbolic.python.functions import NESTED_REGION, NESTED_REGIONS_FILE
 
 MODULE_OF_TORCH = ".".join(("torch", "_dynamo", "eval_frame", "OptimizedModule"))
 WITHOUT_FRAMES = (

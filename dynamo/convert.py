@@ -57,38 +57,10 @@ from dynamo.libraries import OWN, is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.fake import NotSymbolic
 from dynamo.shapes.marks import Mark
-from dynamo.symbolic.breaks import EndTrace
-from dynamo.symbolic.context import CodeCache, CompileContext
-from dynamo.symbolic.effects import outside_changes
-from dynamo.symbolic.inline import is_left_to_python, spreads_work
-from dynamo.symbolic.machine import SymbolicFrame
-from dynamo.symbolic.memory import (
-    keep_apart,
-    keep_changed_apart,
-    keep_keys_apart,
-    keep_told_apart,
-)
-from dynamo.symbolic.noticed import Noticed, guard_let_go
-from dynamo.symbolic.repeating import (
-    can_undo,
-    cut_where_caught,
-    has_tests,
-    runs_again,
-    settle_tests,
-)
-from dynamo.symbolic.rules.contexts import (
-    GraphContextVar,
-    settle_choices,
-)
-from dynamo.symbolic.rules.gradients import watch_asked
-from dynamo.symbolic.rules.inference import outside_inference_mode
-from dynamo.symbolic.rules.modes import keep_modes
-from dynamo.symbolic.rules.picking import settle_picks
-from dynamo.symbolic.sizes import open_axes
-from dynamo.symbolic.stack_values import UnreadVar
-from dynamo.symbolic.tables import keep_tables_apart
-from dynamo.symbolic.trace import Trace
-from dynamo.symbolic.trace_result import (
+from dynamo.symbolic.core.context import CodeCache, CompileContext
+from dynamo.symbolic.core.effects import outside_changes
+from dynamo.symbolic.core.stack_values import UnreadVar
+from dynamo.symbolic.core.trace_result import (
     BreakExit,
     DrawEffect,
     Effect,
@@ -96,12 +68,40 @@ from dynamo.symbolic.trace_result import (
     ReturnExit,
     TraceResult,
 )
-from dynamo.symbolic.variables.base import ObservedException, Var
-from dynamo.symbolic.variables.generators import GeneratorVar
-from dynamo.symbolic.variables.open_text import UnreadText
-from dynamo.symbolic.variables.outside_iterators import OutsideIteratorVar
-from dynamo.symbolic.variables.tensor import TensorVar
-from dynamo.symbolic.variables.unknown import UnknownNumber
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.machine.breaks import EndTrace
+from dynamo.symbolic.machine.frame import SymbolicFrame
+from dynamo.symbolic.machine.inline import is_left_to_python, spreads_work
+from dynamo.symbolic.machine.noticed import Noticed, guard_let_go
+from dynamo.symbolic.machine.trace import Trace
+from dynamo.symbolic.python.generators import GeneratorVar
+from dynamo.symbolic.python.outside_iterators import OutsideIteratorVar
+from dynamo.symbolic.shapes.open_text import UnreadText
+from dynamo.symbolic.shapes.sizes import open_axes
+from dynamo.symbolic.shapes.unknown import UnknownNumber
+from dynamo.symbolic.tensors.contexts import (
+    GraphContextVar,
+    settle_choices,
+)
+from dynamo.symbolic.tensors.gradients import watch_asked
+from dynamo.symbolic.tensors.inference import outside_inference_mode
+from dynamo.symbolic.tensors.memory import (
+    keep_apart,
+    keep_changed_apart,
+    keep_keys_apart,
+    keep_told_apart,
+)
+from dynamo.symbolic.tensors.modes import keep_modes
+from dynamo.symbolic.tensors.picking import settle_picks
+from dynamo.symbolic.tensors.repeating import (
+    can_undo,
+    cut_where_caught,
+    has_tests,
+    runs_again,
+    settle_tests,
+)
+from dynamo.symbolic.tensors.tables import keep_tables_apart
+from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.worth import is_bound, mentions_tensors
 
 WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
@@ -340,7 +340,8 @@ class Converter:
             root.leave()
         except EndTrace as end:
             all_values = trace.refers_weakly or tells_lifetimes(end.exit)
-            exit = live_frames(end.exit, self.codes, trace.real_values(), all_values)
+            known = trace.objects.real_values()
+            exit = live_frames(end.exit, self.codes, known, all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)

@@ -22,10 +22,10 @@ from dynamo.base.errors import BackendError, DynamoError
 from dynamo.base.shortfalls import GRAPH, Site, compiling_at, refused
 from dynamo.base.signals import is_of_signal
 from dynamo.options import CompileOptions
-from dynamo.symbolic.repeating import errors_to_undo, may_run_twice, puts_back
-from dynamo.symbolic.rules.contexts import changes_modes, leaves_on_error
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.tensors.contexts import changes_modes, leaves_on_error
+from dynamo.symbolic.tensors.repeating import errors_to_undo, may_run_twice, puts_back
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 Call = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dynamo.symbolic.inline import OWN_FOLDER, PROGRAMS
+from dynamo.symbolic.machine.inline import OWN_FOLDER, PROGRAMS
 
 OWN = "the compiler's own code"
 TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep

@@ -23,7 +23,7 @@ from dynamo.base.config import config
 from dynamo.base.cuts import expect
 from dynamo.base.errors import Unsupported
 from dynamo.guards.records import Guard
-from dynamo.symbolic.variables.lookup import find_in_mro
+from dynamo.symbolic.core.lookup import find_in_mro
 
 
 class Recording:

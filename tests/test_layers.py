@@ -17,7 +17,12 @@ LAYERS = [
     ("dynamo.bytecode",),
     ("dynamo.guards",),
     ("dynamo.hook",),
-    ("dynamo.symbolic",),
+    ("dynamo.symbolic.core",),
+    ("dynamo.symbolic.shapes",),
+    ("dynamo.symbolic.python",),
+    ("dynamo.symbolic.tensors",),
+    ("dynamo.symbolic.numpy",),
+    ("dynamo.symbolic.machine",),
     ("dynamo.codegen",),
     ("dynamo.backends",),
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
@@ -35,6 +40,9 @@ INDUCTOR = (*AOT, "dynamo.backends.registry", "inductor")
 ENGINES = (*AOT, "dynamo.backends", "inductor")
 LAZY = (*AOT, "dynamo.backends.registry", "lazy")
 TOOLS = (*AOT, "dynamo.backends.registry", "tools")
+# The most files that may import each other in a circle, annotations counted. A circle within one
+# package is a class and what it is described by.
+LONGEST_CIRCLE = 3
 COMPETITION = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 
 
@@ -49,7 +57,8 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """(module, line, whether inside of a function); imports for type checkers only are left out."""
+    """(module, line, whether inside of a function); those for type checkers only are left out, but
+    in `dynamo.symbolic`, where annotations follow the same order."""
     tree = ast.parse(path.read_text())
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
@@ -64,7 +73,7 @@ def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
             inside |= isinstance(up, ast.FunctionDef)
             typing_only |= isinstance(up, ast.If) and "TYPE_CHECKING" in ast.dump(up.test)
             up = parents.get(up)
-        if not typing_only:
+        if not typing_only or within(name_of(path), ("dynamo.symbolic",)):
             yield from ((name, node.lineno, inside) for name in names)
 
 
@@ -107,3 +116,78 @@ def test_imports_point_up(path: Path) -> None:
             if not allowed(name_of(path), name):
                 wrong.append(f"{line}: {name_of(path)} imports {name}")
     assert not wrong, wrong
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which modules of `dynamo` each of them names, in annotations and inside of functions, too."""
+    names = {name_of(path): path for path in modules() if path.is_relative_to(ROOT / "dynamo")}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for name, path in names.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names if alias.name in names}
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    graph[name].add(full if full in names else str(node.module))
+        graph[name] &= names.keys() - {"dynamo"}  # `from dynamo import _C` is no use of the package
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that reach each other (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        path.append(name)
+        for other in graph[name]:
+            if other not in order:
+                visit(other)
+            if other in path:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == order[name]:
+            at = path.index(name)
+            found.append(set(path[at:]))
+            del path[at:]
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return [circle for circle in found if len(circle) > 1]
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": set(), "e": {"a"}}
+    assert circles(graph) == [{"a", "b", "c"}]
+
+
+def test_no_large_import_circle() -> None:
+    for circle in circles(import_graph()):
+        packages = {name.rpartition(".")[0] for name in circle}
+        assert len(circle) <= LONGEST_CIRCLE and len(packages) == 1, sorted(circle)
+
+
+LONGEST_FUNCTION = 60
+MOST_METHODS = 24
+
+
+def test_functions_of_the_evaluator_are_short() -> None:
+    long = [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+            for path in sorted(ROOT.glob("dynamo/symbolic/**/*.py"))
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
+            and node.end_lineno - node.lineno >= LONGEST_FUNCTION]
+    assert not long, long
+
+
+def test_the_trace_is_no_place_for_everything() -> None:
+    """What a package keeps of its own things for a trace is a record, see `Evaluation.state`."""
+    tree = ast.parse((ROOT / "dynamo/symbolic/machine/trace.py").read_text())
+    (trace,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    assert trace.name == "Trace" and not trace.bases
+    methods = [node.name for node in trace.body if isinstance(node, ast.FunctionDef)]
+    assert len(methods) <= MOST_METHODS, methods

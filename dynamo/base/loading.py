@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 from collections.abc import Iterator
 
 
@@ -28,3 +29,9 @@ def collection_paused() -> Iterator[None]:
     finally:
         if gc.get_threshold() == (0, *others):
             gc.set_threshold(before, *others)
+
+
+def load_all(package: str, names: str) -> None:
+    """Imports modules of a package in the order in which they are named."""
+    for name in names.split():
+        importlib.import_module(f"{package}.{name}")

@@ -17,12 +17,12 @@ from dynamo.codegen.rebuild import is_fetched, needed
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import LocalSource
 from dynamo.hook import Place, call_last, call_moving
-from dynamo.symbolic.stack_values import SavedExceptionVar
-from dynamo.symbolic.trace_result import BreakExit, FrameState, ReturnExit
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.cells import CellVar
-from dynamo.symbolic.variables.constant import NullVar
-from dynamo.symbolic.variables.dicts import SetVar
+from dynamo.symbolic.core.constant import NullVar
+from dynamo.symbolic.core.stack_values import SavedExceptionVar
+from dynamo.symbolic.core.trace_result import BreakExit, FrameState, ReturnExit
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.cells import CellVar
+from dynamo.symbolic.python.dicts import SetVar
 
 if TYPE_CHECKING:
     from dynamo.codegen.generate import Generator

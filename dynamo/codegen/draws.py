@@ -10,8 +10,8 @@ import torch
 
 from dynamo.codegen.rebuild import Rebuilder
 from dynamo.hook import Disabled
-from dynamo.symbolic.trace_result import DrawEffect, Effect
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.core.trace_result import DrawEffect, Effect
+from dynamo.symbolic.core.var import Var
 
 DTYPES = {float: torch.float64, int: torch.int64}
 

@@ -18,17 +18,17 @@ from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
 from dynamo.codegen.rebuild_containers import store_method
 from dynamo.codegen.rebuild_iterators import advance
 from dynamo.hook import Disabled
-from dynamo.symbolic import trace_result as tr
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.binders import is_data_descriptor
-from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.handles import HandleVar
-from dynamo.symbolic.variables.lists import ListVar
-from dynamo.symbolic.variables.lookup import all_in_mro, find_in_mro, is_own_method
-from dynamo.symbolic.variables.numbers import SymbolicNumber
-from dynamo.symbolic.variables.objects import ObjectVar
-from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.core import trace_result as tr
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.lookup import all_in_mro, find_in_mro, is_own_method
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.binders import is_data_descriptor
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.lists import ListVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.shapes.numbers import SymbolicNumber
+from dynamo.symbolic.tensors.handles import HandleVar
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 
 def hold(rebuilder: Rebuilder, effect: tr.Effect) -> None:

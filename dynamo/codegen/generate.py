@@ -40,12 +40,12 @@ from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
 from dynamo.codegen.release import release
 from dynamo.hook import GRAPH_INPUTS, Place, pass_on
-from dynamo.symbolic.context import CodeCache
-from dynamo.symbolic.trace_result import BreakExit, Effect, FrameState, ReturnExit
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import ConstVar, NullVar
-from dynamo.symbolic.variables.numbers import is_open
-from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.core.constant import ConstVar, NullVar
+from dynamo.symbolic.core.context import CodeCache
+from dynamo.symbolic.core.trace_result import BreakExit, Effect, FrameState, ReturnExit
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.shapes.numbers import is_open
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 if importlib.util.find_spec("numpy") is not None:
     importlib.import_module("dynamo.codegen.rebuild_arrays")

@@ -14,8 +14,8 @@ import torch
 
 from dynamo.codegen.rebuild import Rebuilder
 from dynamo.hook import Disabled
-from dynamo.symbolic.rules.modes import COUNTERS, nesting, set_nesting
-from dynamo.symbolic.trace_result import CallEffect, Effect
+from dynamo.symbolic.core.trace_result import CallEffect, Effect
+from dynamo.symbolic.tensors.modes import COUNTERS, nesting, set_nesting
 
 # What sets a mode as it is now, for the arguments of a call that changes it.
 GETTERS: dict[Any, Callable[..., tuple[Any, ...]]] = {

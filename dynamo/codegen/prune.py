@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.symbolic.repeating import NOTICED
-from dynamo.symbolic.variables.lookup import module_of
+from dynamo.symbolic.core.lookup import module_of
+from dynamo.symbolic.tensors.repeating import NOTICED
 
 IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)

@@ -20,15 +20,15 @@ from dynamo.bytecode.emit import Emitter
 from dynamo.codegen.fetch import Fetcher
 from dynamo.guards.shape_code import READERS
 from dynamo.hook import Disabled
-from dynamo.symbolic import stack_values
-from dynamo.symbolic.symbols import FUNCTIONS
-from dynamo.symbolic.trace_result import ContentsEffect, Effect
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.cells import CellVar
-from dynamo.symbolic.variables.constant import ConstVar, NullVar
-from dynamo.symbolic.variables.numbers import SymbolicNumber, is_open
-from dynamo.symbolic.variables.open_text import OpenText, is_open_text
-from dynamo.symbolic.variables.tensor import TensorVar
+from dynamo.symbolic.core import stack_values
+from dynamo.symbolic.core.constant import ConstVar, NullVar
+from dynamo.symbolic.core.trace_result import ContentsEffect, Effect
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.cells import CellVar
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_open
+from dynamo.symbolic.shapes.open_text import OpenText, is_open_text
+from dynamo.symbolic.shapes.symbols import FUNCTIONS
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 Row = Callable[["Rebuilder", Any], None]
 PlaceOf = Callable[[CodeType, int, dict[str, Any] | None], hook.Place]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables.arrays import ArrayVar
+from dynamo.symbolic.numpy.array import ArrayVar
 
 
 @rebuilds(ArrayVar)

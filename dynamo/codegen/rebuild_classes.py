@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import classes, made_classes
-from dynamo.symbolic.variables.objects import EnumVar
+from dynamo.symbolic.python import classes, made_classes
+from dynamo.symbolic.python.objects import EnumVar
 
 
 @rebuilds(classes.ClassVar)

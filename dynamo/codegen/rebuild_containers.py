@@ -7,12 +7,12 @@ from typing import Any
 
 from dynamo._C import store_item, store_ordered
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import lists, ranges
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dict_views import DictViewVar
-from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.modules import ModuleSliceVar
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python import lists, ranges
+from dynamo.symbolic.python.dict_views import DictViewVar
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.tensors.modules import ModuleSliceVar
 
 
 @rebuilds(lists.TupleVar)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import types
 
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, rebuilds
-from dynamo.symbolic.variables import functions, lists, partials
-from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.python import functions, lists, partials
+from dynamo.symbolic.python.dicts import DictVar
 
 
 @rebuilds(functions.FunctionVar)

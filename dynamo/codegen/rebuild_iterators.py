@@ -10,11 +10,11 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.variables import dict_iterators, generators, iterators
-from dynamo.symbolic.variables.binders import is_settled
-from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar, SetVar
-from dynamo.symbolic.variables.lists import ListVar, TupleVar
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.python import dict_iterators, generators, iterators
+from dynamo.symbolic.python.binders import is_settled
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
 
 STRICT_ZIP = functools.partial(zip, strict=True)
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.rules.python_sources import ComparedKeyVar, KeyMakerVar
+from dynamo.symbolic.python.python_sources import ComparedKeyVar, KeyMakerVar
 
 
 def compared_key(compare: Any, obj: Any) -> Any:

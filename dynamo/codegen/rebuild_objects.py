@@ -14,13 +14,13 @@ from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict, own_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.codegen.rebuild_containers import store_items
-from dynamo.symbolic.rules import contexts
-from dynamo.symbolic.variables import exceptions, weakrefs
-from dynamo.symbolic.variables import objects as object_vars
-from dynamo.symbolic.variables.base import Var
-from dynamo.symbolic.variables.constant import ConstVar
-from dynamo.symbolic.variables.dicts import DictVar
-from dynamo.symbolic.variables.supers import SuperVar
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python import exceptions, weakrefs
+from dynamo.symbolic.python import objects as object_vars
+from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.supers import SuperVar
+from dynamo.symbolic.tensors import contexts
 
 # Built-in base -> how an instance of a subclass is filled from its built-in part.
 FILLED = {list: list.extend, dict: dict.update, set: set.update}

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
-from dynamo.symbolic.rules.seeded_random import SeededVar
+from dynamo.symbolic.python.seeded_random import SeededVar
 
 
 def in_state(state: tuple[Any, ...]) -> random.Random:

@@ -2,7 +2,7 @@
 
 In: the guards of an entry and a frame for which they fail. Out: `Fact`s, one per int or float and
 one per dimension of a tensor that has another value than the entry was made for, with that value;
-one per table (`dynamo/symbolic/tables.py`), of which no compile to come knows the values.
+one per table (`dynamo/symbolic/tensors/tables.py`), of which no compile to come knows the values.
 """
 
 from __future__ import annotations

@@ -6,15 +6,12 @@ Modules outside of this folder import both from `dynamo.shapes.fake`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from dynamo.base.errors import Signal
 from dynamo.shapes.facts import Facts
-
-if TYPE_CHECKING:
-    from dynamo.shapes.fake import FakeWorld
 
 
 class DataDependent(Signal):
@@ -81,12 +78,13 @@ class StorageToken:
 class Fake(torch.Tensor):
     """A tensor without data. Made by a `FakeWorld` only.
 
-    facts: its metadata as one interned record; token: its storage's identity.
+    facts: its metadata as one interned record; token: its storage's identity. world: the
+        `FakeWorld`, which this module can't name.
     """
 
     facts: Facts
     token: StorageToken
-    world: FakeWorld
+    world: Any
 
     # torch's stubs know these three as plain functions of other arguments.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

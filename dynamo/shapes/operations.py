@@ -7,17 +7,15 @@ are run in another way (`NotImplemented`: as any other).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from dynamo.shapes.constants import READS, role_of
-from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel
+from dynamo.shapes.facts import Facts, OpCache
+from dynamo.shapes.fake_tensor import DataDependent, Fake, NoFakeKernel, StorageToken
 from dynamo.shapes.noticed import kind_of
 from dynamo.shapes.rules import SHAPE_RULES, pointwise_outcome
-
-if TYPE_CHECKING:
-    from dynamo.shapes.fake import FakeWorld
 
 RESIZED = "a storage is resized or exchanged"
 aten = torch.ops.aten
@@ -92,7 +90,18 @@ _SIZED_BY_VALUES: frozenset[Any] = frozenset((
 _STATIC_DESPITE_TAG: frozenset[Any] = frozenset({aten.index.Tensor})
 
 
-def _lift(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+class World(Protocol):
+    """What the rules of single operations ask of the `FakeWorld` that they run in."""
+
+    cache: OpCache
+    constants: Any
+    autocast: bool
+
+    def make(self, facts: Facts, token: StorageToken | None = None) -> Fake: ...
+    def constant_of(self, fake: Fake) -> torch.Tensor | None: ...
+
+
+def _lift(world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.tensor(...)` of the program: remember the value."""
     source = args[0]
     if type(source) is Fake:
@@ -102,7 +111,7 @@ def _lift(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return fake
 
 
-def _read(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _read(world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What an operation says of values: known of what is made of constants."""
     known = [world.constant_of(arg) if type(arg) is Fake else arg for arg in args]
     if any(value is None for value in known):
@@ -110,12 +119,12 @@ def _read(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return func(*known, **kwargs)
 
 
-def _pinned(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _pinned(world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     raise NoFakeKernel(func, "whether memory is pinned is not modelled")
 
 
 def _calls_operators(
-    world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Its kernel calls operators that autocast knows, so its result has another dtype under it."""
     if world.autocast:
@@ -123,7 +132,7 @@ def _calls_operators(
     return NotImplemented
 
 
-def _detach(world: FakeWorld, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _detach(world: World, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = args[0]
     return world.make(source.facts, source.token) if type(source) is Fake else NotImplemented
 

@@ -12,7 +12,7 @@ import torch
 
 import dynamo
 from dynamo.base.errors import Break
-from dynamo.symbolic.machine import SymbolicFrame
+from dynamo.symbolic.machine.frame import SymbolicFrame
 from tests.features.harness import same
 
 MAKE_FRAME = frozenset(("COPY_FREE_VARS", "MAKE_CELL"))  # nothing can break before these have run

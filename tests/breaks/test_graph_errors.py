@@ -15,7 +15,7 @@ import torch
 
 import dynamo
 from dynamo.codegen.prune import NOTICED
-from dynamo.symbolic.repeating import DRAWS
+from dynamo.symbolic.tensors.repeating import DRAWS
 from tests.common import default_dtype
 
 BREAK = "dynamo.graph_break()"

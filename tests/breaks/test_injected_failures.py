@@ -21,9 +21,9 @@ from dynamo.base.errors import DynamoError
 
 # stage -> where its function is looked up
 STAGES = {
-    "decoding": "dynamo.symbolic.context:decode",
+    "decoding": "dynamo.symbolic.core.context:decode",
     "tracing": "dynamo.convert:Converter.trace",
-    "tracing a call": "dynamo.symbolic.trace:Trace.call",
+    "tracing a call": "dynamo.symbolic.machine.trace:Trace.call",
     "outputs": "dynamo.convert:choose_outputs",
     "pruning": "dynamo.convert:close_graph",
     "bytecode": "dynamo.convert:generate",

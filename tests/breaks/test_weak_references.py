@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.symbolic import noticed
+from dynamo.symbolic.machine import noticed
 
 LOG: list[Any] = []
 

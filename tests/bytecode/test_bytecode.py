@@ -55,7 +55,7 @@ def test_each_normalised_opcode_has_a_handler(version: tuple[int, int]) -> None:
     pytest.importorskip("torch")
     facts = KNOWN[version]
     from dynamo.bytecode import decode as module
-    from dynamo.symbolic.opcodes import HANDLERS
+    from dynamo.symbolic.machine.opcodes import HANDLERS
 
     normalised = {op for op, kind in facts.rows.values() if not kind.startswith("intrinsic")}
     normalised |= {*module.INTRINSICS_1.values(), *module.INTRINSICS_2.values()}

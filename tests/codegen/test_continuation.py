@@ -12,7 +12,7 @@ import torch
 import dynamo
 from dynamo.bytecode.decode import decode
 from dynamo.codegen.continuation import Continuations, Layout
-from dynamo.symbolic.context import CodeCache
+from dynamo.symbolic.core.context import CodeCache
 
 
 def after_call(function: types.FunctionType, number: int = 0) -> int:

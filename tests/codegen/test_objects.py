@@ -13,7 +13,7 @@ import torch
 import dynamo
 from dynamo import _C, hook
 from dynamo.codegen.effects import raw_store
-from dynamo.symbolic.variables.objects import ObjectVar
+from dynamo.symbolic.python.objects import ObjectVar
 
 
 class Loud(OrderedDict[Any, Any]):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.symbolic.rules.array_algebra import TAKES_THE_ITEM
+from dynamo.symbolic.numpy.array_algebra import TAKES_THE_ITEM
 from dynamo.testing import CompileCounter
 
 Array = Any

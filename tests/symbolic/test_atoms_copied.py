@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 
 import dynamo
-from dynamo.symbolic.machine import SymbolicFrame
+from dynamo.symbolic.machine.frame import SymbolicFrame
 
 
 def test_numbers_and_texts_are_their_own_copies() -> None:

@@ -11,8 +11,8 @@ import torch
 
 import dynamo
 from dynamo.base.errors import Break
-from dynamo.symbolic.rules import table
-from dynamo.symbolic.variables.constant import ConstVar
+from dynamo.symbolic.core import table
+from dynamo.symbolic.core.constant import ConstVar
 
 # Names that rows of the compiler's own have had.
 CALLS: dict[str, Any] = {

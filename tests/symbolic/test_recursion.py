@@ -11,7 +11,7 @@ import torch
 
 import dynamo
 from dynamo.base.counters import counters
-from dynamo.symbolic.machine import SymbolicFrame
+from dynamo.symbolic.machine.frame import SymbolicFrame
 
 
 def powers(x: torch.Tensor, n: int) -> torch.Tensor:

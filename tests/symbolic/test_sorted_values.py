@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.symbolic.rules import table
+from dynamo.symbolic.core import table
 
 DRAW = random.Random(3)
 NAN = float("nan")

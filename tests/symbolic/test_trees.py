@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import dynamo
-from dynamo.symbolic.machine import SymbolicFrame
+from dynamo.symbolic.machine.frame import SymbolicFrame
 
 Point = collections.namedtuple("Point", ["x", "y"])
 

@@ -14,7 +14,7 @@ from tests.third_party.sources import HERE, libraries, unpacked
 TOY = '''
 import os, unittest
 import hypothesis, hypothesis.strategies as st, pytest, torch
-from dynamo.symbolic.rules.table import rule
+from dynamo.symbolic.core.table import rule
 inlined = torch.compiler.is_compiling
 
 def broken(): pass

@@ -1,0 +1,1 @@
+"""What all trackers and rules stand on: `Var`, the machine's protocols, rule table, effects."""

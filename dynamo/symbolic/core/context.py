@@ -1,0 +1,92 @@
+"""`CompileContext`: what the attempts to trace one frame share, and what they have learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from dynamo.base.errors import Break, ConstraintViolation
+from dynamo.bytecode.decode import Decoded, decode
+from dynamo.bytecode.liveness import Liveness
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import Source
+from dynamo.shapes.marks import Mark
+
+
+class CodeCache:
+    """What is known of code objects, by identity (equal ones may have different constants)."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[int, tuple[CodeType, Decoded]] = {}
+        self._liveness: dict[int, tuple[CodeType, Liveness]] = {}
+        self._endless: dict[int, CodeType] = {}
+
+    def decode(self, code: CodeType) -> Decoded:
+        known = self._decoded.get(id(code))
+        if known is None:
+            known = self._decoded[id(code)] = (code, decode(code))
+        return known[1]
+
+    def liveness(self, code: CodeType) -> Liveness:
+        known = self._liveness.get(id(code))
+        if known is None:
+            known = self._liveness[id(code)] = (code, Liveness(self.decode(code)))
+        return known[1]
+
+    def is_endless(self, code: CodeType) -> bool:
+        """True for functions that were seen to call themselves again and again."""
+        return id(code) in self._endless
+
+    def mark_endless(self, code: CodeType) -> None:
+        self._endless[id(code)] = code
+
+
+@dataclass
+class CompileContext:
+    """One compile of one frame.
+
+    forced: steps before which the next attempt must break, each with the break that caused it.
+    seconds_lost: time spent on attempts that were given up.
+    raised_at: the step at which each handled exception (a Var) of this attempt was raised.
+    settings: the region's options and the configuration when the compile began.
+    changed: numbers and sizes that had several values so far, with the first one where it is known;
+        they become symbolic. carried: those of them that follow from sizes declared before a graph
+        break.
+    learns: so do numbers that are known to change (see `sizes.is_schedule`).
+    everything_dynamic: sizes and arguments are symbolic from the first compile.
+    symbolic: an attempt met a size that is to be symbolic. static_sizes: one showed that sizes
+        can't be, because of static_because; violated: what that violates. fixed: facts that an
+        attempt could not keep symbolic.
+    declared: what `dynamic=` said of the arguments' dimensions, by the identity of the tensor.
+    plain_arrays: an attempt wrote into an input that shares memory with a numpy array; those are
+        only passed on then.
+    tables: inputs of which the values are to be known, see `tables.py`; no_tables: an attempt
+        showed that this does not help, or one had other values in an earlier call.
+    refusals: operations that were tried, and whether eager refuses them (`shapes/trials.py`).
+    """
+
+    codes: CodeCache
+    settings: Any = None
+    max_steps: int = 400_000
+    inline_depth: int = 120
+    compile_id: str = ""
+    forced: dict[int, Break] = field(default_factory=dict)
+    seconds_lost: float = 0.0
+    raised_at: dict[Any, int] = field(default_factory=dict)
+    changed: Mapping[Fact, int | float | None] = field(default_factory=dict)
+    carried: frozenset[Fact] = frozenset()
+    learns: bool = False
+    everything_dynamic: bool = False
+    symbolic: bool = False
+    static_sizes: bool = False
+    static_because: str = ""
+    violated: ConstraintViolation | None = None
+    fixed: frozenset[Fact] = frozenset()
+    plain_arrays: bool = False
+    tables: frozenset[Source] = frozenset()
+    no_tables: bool = False
+    declared: Mapping[int, Mapping[int, Mark]] = field(default_factory=dict)
+    refusals: dict[Any, bool] = field(default_factory=dict)
+

@@ -1,0 +1,107 @@
+"""The real objects that a trace has met: one Var for each, so that aliasing is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import ObjectSource, Source
+from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.core.frame import Evaluation
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import sees_lookups, wrap_value
+
+PLAIN_CONSTANTS = frozenset((*VALUE_TYPES, *TORCH_VALUE_TYPES))
+# What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
+# dataclass keeps against recursion: nobody else sees it).
+# Found by their names, not only where they were met first.
+NAMED = (
+    type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.MethodWrapperType, types.ModuleType, property,
+)
+COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
+
+
+class KnownObjects:
+    """One per trace. owners: objects by the ids of their instance dicts."""
+
+    def __init__(self, trace: Evaluation) -> None:
+        self.trace = trace
+        self._by_id: dict[int, tuple[Any, Var]] = {}
+        self._found: list[Var] | None = None  # what `wrap` gave, while that is noted
+        self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
+        self.owners: dict[int, Any] = {}
+
+    def clear(self) -> None:
+        self._by_id.clear()
+        self._copies.clear()
+        self.owners.clear()
+
+    def wrap(self, value: Any, source: Source | None) -> Var:
+        """The Var of a real value that is found at `source`; one Var per object."""
+        var = self._wrap(value, source)
+        if self._found is not None:
+            self._found.append(var)
+        return var
+
+    @contextlib.contextmanager
+    def noting_found(self) -> Iterator[list[Var]]:
+        """Inside, the list gets the Vars of all real values that are looked at."""
+        outer, self._found = self._found, []
+        try:
+            yield self._found
+        finally:
+            if outer is not None:
+                outer.extend(self._found)
+            self._found = outer
+
+    def _wrap(self, value: Any, source: Source | None) -> Var:
+        key = id(value)
+        # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
+        copied = bool(self.trace.made.vars) and not sees_lookups(value) and (
+            type(value) in COPIED_FROM_MODELS and self.trace.made.is_inside(source) is not None)
+        known = (self._copies if copied else self._by_id).get(key)
+        if known is not None:
+            var = known[1]
+            if source is None and var.source is not None and issubclass(type(value), NAMED):
+                self.trace.guard("ID", var.source, value)  # at a later call it must be there, too
+            elif source is not None and var.source is not None and (
+                var.source is not source and var.source != source
+            ):
+                self.trace.guard("SAME", source, var.source)
+            return var
+        if copied:
+            is_set = type(value) is set
+            var = self.trace.make.empty_set() if is_set else self.trace.constant(value)
+            self._copies[key] = (value, var)
+            return var
+        if key in self.trace.collecting:
+            raise Break("call_of_unknown_function", "what lists the warnings")
+        if source is None:
+            source = ObjectSource(value, getattr(value, "__name__", type(value).__name__))
+        var = wrap_value(self.trace, value, source)
+        if not isinstance(var, ConstVar):
+            self._by_id[key] = (value, var)
+        return var
+
+    def items(self) -> Iterable[tuple[Any, Var]]:
+        """The objects that the trace has met, with their Vars."""
+        return self._by_id.values()
+
+    def var_of(self, value: Any) -> Var | None:
+        """The Var of a real object that the trace has met."""
+        known = self._by_id.get(id(value))
+        return None if known is None else known[1]
+
+    def real_values(self) -> dict[Var, Any]:
+        """The real objects that the trace has met, by their Vars."""
+        return {var: value for value, var in self._by_id.values()}
+
+    def remember(self, value: Any, var: Var) -> None:
+        """Makes `var` the Var of a real object (for trackers made by hand)."""
+        self._by_id[id(value)] = (value, var)

@@ -1,0 +1,32 @@
+"""Methods of built-in types, called by their names."""
+
+from __future__ import annotations
+
+import types
+
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import find_in_mro, told_name
+from dynamo.symbolic.core.var import Var
+
+METHOD_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.FunctionType,
+)
+
+
+def call_type_method(
+    tx: Frame, var: Var, name: str, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """`var.name(*args)` where the type of var is built in."""
+    cls = var.python_type()
+    raw = find_in_mro(cls, name)
+    if raw is None:
+        tx.trace.raise_exception(
+            AttributeError, f"'{told_name(cls)}' object has no attribute '{name}'"
+        )
+    if isinstance(raw, types.ClassMethodDescriptorType | staticmethod):
+        return tx.trace.call_real(tx, getattr(cls, name), args, kwargs)
+    if not isinstance(raw, METHOD_DESCRIPTORS):
+        return tx.call_attribute(var, name, args, kwargs)
+    return tx.trace.call_real(tx, raw, [var, *args], kwargs)

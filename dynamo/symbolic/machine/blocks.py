@@ -1,0 +1,37 @@
+"""What a `with` statement enters."""
+
+from __future__ import annotations
+
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import told_name
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.tensors import devices
+from dynamo.symbolic.tensors.tensor import TensorVar
+
+WITH_METHODS = ("__enter__", "__exit__")
+WITH_A_PLAIN_TYPE = (ObjectVar, TensorVar, ConstVar, ListVar, TupleVar, DictVar, SetVar)
+
+
+def enter_context(tx: Frame, manager: Var) -> tuple[Var, Var]:
+    """The bound `__exit__` of what a `with` block enters and what `__enter__` gives."""
+    manager = devices.as_context(manager)
+    if isinstance(manager, WITH_A_PLAIN_TYPE):
+        check_context(tx, manager.python_type())
+    if isinstance(manager, ObjectVar):  # both are read before one is called
+        enter, leave = [
+            tx.trace.attributes.bind(tx, manager, manager.cls, name) for name in WITH_METHODS]
+        return leave, enter.call(tx, [], {})
+    return manager.get_attr(tx, "__exit__"), manager.call_method(tx, "__enter__", [], {})
+
+
+def check_context(tx: Frame, cls: type) -> None:
+    """The class must have both methods before one is called; the instance does not count."""
+    text = f"'{told_name(cls)}' object does not support the context manager protocol"
+    if tx.trace.attributes.find_special(cls, "__enter__") is None:
+        tx.trace.raise_exception(TypeError, text)
+    if tx.trace.attributes.find_special(cls, "__exit__") is None:
+        tx.trace.raise_exception(TypeError, f"{text} (missed __exit__ method)")

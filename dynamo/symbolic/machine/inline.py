@@ -1,0 +1,331 @@
+"""Calls of Python functions inside of a trace: binding of arguments, child frames, generators."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base import strictness
+from dynamo.base.decisions import decisions
+from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.user_lines import TORCH
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.lookup import builtins_of
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.machine.breaks import is_standard_library
+from dynamo.symbolic.machine.protocols import RunningFrame
+from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.exceptions import stopped
+from dynamo.symbolic.python.generators import GeneratorVar
+from dynamo.symbolic.python.lists import TupleVar
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.python.functions import FunctionVar
+
+OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
+# Python functions that are traced in place of C functions.
+STAND_INS = frozenset(
+    os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
+    for name in """
+        python/standins python/standin_iterators python/standin_groups python/standin_checks
+        python/container_methods python/python_sources python/patterns
+        tensors/autograd_functions tensors/optimizer_steps tensors/loops tensors/standin_hooks
+        tensors/averaging
+    """.split()
+) | {strictness.__file__}
+# Programs that are compiled like those of users.
+PROGRAMS = os.path.join(OWN_FOLDER, "backends", "programs.py")
+TRACED = STAND_INS | {PROGRAMS}
+# Functions of ours that answer differently in traced code.
+KNOWN_RESULTS = {
+    "is_compiling": True, "cudagraph_mark_step_begin": None, "mark_static_address": None,
+}
+CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
+GRAPH_BREAK_FILE = os.path.join("torch", "_dynamo", "decorators.py")
+SEQUENTIAL = "checkpoint_sequential"  # it only calls `checkpoint`
+# Modules that spread the work of the one inside them: they talk to other processes around its call.
+SPREADING = frozenset(
+    os.path.join(TORCH, *name.split("/"))
+    for name in ("nn/parallel/distributed.py", "nn/parallel/data_parallel.py",
+                 "distributed/fsdp/fully_sharded_data_parallel.py")
+)
+DISABLED = "__dynamo_disabled__"
+# It reads a number out of a tensor every few lines.
+LEFT_TO_PYTHON = inspect.unwrap(torch.optim.LBFGS.step).__code__
+RESUME_OF_YIELD_FROM = 2
+
+
+def inline_function(
+    tx: RunningFrame, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]
+) -> Var:
+    """Runs a function in a child frame; for a generator function gives the generator."""
+    code = function.code
+    if code.co_filename.startswith(OWN_FOLDER) and code.co_name in KNOWN_RESULTS:
+        return ConstVar(KNOWN_RESULTS[code.co_name])
+    refuse(tx, function, *args, *kwargs.values())
+    names = bind(tx, function, args, kwargs)
+    closure = dict(zip(code.co_freevars, function.closure(tx), strict=True))
+    frame = tx.child(function, names, closure)
+    if not frame.is_generator:
+        return frame.run()
+    frame.arguments = (args, kwargs)
+    frame.created_at = tx.step_at_start
+    while frame.decoded.instructions[frame.ip].op != "RETURN_GENERATOR":
+        frame.step()
+    frame.ip += 1
+    return GeneratorVar(frame)
+
+
+def run_class_body(tx: RunningFrame, body: FunctionVar, namespace: Var) -> Var:
+    """Runs the body of a class in a child frame."""
+    closure = dict(zip(body.code.co_freevars, body.closure(tx), strict=True))
+    frame = tx.child(body, {}, closure)
+    frame.namespace = namespace
+    return frame.run()
+
+
+def refuse(tx: RunningFrame, function: FunctionVar, *args: Var) -> None:
+    """Breaks for functions that must not be traced; `graph_break` may say why it is called."""
+    code = function.code
+    if code.co_filename.startswith(OWN_FOLDER) and code.co_filename not in TRACED:
+        if code.co_name == "graph_break":
+            raise Break("explicit_break", message(args))
+        raise Break("call_disabled", function.qualname)
+    if code.co_filename.endswith(GRAPH_BREAK_FILE) and code.co_name == "graph_break":
+        if not tx.code.co_filename.startswith(TORCH):  # torch's own are for its own compiler
+            raise Break("explicit_break", message(args))
+    real: Any = function.real
+    if real is not None and real.__dict__.get(DISABLED):
+        raise Break("call_disabled", function.qualname)
+    if real is not None and real.__builtins__ is not builtins_of(function.globals):
+        raise Break("call_of_unknown_function", f"{function.qualname}, which has other built-ins")
+    if decisions.has("skipped", code) or is_left_to_python(function.real):
+        raise Break("call_disabled", function.qualname)
+    if code.co_filename.endswith(CHECKPOINT_FILE) and not code.co_qualname.startswith(SEQUENTIAL):
+        raise Break("call_disabled", function.qualname)
+    if spreads_work(code):
+        raise Break("spreading_module", function.qualname)
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Break("async_code", function.qualname)
+    if is_too_deep(tx, code):
+        raise Break("inline_too_deep", function.qualname)
+
+
+def is_left_to_python(function: Any) -> bool:
+    """True for the step of LBFGS and what wraps it: the closure that it calls is compiled."""
+    named = getattr(function, "__name__", "") == LEFT_TO_PYTHON.co_name
+    return named and getattr(inspect.unwrap(function), "__code__", None) is LEFT_TO_PYTHON
+
+
+def spreads_work(code: CodeType) -> bool:
+    """True for the `forward` of `DistributedDataParallel` and its relatives."""
+    return code.co_filename in SPREADING and code.co_name == "forward"
+
+
+def message(args: tuple[Var, ...]) -> str:
+    """What the program says to `graph_break`."""
+    is_text = args and args[0].python_type() is str and args[0].is_constant()
+    return str(args[0].as_constant()) if is_text else ""
+
+
+def is_too_deep(tx: RunningFrame, code: CodeType) -> bool:
+    """True where a call is not to be inlined because of those that it is inside of.
+
+    A function that is found to recurse beyond what several traces can take in at once calls itself
+    from now on: else each of its levels would be traced together with all those below.
+    """
+    codes, frames = tx.trace.context.codes, tx.trace.frames
+    if codes.is_endless(code):
+        return any(frame.code is code for frame in frames)
+    if len(frames) <= tx.trace.context.inline_depth:
+        return False
+    callers = [code, *(frame.code for frame in reversed(frames))]
+    own = next((item for item in callers if is_users(item)), None)
+    if own is not None and not codes.is_endless(own) and count_running(own) > 1:
+        codes.mark_endless(own)
+        raise RestartTrace(None)
+    return True
+
+
+def is_users(code: CodeType) -> bool:
+    return not code.co_filename.startswith(TORCH) and not is_standard_library(code)
+
+
+def count_running(code: CodeType) -> int:
+    """Calls of a function that this thread is in the middle of; compiled ones and the parts after
+    a break have its place and name."""
+    place, count = (code.co_filename, code.co_firstlineno), 0
+    frame = sys._getframe().f_back
+    while frame is not None:
+        at = frame.f_code
+        same_place = (at.co_filename, at.co_firstlineno) == place
+        count += same_place and at.co_name == code.co_name
+        frame = frame.f_back
+    return count
+
+
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def bind(
+    tx: RunningFrame, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]
+) -> dict[str, Var]:
+    """Parameters by name, as CPython binds them; TypeErrors of the program included."""
+    code = function.code
+    positional = code.co_varnames[: code.co_argcount]
+    only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    names: dict[str, Var] = dict(zip(positional, args, strict=False))
+    where = code.co_argcount + code.co_kwonlyargcount
+    extra = args[len(positional) :]
+    if code.co_flags & inspect.CO_VARARGS:
+        names[code.co_varnames[where]] = TupleVar(extra)
+        where += 1
+    rest = _bind_keywords(tx, function, names, kwargs)
+    if extra and not code.co_flags & inspect.CO_VARARGS:
+        _fail(tx, function, _too_many(function, tx, len(args), set(names)))
+    _fill_defaults(tx, function, names, positional, only)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        names[code.co_varnames[where]] = DictVar.from_names(rest)
+    return names
+
+
+def _bind_keywords(
+    tx: RunningFrame, function: FunctionVar, names: dict[str, Var], kwargs: dict[str, Var]
+) -> dict[str, Var]:
+    code = function.code
+    allowed = code.co_varnames[
+        code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount
+    ]
+    only = [name for name in code.co_varnames[: code.co_posonlyargcount] if name in kwargs]
+    rest: dict[str, Var] = {}
+    for name, value in kwargs.items():
+        if name in allowed:
+            if name in names:
+                _fail(tx, function, f"got multiple values for argument '{name}'")
+            names[name] = value
+        elif code.co_flags & inspect.CO_VARKEYWORDS:
+            rest[name] = value
+        elif only:
+            shown = ", ".join(only)
+            _fail(tx, function, "got some positional-only arguments passed as keyword arguments: "
+                                f"'{shown}'")
+        else:
+            _fail(tx, function, f"got an unexpected keyword argument '{name}'")
+    return rest
+
+
+def _fill_defaults(
+    tx: RunningFrame,
+    function: FunctionVar,
+    names: dict[str, Var],
+    positional: tuple[str, ...],
+    only: tuple[str, ...],
+) -> None:
+    missing = [name for name in positional if name not in names]
+    if missing:
+        # The program may set more defaults than there are parameters: the last ones count.
+        last = zip(reversed(positional), reversed(function.defaults(tx)), strict=False)
+        known = dict(last)
+        names.update((name, _present(tx, known[name])) for name in missing if name in known)
+        _check_missing(tx, function, [name for name in missing if name not in known], "positional")
+    missing = [name for name in only if name not in names]
+    if missing:
+        known = function.kwdefaults(tx)
+        names.update((name, _present(tx, known[name])) for name in missing if name in known)
+        missing = [name for name in missing if name not in known]
+        _check_missing(tx, function, missing, "keyword-only")
+
+
+def _present(tx: RunningFrame, default: Var) -> Var:
+    """A default that is taken, which may be gone later."""
+    if default.source is not None:
+        tx.trace.guard("PRESENT", default.source)
+    return default
+
+
+def _check_missing(tx: RunningFrame, function: FunctionVar, names: list[str], kind: str) -> None:
+    if not names:
+        return
+    function.guard_defaults(tx.trace)
+    shown = [repr(name) for name in names]
+    text = shown[0] if len(shown) == 1 else " and ".join(shown)
+    if len(shown) > 2:
+        text = ", ".join(shown[:-1]) + f", and {shown[-1]}"
+    plural = "" if len(shown) == 1 else "s"
+    _fail(tx, function, f"missing {len(shown)} required {kind} argument{plural}: {text}")
+
+
+def _too_many(function: FunctionVar, tx: RunningFrame, given: int, named: set[str]) -> str:
+    most = function.code.co_argcount
+    least = most - len(function.defaults(tx))
+    takes = f"{most}" if least == most else f"from {least} to {most}"
+    plural = "" if most == 1 and least == most else "s"
+    code = function.code
+    only = named.intersection(code.co_varnames[most : most + code.co_kwonlyargcount])
+    if only:
+        several = "" if given == 1 else "s"
+        more = f"{len(only)} keyword-only argument{'' if len(only) == 1 else 's'}"
+        shown = f"{given} positional argument{several} (and {more}) were"
+    else:
+        shown = f"{given} {'was' if given == 1 else 'were'}"
+    return f"takes {takes} positional argument{plural} but {shown} given"
+
+
+def _fail(tx: RunningFrame, function: FunctionVar, text: str) -> None:
+    tx.trace.raise_exception(TypeError, f"{function.qualname}() {text}")
+
+
+# -- generators --------------------------------------------------------------------------------
+
+
+def resume_generator(
+    frame: RunningFrame, tx: RunningFrame, value: Var | None, exception: Var | None
+) -> Var:
+    """Runs a suspended generator frame; StopIteration (with its value) at the end."""
+    frame.parent = tx
+    started = frame.current.op == "YIELD_VALUE"
+    if exception is not None:
+        if started:
+            delegated = _throw_into_delegate(frame, tx, exception)
+            if delegated is not None:
+                return delegated
+            if frame.handled is not None:  # an `except` block of the generator's own
+                frame.set_context(exception)
+            tx.trace.frames.append(frame)
+            try:
+                frame.handle(ObservedException(exception, step=tx.trace.steps))
+            finally:
+                tx.trace.frames.pop()
+        else:
+            raise ObservedException(exception)
+    else:
+        frame.push(value if value is not None else ConstVar(None))
+    frame.yielded = False
+    try:
+        result = frame.run()
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            raise ObservedException(stopped(error.value), step=error.step) from None
+        raise
+    if frame.yielded:
+        return result
+    if result.is_constant() and result.as_constant() is None:
+        tx.trace.raise_exception(StopIteration)
+    tx.trace.raise_exception(StopIteration, result)
+
+
+def _throw_into_delegate(frame: RunningFrame, tx: RunningFrame, exception: Var) -> Var | None:
+    """`yield from` passes an exception on to its iterator; not modelled."""
+    following = frame.decoded.instructions[frame.ip]
+    if following.op == "NOP" and following.arg is not None:
+        if following.arg & 3 == RESUME_OF_YIELD_FROM:
+            raise Break("iteration_unknown", "throw() into `yield from`")
+    return None
+
+

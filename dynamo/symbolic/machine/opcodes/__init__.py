@@ -1,0 +1,22 @@
+"""What each normalised opcode does to a symbolic frame: one short function per opcode."""
+
+from __future__ import annotations
+
+from dynamo.symbolic.machine.opcodes import (
+    calls,
+    class_bodies,
+    containers,
+    exceptions,
+    generators,
+    jumps,
+    matching,
+    names,
+    operators,
+)
+from dynamo.symbolic.machine.opcodes.table import HANDLERS
+
+FAMILIES = (
+    calls, class_bodies, containers, exceptions, generators, jumps, matching, names, operators
+)
+
+__all__ = ["FAMILIES", "HANDLERS"]

@@ -1,0 +1,389 @@
+"""Functions and methods of numpy arrays beside arithmetic: reductions, shapes, joining, making.
+
+One row per function: its name in numpy (the method of that name too, where there is one), and how
+torch computes it. A row need not get dtypes, sizes or strides right: they are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.numpy.array_calls import CPU, Call, call, is_about_arrays
+from dynamo.symbolic.shapes.unknowns import flat
+from dynamo.symbolic.tensors.tensor import TensorVar
+
+Compute = Callable[..., Any]
+FLOATS = (torch.float32, torch.float64)
+MOST_CONSTANTS = 1000  # elements of an array that is part of the graph
+
+
+def function(*names: str) -> Callable[[Compute], Compute]:
+    """Registers how `numpy.<name>` and `ndarray.<name>` are computed."""
+
+    def register(compute: Compute) -> Compute:
+        found = [getattr(owner, name, None) for name in names for owner in (numpy, numpy.ndarray)]
+        for known in dict.fromkeys(item for item in found if item is not None):
+            add_row(known, compute)
+        return compute
+
+    return register
+
+
+def add_row(known: Any, compute: Compute) -> None:
+    @rule(known)
+    def evaluate(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+        if not is_about_arrays((*args, *kwargs.values())):
+            return None
+        return call(tx, known, compute, args, kwargs)
+
+
+def is_float(x: TensorVar) -> bool:
+    return x.fake.dtype in FLOATS
+
+
+def need(condition: bool, why: str) -> None:
+    """Errors: ValueError, of which a graph break is made."""
+    if not condition:
+        raise ValueError(why)
+
+
+def axes_of(x: TensorVar, axis: Any) -> tuple[int, ...]:
+    count = x.fake.dim()
+    axes = range(count) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tuple(int(number) % count for number in axes)
+
+
+# -- reductions ------------------------------------------------------------------------------------
+
+
+def reduced(call: Call, x: TensorVar, function: Any, axis: Any, keepdims: Any, **more: Any) -> Any:
+    """A reduction over axes; over none it is the array itself, of which torch makes all."""
+    need(x.fake.dim() > 0 and axis != (), "a reduction of nothing")
+    return call(function, x, axes_of(x, axis), keepdim=bool(keepdims), **more)
+
+
+@function("sum")
+def sum_(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
+    return reduced(call, call.cast(x, call.dtype), torch.sum, axis, keepdims, dtype=call.dtype)
+
+
+@function("mean")
+def mean(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
+    return reduced(call, call.cast(x, call.dtype), torch.mean, axis, keepdims)
+
+
+@function("var")
+def var(call: Call, x: TensorVar, axis: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
+    need(type(ddof) in (int, float), "ddof")
+    return reduced(call, call.cast(x, call.dtype), torch.var, axis, keepdims, correction=ddof)
+
+
+@function("std")
+def std(call: Call, x: TensorVar, axis: Any = None, *, ddof: Any = 0, keepdims: Any = False) -> Any:
+    need(type(ddof) in (int, float), "ddof")
+    return reduced(call, call.cast(x, call.dtype), torch.std, axis, keepdims, correction=ddof)
+
+
+@function("max", "amax")
+def max_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return reduced(call, x, torch.amax, axis, keepdims)
+
+
+@function("min", "amin")
+def min_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return reduced(call, x, torch.amin, axis, keepdims)
+
+
+@function("all")
+def all_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return reduced(call, call(torch.ne, x, 0), torch.all, axis, keepdims)
+
+
+@function("any")
+def any_(call: Call, x: TensorVar, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return reduced(call, call(torch.ne, x, 0), torch.any, axis, keepdims)
+
+
+def one_axis(call: Call, x: TensorVar, torch_function: Any, axis: Any, **more: Any) -> Any:
+    if axis is None:
+        x, axis = call(torch.Tensor.reshape, x, (-1,)), 0
+    need(x.fake.dim() > 0, "an axis of a number")
+    return call(torch_function, x, int(axis), **more)
+
+
+@function("prod")
+def prod(
+    call: Call, x: TensorVar, axis: Any = None, dtype: Any = None, *, keepdims: Any = False
+) -> Any:
+    need(axis is None and not keepdims or type(axis) is int, "several axes")
+    more = {} if axis is None else {"keepdim": bool(keepdims)}
+    return one_axis(call, call.cast(x, call.dtype), torch.prod, axis, dtype=call.dtype, **more)
+
+
+@function("cumsum")
+def cumsum(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None) -> Any:
+    terms = call.cast(x, call.dtype)
+    sums = one_axis(call, terms, torch.cumsum, axis, dtype=call.dtype)
+    if not call.dtype.is_floating_point:
+        return sums
+    # torch begins with 0.0, numpy with the first term: sums of -0.0 alone differ.
+    negative = call(torch.logical_and, call(torch.signbit, terms), call(torch.eq, terms, 0))
+    others = call(torch.logical_not, negative)
+    count = one_axis(call, others, torch.cumsum, axis, dtype=torch.int64)
+    return call(torch.where, call(torch.eq, count, 0), call(torch.neg, sums), sums)
+
+
+@function("cumprod")
+def cumprod(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None) -> Any:
+    return one_axis(call, call.cast(x, call.dtype), torch.cumprod, axis, dtype=call.dtype)
+
+
+@function("argmax")
+def argmax(call: Call, x: TensorVar, axis: Any = None) -> Any:
+    return one_axis(call, x, torch.argmax, axis)
+
+
+@function("argmin")
+def argmin(call: Call, x: TensorVar, axis: Any = None) -> Any:
+    return one_axis(call, x, torch.argmin, axis)
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+@function("reshape")
+def reshape(call: Call, x: TensorVar, *shape: Any, order: Any = "C") -> Any:
+    need(order == "C", "order")
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    return call(torch.Tensor.reshape, x, tuple(sizes))
+
+
+@function("ravel", "flatten")
+def ravel(call: Call, x: TensorVar, order: Any = "C") -> Any:
+    need(order == "C", "order")
+    return call(torch.Tensor.reshape, x, (-1,))
+
+
+@function("transpose")
+def transpose(call: Call, x: TensorVar, *axes: Any) -> Any:
+    if len(axes) == 1 and isinstance(axes[0], tuple | list | type(None)):
+        axes = tuple(axes[0] or ())
+    order = axes_of(x, axes) if axes else tuple(range(x.fake.dim()))[::-1]
+    return call(torch.Tensor.permute, x, order)
+
+
+@function("swapaxes")
+def swapaxes(call: Call, x: TensorVar, one: Any, other: Any) -> Any:
+    return call(torch.Tensor.transpose, x, int(one), int(other))
+
+
+@function("moveaxis")
+def moveaxis(call: Call, x: TensorVar, source: Any, destination: Any) -> Any:
+    return call(torch.movedim, x, source, destination)
+
+
+@function("squeeze")
+def squeeze(call: Call, x: TensorVar, axis: Any = None) -> Any:
+    return call(torch.Tensor.squeeze, x) if axis is None else call(torch.Tensor.squeeze, x, axis)
+
+
+@function("expand_dims")
+def expand_dims(call: Call, x: TensorVar, axis: Any) -> Any:
+    return call(torch.Tensor.unsqueeze, x, int(axis))
+
+
+@function("repeat")
+def repeat(call: Call, x: TensorVar, repeats: Any, axis: Any = None) -> Any:
+    need(type(repeats) is int, "repeats")
+    return call(torch.repeat_interleave, x, repeats, dim=axis)
+
+
+@function("tile")
+def tile(call: Call, x: TensorVar, reps: Any) -> Any:
+    return call(torch.tile, x, reps if isinstance(reps, tuple) else (reps,))
+
+
+@function("roll")
+def roll(call: Call, x: TensorVar, shift: Any, axis: Any = None) -> Any:
+    return call(torch.roll, x, shift) if axis is None else call(torch.roll, x, shift, axis)
+
+
+@function("tril")
+def tril(call: Call, x: TensorVar, k: Any = 0) -> Any:
+    return call(torch.tril, x, int(k))
+
+
+@function("triu")
+def triu(call: Call, x: TensorVar, k: Any = 0) -> Any:
+    return call(torch.triu, x, int(k))
+
+
+@function("copy")
+def copy(call: Call, x: TensorVar) -> Any:
+    return call(torch.Tensor.clone, x)
+
+
+@function("astype")
+def astype(call: Call, x: TensorVar, dtype: Any, *, copy: Any = True) -> Any:
+    need(copy is True, "copy")  # else it may be the same array
+    return call.cast(x, call.dtype)
+
+
+# -- several arrays --------------------------------------------------------------------------------
+
+
+def casted(call: Call, arrays: Any) -> list[Any]:
+    need(all(isinstance(item, TensorVar) for item in arrays), "numbers among the arrays")
+    return [call.cast(item, call.dtype) for item in arrays]
+
+
+@function("concatenate")
+def concatenate(call: Call, arrays: Any, axis: Any = 0) -> Any:
+    need(axis is not None, "axis")
+    return call(torch.cat, casted(call, arrays), int(axis))
+
+
+@function("stack")
+def stack(call: Call, arrays: Any, axis: Any = 0) -> Any:
+    return call(torch.stack, casted(call, arrays), int(axis))
+
+
+@function("hstack")
+def hstack(call: Call, arrays: Any) -> Any:
+    return call(torch.hstack, casted(call, arrays))
+
+
+@function("vstack")
+def vstack(call: Call, arrays: Any) -> Any:
+    return call(torch.vstack, casted(call, arrays))
+
+
+@function("where")
+def where(call: Call, condition: TensorVar, x: Any, y: Any) -> Any:
+    sides = [
+        side
+        if isinstance(side, TensorVar)
+        else call(torch.full, (), side, dtype=call.dtype, device=CPU)
+        for side in (x, y)
+    ]
+    one, other = (call.cast(side, call.dtype) for side in sides)
+    return call(torch.where, call(torch.ne, condition, 0), one, other)
+
+
+@function("clip")
+def clip(call: Call, x: TensorVar, low: Any = None, high: Any = None) -> Any:
+    need(
+        all(type(bound) in (int, float, type(None)) and bound == bound for bound in (low, high)),
+        "bounds",
+    )
+    if not is_float(x):
+        limits, bounds = torch.iinfo(x.fake.dtype), [b for b in (low, high) if b is not None]
+        fine = all(type(b) is int and limits.min <= b <= limits.max for b in bounds)
+        need(fine, "bounds of another dtype")
+    need((low, high) != (None, None), "no bounds")
+    return call(torch.clamp, call.cast(x, call.dtype), low, high)
+
+
+@function("dot")
+def dot(call: Call, x: TensorVar, y: Any) -> Any:
+    need(is_float(x) and isinstance(y, TensorVar) and is_float(y), "ints")
+    need(0 < x.fake.dim() <= 2 and 0 < y.fake.dim() <= 2, "dimensions")
+    return call(torch.matmul, call.cast(x, call.dtype), call.cast(y, call.dtype))
+
+
+@function("outer")
+def outer(call: Call, x: TensorVar, y: TensorVar) -> Any:
+    need(x.fake.dim() == y.fake.dim() == 1, "dimensions")
+    return call(torch.outer, call.cast(x, call.dtype), call.cast(y, call.dtype))
+
+
+@function("sort")
+def sort(call: Call, x: TensorVar, axis: Any = -1) -> Any:
+    need(call.expected is not None and x.fake.dim() > 0 and axis is not None, "axis")
+    return call(torch.sort, x, int(axis)).items[0]
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+@function("zeros_like", "empty_like")
+def zeros_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
+    return call(torch.zeros_like, x, dtype=call.dtype)
+
+
+@function("ones_like")
+def ones_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
+    return call(torch.ones_like, x, dtype=call.dtype)
+
+
+@function("full_like")
+def full_like(call: Call, x: TensorVar, value: Any, dtype: Any = None) -> Any:
+    need(type(value) in (int, float, bool), "the value")
+    return call(
+        torch.full_like,
+        x,
+        call.expected.flat[0].item() if call.expected.size else 0,
+        dtype=call.dtype,
+    )
+
+
+def make_row(known: Any, compute: Compute) -> None:
+    """The row of a function that makes an array out of numbers."""
+
+    @rule(known)
+    def evaluate(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+        if is_about_arrays((*args, *kwargs.values())):
+            return None
+        return call(tx, known, compute, args, kwargs)
+
+
+def zeros(call: Call, shape: Any, dtype: Any = None) -> Any:
+    return call(torch.zeros, shape, dtype=call.dtype, device=CPU)
+
+
+def ones(call: Call, shape: Any, dtype: Any = None) -> Any:
+    return call(torch.ones, shape, dtype=call.dtype, device=CPU)
+
+
+def full(call: Call, shape: Any, value: Any, dtype: Any = None) -> Any:
+    need(call.expected.size > 0 and type(value) in (int, float, bool), "the value")
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return call(torch.full, sizes, call.expected.flat[0].item(), dtype=call.dtype, device=CPU)
+
+
+def constant(call: Call, /, *args: Any, **kwargs: Any) -> Any:
+    """Numpy has computed it already."""
+    need(not any(isinstance(part, Var) for part in flat([*args, *kwargs.values()])), "open numbers")
+    need(0 < call.expected.size <= MOST_CONSTANTS, "size")
+    return call(torch.tensor, call.expected.tolist(), dtype=call.dtype, device=CPU)
+
+
+def arange(call: Call, *args: Any, dtype: Any = None) -> Any:
+    if call.expected.dtype.kind != "i" or not all(isinstance(arg, int | Var) for arg in args):
+        return constant(call, *args)
+    return call(torch.arange, *args, dtype=call.dtype, device=CPU)
+
+
+for _known, _compute in (
+    (numpy.zeros, zeros),
+    (numpy.empty, zeros),
+    (numpy.ones, ones),
+    (numpy.full, full),
+    (numpy.arange, arange),
+    (numpy.array, constant),
+    (numpy.asarray, constant),
+    (numpy.linspace, constant),
+    (numpy.eye, constant),
+):
+    make_row(_known, _compute)

@@ -1,0 +1,643 @@
+"""Methods of lists, dicts, sets and deques, keyed by their descriptors."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.table import NONE, rule
+from dynamo.symbolic.core.value_classes import value_base
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.python.builtins import pairs_of
+from dynamo.symbolic.python.classes import ClassVar
+from dynamo.symbolic.python.dict_views import DictViewVar
+from dynamo.symbolic.python.dicts import DictVar, FrozensetVar, SetVar
+from dynamo.symbolic.python.equality import is_or_equals
+from dynamo.symbolic.python.iteration import (
+    KNOWN,
+    each_item,
+    each_of,
+    is_backwards,
+    none_if_none,
+    sort,
+)
+from dynamo.symbolic.python.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    SequenceVar,
+    TupleVar,
+    is_named_tuple_class,
+)
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.plain_values import make_value
+from dynamo.symbolic.python.sized import iterate_sized
+from dynamo.symbolic.shapes import numbers
+
+ORDERED = collections.OrderedDict
+T = TypeVar("T")
+
+
+def changed(tx: Frame, var: ListVar) -> list[Var]:
+    """The items of a list, to be mutated now."""
+    return var.change(tx)
+
+
+@rule(list.append, ListVar)
+def append(tx: Frame, var: ListVar, item: Var) -> Var:
+    var.grow(tx, [item])
+    return NONE
+
+
+@rule(list.extend, ListVar)
+def extend(tx: Frame, var: ListVar, items: Var) -> Var:
+    if isinstance(items, KNOWN):
+        var.grow(tx, items.unpack(tx))
+        return NONE
+    for item in each_of(tx, iterate_sized(tx, items)):  # which may look at the list
+        var.grow(tx, [item])
+    return NONE
+
+
+def before_change(read: Callable[[], T]) -> T:
+    """What a method takes in one by one; Break where that fails midway, with a part stored."""
+    try:
+        return read()
+    except ObservedException as error:
+        raise Break("container_changed_in_loop", "an error between its items") from error
+
+
+@rule(list.insert, ListVar)
+def insert(tx: Frame, var: ListVar, index: Var, item: Var) -> Var:
+    position = tx.trace.as_index(tx, index)
+    if position is None:
+        raise Break("index_unknown", repr(index))
+    tx.trace.run_real(lambda: [0].insert(position, 0))  # it may be too large
+    changed(tx, var).insert(position, item)
+    return NONE
+
+
+@rule(list.pop, ListVar)
+def pop(tx: Frame, var: ListVar, index: Var = ConstVar(-1)) -> Var:  # noqa: B008
+    position = tx.trace.as_index(tx, index)
+    if position is None:
+        raise Break("index_unknown", repr(index))
+    tx.trace.run_real(lambda: [0].insert(position, 0))  # it may be too large
+    if not var.items:
+        tx.trace.raise_exception(IndexError, "pop from empty list")
+    if not -len(var.items) <= position < len(var.items):
+        tx.trace.raise_exception(IndexError, "pop index out of range")
+    return changed(tx, var).pop(position)
+
+
+def find(tx: Frame, var: SequenceVar, item: Var) -> int | None:
+    for index, other in enumerate(var.items):  # which a comparison may change
+        if is_or_equals(tx, other, item):
+            return index
+    return None
+
+
+@rule(list.remove, ListVar)
+def remove(tx: Frame, var: ListVar, item: Var) -> Var:
+    index = find(tx, var, item)
+    if index is None:
+        tx.trace.raise_exception(ValueError, "list.remove(x): x not in list")
+    del changed(tx, var)[index : index + 1]
+    return NONE
+
+
+@rule([list.index, tuple.index], (ListVar, TupleVar))
+def index_of(tx: Frame, var: SequenceVar, item: Var) -> Var:
+    index = find(tx, var, item)
+    if index is None:
+        if isinstance(var, ListVar) and item.is_constant():
+            tx.trace.raise_exception(ValueError, f"{item.as_constant()!r} is not in list")
+        if isinstance(var, ListVar):
+            raise Break("not_a_constant", f"the text of {item!r}")
+        tx.trace.raise_exception(ValueError, "tuple.index(x): x not in tuple")
+    return ConstVar(index)
+
+
+@rule([list.count, tuple.count], (ListVar, TupleVar))
+def count(tx: Frame, var: SequenceVar, item: Var) -> Var:
+    return ConstVar(sum(is_or_equals(tx, other, item) for other in var.items))
+
+
+@rule([list.clear, collections.deque.clear], ListVar)
+def clear(tx: Frame, var: ListVar) -> Var:
+    changed(tx, var).clear()
+    return NONE
+
+
+@rule([list.reverse, collections.deque.reverse], ListVar)
+def reverse_(tx: Frame, var: ListVar) -> Var:
+    changed(tx, var).reverse()
+    return NONE
+
+
+@rule(list.copy, ListVar)
+def copy(tx: Frame, var: ListVar) -> Var:
+    return ListVar(list(var.items))
+
+
+@rule(list.sort, ListVar)
+def list_sort(
+    tx: Frame, var: ListVar, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
+) -> Var:
+    items = list(var.items)
+    if key.python_type() is type(None) and all(item.is_constant() for item in items):
+        changed(tx, var)[:] = sort(tx, items, None, is_backwards(tx, reverse))
+        return NONE
+    backwards = is_backwards(tx, reverse)
+    changed(tx, var).clear()  # as the program's own functions see it meanwhile
+    result = before_change(lambda: sort(tx, items, none_if_none(key), backwards))
+    if var.items:
+        raise Break("container_changed_in_loop", f"{var!r} is changed while it is sorted")
+    changed(tx, var)[:] = result
+    return NONE
+
+
+def is_struct(kind: type) -> bool:
+    """True for struct sequences (`time.struct_time`), which are made by their own `__new__`."""
+    return any(not isinstance(new, staticmethod | types.FunctionType)
+               for part in kind.__mro__ if part not in (tuple, object)
+               for new in [vars(part).get("__new__")] if new is not None)
+
+
+@rule([tuple.__new__])
+def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
+    kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
+    if kind is tuple:
+        return TupleVar(values)
+    if is_named_tuple_class(kind):
+        named = NamedTupleVar(kind, values)
+        named.class_var = tx.trace.made.vars.get(kind)
+        named.guard_class(tx.trace)
+        return named
+    plain = value_base(kind) is tuple and not is_struct(kind)
+    made = make_value(kind, TupleVar(values)) if plain else None
+    if made is None:
+        raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
+    return made
+
+
+@rule([list.__init__], ListVar)
+def list_init(tx: Frame, var: ListVar, *items: Var) -> Var:
+    values = items[0].unpack(tx) if items else []
+    changed(tx, var)[:] = values
+    return NONE
+
+
+@rule([list.__getitem__, tuple.__getitem__, dict.__getitem__], (SequenceVar, DictVar))
+def getitem(tx: Frame, var: Var, key: Var) -> Var:
+    return var.get_item(tx, key)
+
+
+@rule([list.__setitem__, dict.__setitem__, ORDERED.__setitem__], (SequenceVar, DictVar))
+def setitem(tx: Frame, var: Var, key: Var, value: Var) -> Var:
+    var.set_item(tx, key, value)
+    return NONE
+
+
+@rule([list.__delitem__, dict.__delitem__, ORDERED.__delitem__], (SequenceVar, DictVar))
+def delitem(tx: Frame, var: Var, key: Var) -> Var:
+    var.del_item(tx, key)
+    return NONE
+
+
+@rule([list.__len__, tuple.__len__, dict.__len__, set.__len__, frozenset.__len__],
+      (SequenceVar, DictVar, SetVar))
+def length(tx: Frame, var: Var) -> Var:
+    return var.length(tx)
+
+
+@rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__,
+       frozenset.__iter__],
+      (SequenceVar, DictVar, SetVar))
+def iterate(tx: Frame, var: Var) -> Var:
+    return var.iterate(tx)
+
+
+@rule([list.__contains__, tuple.__contains__], SequenceVar)
+def sequence_contains(tx: Frame, var: SequenceVar, item: Var) -> Var:
+    return ConstVar(find(tx, var, item) is not None)
+
+
+@rule([dict.__contains__, set.__contains__, frozenset.__contains__], (DictVar, SetVar))
+def contains(tx: Frame, var: DictVar | SetVar, item: Var) -> Var:
+    known = None
+    if numbers.is_open(item):
+        keys = var.keys() if isinstance(var, DictVar) else list(var.entries.values())
+        known = numbers.among(tx.trace, item, keys)
+    return var.contains(tx, item) if known is None else known
+
+
+# -- dicts -----------------------------------------------------------------------------------------
+
+
+@rule([dict.get], DictVar)
+def get(tx: Frame, var: DictVar, key: Var, default: Var = NONE) -> Var:
+    found = var.lookup(tx, key)
+    return default if found is None else found
+
+
+@rule([dict.setdefault, ORDERED.setdefault], DictVar)
+def setdefault(tx: Frame, var: DictVar, key: Var, default: Var = NONE) -> Var:
+    found = var.lookup(tx, key)
+    if found is not None:
+        return found
+    var.set_item(tx, key, default)
+    return default
+
+
+@rule([dict.pop, ORDERED.pop], DictVar)
+def dict_pop(tx: Frame, var: DictVar, key: Var, default: Var | None = None) -> Var:
+    ordered = var.python_type() is ORDERED
+    # An empty dict does not ask for the hash.
+    found = None if var.is_empty() and not ordered else var.lookup(tx, key)
+    if found is None:
+        if default is not None:
+            return default
+        # An OrderedDict gives its KeyError the items of a tuple.
+        parts = key.unpack(tx) if ordered and isinstance(key, TupleVar) else [key]
+        tx.trace.raise_exception(KeyError, *parts)
+    var.del_item(tx, key)
+    return found
+
+
+@rule(dict.popitem, DictVar)
+def dict_popitem(tx: Frame, var: DictVar) -> Var | None:
+    return popitem(tx, var)
+
+
+@rule(ORDERED.popitem, DictVar)
+def popitem(tx: Frame, var: DictVar, last: Var = ConstVar(True)) -> Var:  # noqa: B008
+    if not var.entries:
+        ordered = issubclass(var.python_type(), ORDERED)
+        message = "dictionary is empty" if ordered else "popitem(): dictionary is empty"
+        tx.trace.raise_exception(KeyError, message)
+    entries = var.change(tx)
+    var.note_step(dict.popitem)
+    hash_key = next(reversed(entries)) if last.truth(tx) else next(iter(entries))
+    return TupleVar(list(entries.pop(hash_key)))
+
+
+@rule([dict.update, ORDERED.update, dict.__init__, ORDERED.__init__], DictVar)
+def update(
+    tx: Frame, var: DictVar, other: Var | None = None, /, **kwargs: Var
+) -> Var:
+    ordered = issubclass(var.kind, ORDERED)
+
+    def store() -> None:
+        for key, value in () if other is None else pairs_of(tx, other, ordered):
+            var.set_item(tx, key, value)
+
+    if ordered:
+        before_change(store)  # whose errors have words of their own
+    else:
+        store()
+    for name, value in kwargs.items():
+        var.set_item(tx, ConstVar(name), value)
+    return NONE
+
+
+@rule([ORDERED.update, ORDERED.__init__], ObjectVar)
+def update_by_class(
+    tx: Frame, var: ObjectVar, other: Var | None = None, /, **kwargs: Var
+) -> Var:
+    """Of a subclass with an own `__setitem__`."""
+    def store() -> None:
+        for key, value in () if other is None else pairs_of(tx, other, ordered=True):
+            tx.trace.call(tx, operator.setitem, var, key, value)
+
+    before_change(store)
+    for name, value in kwargs.items():
+        tx.trace.call(tx, operator.setitem, var, ConstVar(name), value)
+    return NONE
+
+
+@rule([dict.clear, ORDERED.clear], DictVar)
+def dict_clear(tx: Frame, var: DictVar) -> Var:
+    var.change(tx).clear()
+    var.note_step(dict.clear)
+    return NONE
+
+
+@rule([ORDERED.copy, collections.defaultdict.copy, collections.defaultdict.__copy__], ObjectVar)  # type: ignore[attr-defined]
+def copy_by_class(tx: Frame, var: ObjectVar) -> Var:
+    """Of a subclass, which makes the copy."""
+    raise Break("call_of_unknown_function", f"a copy of {var!r}")
+
+
+@rule(ORDERED.copy, DictVar)
+def ordered_copy(tx: Frame, var: DictVar) -> Var:
+    return DictVar.from_pairs(tx, list(var.entries.values()), var.kind)
+
+
+@rule(dict.copy, DictVar)
+def dict_copy(tx: Frame, var: DictVar) -> Var:
+    return DictVar.from_pairs(tx, list(var.entries.values()))
+
+
+@rule([dict.keys, ORDERED.keys], DictVar)
+def keys(tx: Frame, var: DictVar) -> Var:
+    return DictViewVar(var, "keys")
+
+
+@rule([dict.values, ORDERED.values], DictVar)
+def values(tx: Frame, var: DictVar) -> Var:
+    return DictViewVar(var, "values")
+
+
+@rule([dict.items, ORDERED.items], DictVar)
+def items(tx: Frame, var: DictVar) -> Var:
+    return DictViewVar(var, "items")
+
+
+@rule([dict.fromkeys, vars(dict)["fromkeys"], ORDERED.fromkeys, vars(ORDERED)["fromkeys"]])
+def fromkeys(tx: Frame, cls: Var, source: Var, value: Var = NONE) -> Var:
+    kind = cls.cls if isinstance(cls, ClassVar) else None
+    if kind not in (dict, ORDERED, collections.defaultdict):
+        raise Break("call_of_unknown_function", f"fromkeys of {cls!r}")
+    return DictVar.from_pairs(tx, ((key, value) for key in each_item(tx, source)), kind)
+
+
+@rule([ORDERED.move_to_end], DictVar)
+def move_to_end(tx: Frame, var: DictVar, key: Var, last: Var = ConstVar(True)) -> Var:  # noqa: B008
+    if not isinstance(key, ConstVar) and var.is_empty():  # which does not ask for the hash
+        raise Break("argument_mismatch", f"move_to_end({key!r})")
+    hash_key = key.hash_key(tx)
+    if hash_key not in var.entries:
+        if not isinstance(key, ConstVar) or key.value is None:  # such keys are arguments there
+            raise Break("argument_mismatch", f"move_to_end({key!r})")
+        tx.trace.raise_exception(KeyError, key)
+    entries = var.change(tx)
+    var.removals += hash_key != (next(reversed(entries)) if last.truth(tx) else next(iter(entries)))
+    moved = {hash_key: entries.pop(hash_key)}
+    rest = dict(entries)
+    entries.clear()
+    entries.update({**rest, **moved} if last.truth(tx) else {**moved, **rest})
+    return NONE
+
+
+@rule([ORDERED])
+def ordered_dict(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
+    if len(args) > 1:
+        raise Break("argument_mismatch", f"OrderedDict of {len(args)} arguments")
+    result = DictVar(ORDERED)
+    update(tx, result, *args, **kwargs)
+    return result
+
+
+@rule([collections.defaultdict])
+def default_dict(tx: Frame, factory: Var = NONE, /, *args: Var, **kwargs: Var) -> Var:
+    known = factory.is_constant() and factory.as_constant() is None
+    if not known and not tx.trace.call(tx, callable, factory).truth(tx):
+        tx.trace.raise_exception(TypeError, "first argument must be callable or None")
+    if len(args) > 1:
+        raise Break("argument_mismatch", f"defaultdict of {len(args) + 1} arguments")
+    result = DictVar(collections.defaultdict, factory=none_if_none(factory))
+    update(tx, result, *args, **kwargs)
+    return result
+
+
+# -- sets ------------------------------------------------------------------------------------------
+
+
+def as_entries(
+    tx: Frame, other: Var, wanted: dict[object, Var] | None = None
+) -> dict[object, Var]:
+    """Of equal items the first, as sets keep it. wanted: behind the last of these nothing is taken
+    of what is no set."""
+    if isinstance(other, SetVar):
+        return dict(other.entries)
+    entries: dict[object, Var] = {}
+    missing = set() if wanted is None else set(wanted)
+    for item in each_item(tx, other):
+        key = item.hash_key(tx)
+        entries.setdefault(key, item)
+        if key in missing:
+            missing.remove(key)
+            if not missing:
+                break
+    return entries
+
+
+def combine(
+    tx: Frame, var: SetVar, name: str, others: tuple[Var, ...]
+) -> dict[object, Var]:
+    """The entries of a union, intersection, difference or symmetric difference."""
+    result: dict[object, Var] = dict(var.entries)
+    for given in others:
+        other = as_entries(tx, given, result if name == "intersection" else None)
+        if name == "union":
+            result = {**other, **result}
+        elif name == "intersection":  # CPython keeps the items of the smaller set, or of the other
+            own = isinstance(given, SetVar) and len(other) > len(result)
+            kept, asked = (result, other) if own else (other, result)
+            result = {k: v for k, v in kept.items() if k in asked}
+        elif name == "difference":
+            result = {k: v for k, v in result.items() if k not in other}
+        else:
+            both = result.keys() & other.keys()
+            result = {k: v for k, v in {**result, **other}.items() if k not in both}
+    return result
+
+
+def check_count(name: str, others: tuple[Var, ...]) -> None:
+    if name == "symmetric_difference" and len(others) != 1:
+        raise Break("argument_mismatch", f"{name} with {len(others)} arguments")
+
+
+def set_algebra(name: str) -> None:
+    def fresh(tx: Frame, var: SetVar, *others: Var) -> Var:
+        check_count(name, others)
+        entries = combine(tx, var, name, others)
+        return type(var).from_items(tx, list(entries.values()))
+
+    rule([getattr(set, name), getattr(frozenset, name)], SetVar)(fresh)
+
+
+def set_update(method: str, name: str) -> None:
+    def inplace(tx: Frame, var: SetVar, *others: Var) -> Var:
+        check_count(name, others)
+        if name in ONE_BY_ONE and not all(isinstance(other, KNOWN) for other in others):
+            for item in itertools.chain.from_iterable(each_item(tx, other) for other in others):
+                ONE_BY_ONE[name](tx, var, item)
+            return NONE
+        entries = before_change(lambda: combine(tx, var, name, others))
+        mine = var.change(tx)
+        mine.clear()
+        mine.update(entries)  # type: ignore[arg-type]
+        return NONE
+
+    rule(getattr(set, method), SetVar)(inplace)
+
+
+def drop(tx: Frame, var: SetVar, item: Var) -> None:
+    key = item.hash_key(tx)
+    if key in var.entries:
+        del var.change(tx)[key]
+
+
+# What a method does with each item that it is given, in its turn.
+ONE_BY_ONE: dict[str, Callable[[Frame, SetVar, Var], Any]] = {
+    "union": lambda tx, var, item: add(tx, var, item), "difference": drop}
+
+for _name in ("union", "intersection", "difference", "symmetric_difference"):
+    set_algebra(_name)
+    set_update("update" if _name == "union" else f"{_name}_update", _name)
+
+
+@rule(set.add, SetVar)
+def add(tx: Frame, var: SetVar, item: Var) -> Var:
+    if var.add_unread(tx, item):
+        return NONE
+    key, twin = item.hash_key(tx), var.twin
+    var.change(tx).setdefault(key, item)
+    var.twin = twin
+    var.add_to_twin(item)
+    return NONE
+
+
+@rule([set.discard, set.remove], SetVar)
+def discard(tx: Frame, var: SetVar, item: Var) -> Var | None:
+    key = var.find_key(tx, item)
+    if key not in var.entries:
+        return None
+    del var.change(tx)[key]
+    return NONE
+
+
+@rule(set.discard, SetVar)
+def discard_absent(tx: Frame, var: SetVar, item: Var) -> Var:
+    return NONE
+
+
+@rule(set.remove, SetVar)
+def remove_absent(tx: Frame, var: SetVar, item: Var) -> Var:
+    tx.trace.raise_exception(KeyError, item)
+
+
+@rule(set.clear, SetVar)
+def set_clear(tx: Frame, var: SetVar) -> Var:
+    var.change(tx).clear()
+    return NONE
+
+
+@rule([set.copy, frozenset.copy], SetVar)
+def set_copy(tx: Frame, var: SetVar) -> Var:
+    if isinstance(var, FrozensetVar):
+        return var
+    return SetVar.from_items(tx, list(var.entries.values()))
+
+
+@rule([set.issubset, frozenset.issubset], SetVar)
+def issubset(tx: Frame, var: SetVar, other: Var) -> Var:
+    return ConstVar(var.entries.keys() <= as_entries(tx, other).keys())
+
+
+@rule([set.issuperset, frozenset.issuperset], SetVar)
+def issuperset(tx: Frame, var: SetVar, other: Var) -> Var:
+    return ConstVar(all(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+
+
+@rule([set.isdisjoint, frozenset.isdisjoint], SetVar)
+def isdisjoint(tx: Frame, var: SetVar, other: Var) -> Var:
+    return ConstVar(not any(item.hash_key(tx) in var.entries for item in each_item(tx, other)))
+
+
+# -- deques ----------------------------------------------------------------------------------------
+
+
+@rule([collections.deque])
+def deque_(tx: Frame, iterable: Var | None = None, maxlen: Var = NONE) -> Var:
+    limit = tx.trace.run_real(lambda: collections.deque((), maxlen.as_constant()).maxlen)
+    values = [] if iterable is None else iterable.unpack(tx)
+    return DequeVar(values if limit is None else values[max(0, len(values) - limit):], limit=limit)
+
+
+@rule(collections.deque.append, DequeVar)
+def deque_append(tx: Frame, var: DequeVar, item: Var) -> Var:
+    if var.is_unread:
+        var.grow(tx, [item])
+        return NONE
+    values = changed(tx, var)
+    values.append(item)
+    if var.limit is not None and len(values) > var.limit:
+        del values[0]
+    return NONE
+
+
+@rule(collections.deque.appendleft, DequeVar)
+def appendleft(tx: Frame, var: DequeVar, item: Var) -> Var:
+    values = changed(tx, var)
+    values.insert(0, item)
+    if var.limit is not None and len(values) > var.limit:
+        del values[-1]
+    return NONE
+
+
+@rule([collections.deque.pop, collections.deque.popleft], DequeVar)
+def deque_pop(tx: Frame, var: DequeVar) -> Var | None:
+    if not var.items:
+        tx.trace.raise_exception(IndexError, "pop from an empty deque")
+    return None
+
+
+@rule(collections.deque.pop, DequeVar)
+def deque_pop_right(tx: Frame, var: DequeVar) -> Var:
+    return changed(tx, var).pop()
+
+
+@rule(collections.deque.popleft, DequeVar)
+def deque_pop_left(tx: Frame, var: DequeVar) -> Var:
+    return changed(tx, var).pop(0)
+
+
+@rule(collections.deque.extend, DequeVar)
+def deque_extend(tx: Frame, var: DequeVar, items: Var) -> Var:
+    for item in each_item(tx, items):
+        deque_append(tx, var, item)
+    return NONE
+
+
+@rule(collections.deque.rotate, DequeVar)
+def deque_rotate(tx: Frame, var: DequeVar, steps: Var = ConstVar(1)) -> Var | None:  # noqa: B008
+    count = tx.trace.as_index(tx, steps)
+    if count is None:
+        return None
+    tx.trace.run_real(lambda: collections.deque().rotate(count))  # it may be too large
+    if len(var.items) > 1:
+        values = changed(tx, var)
+        count %= len(values)
+        values[:] = values[len(values) - count :] + values[: len(values) - count]
+    return NONE
+
+
+@rule(collections.deque.remove, DequeVar)
+def deque_remove(tx: Frame, var: DequeVar, item: Var) -> Var:
+    before = var.mutations
+    for index, other in enumerate(var.items):
+        found = is_or_equals(tx, other, item)
+        if var.mutations != before:
+            raise Break("container_changed_in_loop", f"a comparison changes {var!r}")
+        if found:
+            del changed(tx, var)[index]
+            return NONE
+    text = tx.trace.call(tx, repr, item).as_constant()
+    tx.trace.raise_exception(ValueError, f"{text} is not in deque")
+
+
+@rule(collections.deque.extendleft, DequeVar)
+def deque_extendleft(tx: Frame, var: DequeVar, items: Var) -> Var:
+    for item in each_item(tx, items):
+        appendleft(tx, var, item)
+    return NONE

@@ -1,0 +1,52 @@
+"""Pure built-in functions and methods of constants: with constant arguments they are called."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from typing import Any
+
+from dynamo.symbolic.core import table
+from dynamo.symbolic.python import builtins as builtin_rules
+
+RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are asked first
+
+
+# Of `operator`: classes, and functions that change their argument or call it.
+NOT_PURE = frozenset("""attrgetter itemgetter methodcaller setitem delitem iconcat call
+                        length_hint countOf indexOf""".split())
+
+# Methods of constants that are no plain computation.
+NOT_PURE_METHODS = frozenset("""__class__ __new__ __init__ __init_subclass__ __subclasshook__
+                                __getattribute__ __setattr__ __delattr__ __dir__ __reduce__
+                                __reduce_ex__ __hash__""".split())
+
+# Pure functions that have rules too, for what is no constant.
+ALSO_RULES = (str, int, float, complex, repr, format, hash, len, round, divmod, pow,
+              operator.index, str.join, bytes.join)
+
+
+def is_math(function: Any) -> bool:
+    return getattr(function, "__module__", None) == "math"
+
+
+def register_folds() -> None:
+    """Pure functions and methods of constants."""
+    found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int,
+                        float, complex, bytes, format, hash, max, min, len]
+    for name in dir(math):
+        if callable(getattr(math, name)) and not name.startswith("_"):
+            found.append(getattr(math, name))
+    for cls in (str, int, float, bool, complex, bytes, tuple, range, type(None)):
+        for name in dir(cls):
+            method = getattr(builtins.getattr(cls, name), "__func__", getattr(cls, name))
+            if callable(method) and name not in NOT_PURE_METHODS:
+                found.append(method)
+    for name in dir(operator):
+        if not name.startswith("_") and name not in NOT_PURE:
+            found.append(getattr(operator, name))
+    table.foldable(f for f in found if f not in table.RULES or f in ALSO_RULES or is_math(f))
+
+
+register_folds()

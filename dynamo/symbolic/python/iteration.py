@@ -1,0 +1,374 @@
+"""Built-in functions that iterate: `iter`, `next`, `zip`, `reversed`, `sum`, `max`, `sorted`."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar, may_be_address
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import find_in_mro, told_name
+from dynamo.symbolic.core.table import NONE, rule
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.python.demands import NO_INTEGER
+from dynamo.symbolic.python.dict_iterators import DictIteratorVar
+from dynamo.symbolic.python.dict_views import DictViewVar
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.iterators import (
+    CallIteratorVar,
+    DequeIteratorVar,
+    EnumerateVar,
+    FilterVar,
+    MapVar,
+    RangeIteratorVar,
+    ReverseIndexIteratorVar,
+    ReverseIteratorVar,
+    ZipVar,
+)
+from dynamo.symbolic.python.lists import DequeVar, ListVar, SequenceVar, TupleVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.ranges import RangeVar, break_where_long
+from dynamo.symbolic.python.sized import is_iterable, unpack_sized
+from dynamo.symbolic.shapes import numbers
+
+
+@rule([iter])
+def iter_(tx: Frame, var: Var, *sentinel: Var) -> Var:
+    if sentinel:
+        return CallIteratorVar(var, sentinel[0])
+    return var.iterate(tx)
+
+
+@rule([next])
+def next_(tx: Frame, var: Var, *default: Var) -> Var:
+    if not default:
+        return var.next_item(tx)
+    try:
+        return var.next_item(tx)
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            return default[0]
+        raise
+
+
+@rule([range])
+def range_(tx: Frame, *args: Var) -> Var:
+    values = [integer(tx, arg) for arg in args]
+    return RangeVar(tx.trace.run_real(lambda: range(*values)))
+
+
+def integer(tx: Frame, arg: Var) -> int:
+    index = tx.trace.as_index(tx, arg)
+    if index is None:
+        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=told_name(arg.python_type())))
+    return index
+
+
+@rule([enumerate])
+def enumerate_(tx: Frame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
+    first = integer(tx, start)
+    return EnumerateVar(items.iterate(tx), first)
+
+
+@rule([zip])
+def zip_(tx: Frame, *items: Var, strict: Var = ConstVar(False)) -> Var:  # noqa: B008
+    return ZipVar([item.iterate(tx) for item in items], strict.truth(tx))
+
+
+@rule([map])
+def map_(tx: Frame, function: Var, *items: Var) -> Var | None:
+    if not items:
+        return None
+    return MapVar(function, [item.iterate(tx) for item in items])
+
+
+@rule([filter])
+def filter_(tx: Frame, function: Var, items: Var) -> Var:
+    nothing_ = function.is_constant() and function.as_constant() is None
+    return FilterVar(None if nothing_ else function, items.iterate(tx))
+
+
+@rule([reversed])
+def reversed_(tx: Frame, items: Var) -> Var:
+    if isinstance(items, RangeVar):
+        value = items.as_constant()
+        return RangeIteratorVar(value[::-1])
+    if isinstance(items, DequeVar):
+        return DequeIteratorVar(items, True, tx.step_at_start)
+    if isinstance(items, SequenceVar):
+        return ReverseIteratorVar(items)
+    if isinstance(items, DictVar):
+        return DictIteratorVar(items, "keys", backwards=True)
+    if isinstance(items, DictViewVar):
+        return DictIteratorVar(items.mapping, items.part, backwards=True)
+    cls = items.python_type()
+    find_special = tx.trace.attributes.find_special
+    if find_special(cls, "__reversed__") is None and (
+        not is_iterable(tx.trace, items) or find_special(cls, "__getitem__") is None
+    ):
+        kind = told_name(cls)
+        tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")
+    if isinstance(items, ConstVar):
+        return ReverseIteratorVar(TupleVar(items.unpack(tx)))
+    if isinstance(items, ObjectVar):
+        if find_in_mro(cls, "__reversed__") is not None:
+            return items.call_special(tx, "__reversed__")
+        if not items.has_special(tx, "__reversed__") and find_special(cls, "__len__"):
+            return ReverseIndexIteratorVar(items, items.length(tx).as_constant())
+    raise Break("iteration_unknown", f"reversed({items!r})")
+
+
+def is_integer_set(items: SetVar) -> bool:
+    """True where the order of the items can make no difference to their sum."""
+    return items.is_constant() and all(type(item) is int for item in items.as_constant())
+
+
+NUMBERS = (int, float, bool)
+NOT_SUMMED: dict[type, str] = {str: "''", bytes: "b''", bytearray: "b''"}
+CORRECTED_SUMS = sys.version_info >= (3, 12)
+
+
+@rule([sum])
+def sum_(tx: Frame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
+    if isinstance(items, SetVar) and is_integer_set(items) and start.is_constant():
+        return tx.trace.constant(sum(items.as_constant(), start.as_constant()))
+    literal = NOT_SUMMED.get(start.python_type())
+    if literal is not None:
+        kind = {"str": "strings"}.get(start.python_type().__name__, start.python_type().__name__)
+        tx.trace.raise_exception(
+            TypeError, f"sum() can't sum {kind} [use {literal}.join(seq) instead]")
+    iterator, total = items.iterate(tx), start
+    joined: list[Any] | None = [] if start.python_type() in NUMBERS else None
+    while True:
+        item = next_or_none(tx, iterator)
+        if joined is not None:
+            if item is not None and joins_numbers(item, joined, total):
+                joined.append(item.as_constant())
+                continue
+            if joined:
+                total = tx.trace.constant(sum(joined, total.as_constant()))
+            joined = None
+        if item is None:
+            return total
+        total = tx.trace.call(tx, operator.add, total, item)
+
+
+def next_or_none(tx: Frame, iterator: Var) -> Var | None:
+    try:
+        return iterator.next_item(tx)
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            return None
+        raise
+
+
+# What is known before anything is taken of it.
+KNOWN = (SequenceVar, DictVar, DictViewVar, SetVar, RangeVar, ConstVar)
+
+
+def each_item(tx: Frame, items: Var) -> Iterator[Var]:
+    """The items that a method takes in one by one: a function of the program that gives them may
+    look at what the method has done with those before."""
+    if isinstance(items, KNOWN) or items.is_tensor:
+        yield from items.unpack(tx)
+    else:
+        yield from each_of(tx, items.iterate(tx))
+
+
+def each_of(tx: Frame, iterator: Var) -> Iterator[Var]:
+    """What an iterator gives, taken when it is asked for."""
+    if isinstance(iterator, RangeIteratorVar):
+        break_where_long(iterator.rest)
+    while (item := next_or_none(tx, iterator)) is not None:
+        yield item
+
+
+def joins_numbers(item: Var, before: list[Any], total: Var) -> bool:
+    """True for one of the numbers at the start of what is summed, which `sum` adds in a loop of its
+    own: from Python 3.12 on with a correction of floats, which can't be written into a graph."""
+    if item.python_type() not in NUMBERS:
+        return False
+    known = not (numbers.is_open(item) or numbers.is_open(total))
+    known = known and item.is_constant() and total.is_constant()
+    if CORRECTED_SUMS and not known and (
+        float in (item.python_type(), total.python_type(), *map(type, before))
+    ):
+        raise Break("value_unknown", "the sum of floats that are not known")
+    return known
+
+
+def first_with(tx: Frame, items: Var, wanted: bool) -> Var:
+    iterator = items.iterate(tx)
+    while True:
+        try:
+            if iterator.next_item(tx).truth(tx) is wanted:
+                return ConstVar(wanted)
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return ConstVar(not wanted)
+            raise
+
+
+@rule([any])
+def any_(tx: Frame, items: Var) -> Var:
+    return first_with(tx, items, True)
+
+
+@rule([all])
+def all_(tx: Frame, items: Var) -> Var:
+    return first_with(tx, items, False)
+
+
+def extreme(
+    tx: Frame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None
+) -> Var:
+    if not args:
+        tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
+    if default is not None and len(args) > 1:
+        message = f"Cannot specify a default for {name}() with multiple positional arguments"
+        tx.trace.raise_exception(TypeError, message)
+    items = args[0].iterate(tx) if len(args) == 1 else tx.trace.make.iterator(list(args))
+    better = operator.gt if name == "max" else operator.lt
+    best: Var | None = None
+    rank: Var | None = None
+    while (item := next_or_none(tx, items)) is not None:
+        value = tx.call(key, [item], {}) if key is not None else item
+        if rank is None or tx.trace.call(tx, better, value, rank).truth(tx):
+            best, rank = item, value
+    if best is not None:
+        return best
+    if default is None:
+        tx.trace.run_real(lambda: {"max": max, "min": min}[name](()))
+    assert default is not None
+    return default
+
+
+@rule([min])
+def min_of_numbers(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    if kwargs:
+        return None
+    return numbers.extreme(tx.trace, "min", args)
+
+
+@rule([max])
+def max_of_numbers(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    if kwargs:
+        return None
+    return numbers.extreme(tx.trace, "max", args)
+
+
+@rule([max])
+def max_(tx: Frame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
+    return extreme(tx, "max", args, none_if_none(key), default)
+
+
+@rule([min])
+def min_(tx: Frame, *args: Var, key: Var | None = None, default: Var | None = None) -> Var:
+    return extreme(tx, "min", args, none_if_none(key), default)
+
+
+def none_if_none(var: Var | None) -> Var | None:
+    return None if var is None or (var.is_constant() and var.as_constant() is None) else var
+
+
+class Rank:
+    """A key of a sort; Python's own sort compares with `<` only, and so do its stand-ins."""
+
+    __slots__ = ("tx", "key", "item")
+
+    def __init__(self, tx: Frame, key: Var, item: Var) -> None:
+        self.tx, self.key, self.item = tx, key, item
+
+    def __lt__(self, other: Rank) -> bool:
+        self.tx.trace.calls += 1
+        self.tx.trace.check_length()
+        plain = plainly_less(self.key, other.key)
+        if plain is not None:
+            return plain
+        return self.tx.trace.call(self.tx, operator.lt, self.key, other.key).truth(self.tx)
+
+
+def plainly_less(a: Var, b: Var) -> bool | None:
+    """`a < b` of known numbers and texts, and of tuples of these; None where the rules are to be
+    asked. Reads (and so guards) what the rules would read."""
+    if type(a) is not TupleVar or type(b) is not TupleVar:
+        return None if not are_plain(a, b, float) else bool(a.as_constant() < b.as_constant())
+    if a.python_type() is not tuple or b.python_type() is not tuple:
+        return None
+    for left, right in zip(a.items, b.items, strict=False):
+        if left is not right:
+            if not are_plain(left, right):  # floats: a NaN may be the same one
+                return None
+            if left.as_constant() != right.as_constant():
+                return bool(left.as_constant() < right.as_constant())
+    return len(a.items) < len(b.items)
+
+
+def are_plain(a: Var, b: Var, *more: type) -> bool:
+    """True for two fixed texts or ints (or values of further types), none of them an address."""
+    if type(a) is not ConstVar or type(b) is not ConstVar:
+        return False
+    kind = a.python_type()
+    if kind is not b.python_type() or kind not in (int, str, *more):
+        return False
+    return kind is not int or not (
+        may_be_address(a.as_constant()) or may_be_address(b.as_constant()))
+
+
+def sort(tx: Frame, items: list[Var], key: Var | None, reverse: bool) -> list[Var]:
+    """Sorted items: the same calls in the same order as in CPython."""
+    keys = [item if key is None else tx.call(key, [item], {}) for item in items]
+    ranks = [Rank(tx, *pair) for pair in zip(keys, items, strict=True)]
+    return [rank.item for rank in sorted(ranks, reverse=reverse)]
+
+
+def is_backwards(tx: Frame, reverse: Var) -> bool:
+    """The argument `reverse`, which must be an int before Python 3.13."""
+    if numbers.is_open(reverse) and issubclass(reverse.python_type(), int):
+        return reverse.truth(tx)
+    if not reverse.is_constant():
+        raise Break("argument_mismatch", f"reverse={reverse!r}")
+    value = reverse.as_constant()
+    tx.trace.run_real(lambda: [].sort(reverse=value))
+    return bool(value)
+
+
+def in_order(tx: Frame, items: SetVar, key: Var) -> list[Any]:
+    """The items of a set of constants, sorted: a key may order what has no order itself."""
+    if none_if_none(key) is not None:
+        try:
+            return sorted(items.as_constant())
+        except TypeError as error:
+            raise Break("set_order", repr(items)) from error
+    return tx.trace.run_real(lambda: sorted(items.as_constant()))  # type: ignore[no-any-return]
+
+
+@rule([sorted])
+def sorted_(
+    tx: Frame, items: Var, *, key: Var = NONE, reverse: Var = ConstVar(False)  # noqa: B008
+) -> Var:
+    if isinstance(items, SetVar):
+        if not items.is_constant():
+            raise Break("set_order", repr(items))
+        values: list[Var] = [ConstVar(value) for value in in_order(tx, items, key)]
+    else:
+        values = unpack_sized(tx, items)
+    return ListVar(sort(tx, values, none_if_none(key), is_backwards(tx, reverse)))
+
+
+@rule([functools.reduce])
+def reduce_(tx: Frame, function: Var, items: Var, *start: Var) -> Var:
+    if not is_iterable(tx.trace, items):
+        tx.trace.raise_exception(TypeError, "reduce() arg 2 must support iteration")
+    iterator = items.iterate(tx)
+    total = start[0] if start else next_or_none(tx, iterator)
+    if total is None:
+        tx.trace.raise_exception(
+            TypeError, "reduce() of empty iterable with no initial value")
+    while (value := next_or_none(tx, iterator)) is not None:
+        total = tx.call(function, [total, value], {})
+    return total

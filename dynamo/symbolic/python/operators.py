@@ -1,0 +1,542 @@
+"""Operators over Vars: tensors go into the graph, constants are folded, containers and user objects
+follow Python's protocol. Those that compare stand in `comparisons`."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import operator
+import sys
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeGuard
+
+import numpy
+
+from dynamo.base.errors import Break
+from dynamo.base.instances import is_class
+from dynamo.symbolic.core import large, table
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, no_deletion, told_name
+from dynamo.symbolic.core.stack_values import OpaqueVar
+from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.value_classes import overrides
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.python.classes import ClassVar
+from dynamo.symbolic.python.dict_views import DictViewVar
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.equality import is_among, is_or_equals
+from dynamo.symbolic.python.lists import (
+    DequeVar,
+    ListVar,
+    NamedTupleVar,
+    SequenceVar,
+    SizeVar,
+    TupleVar,
+)
+from dynamo.symbolic.python.objects import EnumVar, ObjectVar
+from dynamo.symbolic.python.plain_values import value_unless
+from dynamo.symbolic.python.ranges import RangeVar
+from dynamo.symbolic.python.reflected import (
+    REPEATED,
+    has_own_operator,
+    has_special,
+    is_left_to_c,
+    plain_right,
+    try_user,
+    unless_not_implemented,
+    user_method,
+)
+from dynamo.symbolic.python.sameness import same
+from dynamo.symbolic.python.sized import is_iterable
+from dynamo.symbolic.python.texts import plain_operand
+from dynamo.symbolic.shapes import numbers, unknown
+
+BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^", "matmul": "@",
+}
+NUMBERS = int | float | complex
+# The classes for which `*=` asks a sequence on its right, as `*` does for all.
+BARE = (int, float, complex, bool, types.NoneType)
+# Those whose errors are known.
+KNOWN_KINDS = (ObjectVar, ConstVar, SequenceVar, DictVar)
+SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    return getattr(operator, name + "_" if name in ("and", "or") else name)  # type: ignore[no-any-return]
+
+
+def type_name(var: Var) -> str:
+    return told_name(var.python_type())
+
+
+def both(a: Var, b: Var, kind: Any) -> bool:
+    return isinstance(a, kind) and isinstance(b, kind)
+
+
+def content_of(var: Var) -> Var:
+    """The container inside of an instance of a container's subclass."""
+    if isinstance(var, ObjectVar) and var.content is not None:
+        return var.content
+    return var
+
+
+def union_of_dicts(tx: Frame, a: DictVar, b: DictVar) -> Var:
+    """`a | b`: of the kind of the left one, or of the right one where that is a subclass."""
+    left, right = a.python_type(), b.python_type()
+    winner = b if right is not left and issubclass(right, left) else a
+    result = DictVar.from_pairs(
+        tx, [*a.entries.values(), *b.entries.values()], winner.python_type())
+    result.factory = winner.factory
+    return result
+
+
+def is_set_like(var: Var) -> TypeGuard[SetVar | DictViewVar]:
+    """True for sets and for views of keys or items; a view of values has no such operators."""
+    return isinstance(var, SetVar) or (isinstance(var, DictViewVar) and var.part != "values")
+
+
+def as_set(tx: Frame, items: SetVar | DictViewVar) -> SetVar:
+    """A new set of the items, whatever their order."""
+    known = list(items.entries.values()) if isinstance(items, SetVar) else items.unpack(tx)
+    return SetVar.from_items(tx, known)
+
+
+def builtin_binary(tx: Frame, name: str, a: Var, b: Var) -> Var | None:
+    """Operators between containers."""
+    if name == "add" and both(a, b, SequenceVar) and a.python_type() is b.python_type():
+        return a.clone([*a.items, *b.items])  # type: ignore[attr-defined]
+    if name == "add" and both(a, b, TupleVar | NamedTupleVar):
+        items = [*a.items, *b.items]  # type: ignore[attr-defined]
+        if isinstance(a, SizeVar) or isinstance(b, SizeVar):
+            if any(item.python_type() is not int for item in items):
+                raise Break("operator_unknown", f"{a!r} + {b!r}")
+            return SizeVar(items)
+        return TupleVar(items)
+    if name == "mul":
+        sequence, count = (a, b) if isinstance(a, SequenceVar) else (b, a)
+        if isinstance(sequence, SequenceVar) and count.is_constant():
+            times = tx.trace.as_index(tx, count)
+            if times is not None:
+                large.break_where_large(operator.mul, [sequence.items, times])
+                items = tx.trace.run_real(lambda: sequence.items * times)
+                return sequence.clone(items)
+    if name in SETS and is_set_like(a) and is_set_like(b):
+        views = isinstance(a, DictViewVar) or isinstance(b, DictViewVar)
+        left = as_set(tx, a) if views else a  # of a view, even the union with a frozenset is a set
+        return left.call_method(tx, SETS[name], [b], {})
+    if name == "or" and both(a, b, DictVar):
+        return union_of_dicts(tx, a, b)  # type: ignore[arg-type]
+    return None
+
+
+DEQUE = collections.deque
+# Whose `|` gives another instance of the subclass.
+OWN_UNION = (collections.OrderedDict, collections.defaultdict)
+ALIASES = (types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]
+
+
+@rule([types.GenericAlias.__or__, types.UnionType.__or__, type.__or__])
+def union_of_types(tx: Frame, left: Var, right: Var) -> Var | None:
+    """`int | None` and the like, of existing classes and aliases."""
+    parts = []
+    for var in (left, right):
+        real = getattr(var, "real", None)
+        if real is None:
+            real = getattr(var, "value", None)
+        if isinstance(var, ClassVar):
+            real = var.cls
+            tx.trace.attributes.find_special(type(real), "__or__")
+        if is_class(real) and real in tx.trace.made.vars:
+            raise Break("class_definition", f"{var!r} stands in a union")
+        if var.is_constant() and var.as_constant() is None:
+            real = None
+        elif not issubclass(type(real), (type, *ALIASES)):
+            return None
+        elif not isinstance(var, ClassVar):
+            tx.trace.guard("ID", var.source, real)
+        parts.append(real)
+    if parts == [None, None] or not any(issubclass(type(part), (type, *ALIASES)) for part in parts):
+        return None
+    return tx.trace.wrap(tx.trace.run_real(lambda: operator.or_(*parts)), None)
+
+
+def plain_number(var: Var, name: str) -> Var:
+    """The number that a member of an int or float enumeration is, where the operator is its own."""
+    if isinstance(var, EnumVar) and issubclass(var.cls, int | float):
+        for method in (f"__{name}__", f"__r{name}__"):
+            if is_own_method(find_in_mro(var.cls, method)):
+                return var
+        kind = int if issubclass(var.cls, int) else float
+        return ConstVar(kind(var.as_constant()))
+    return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An arithmetic operator. name: as in `operator`; shown: how errors write it.
+
+    real: the function of `operator`; plain: the same where it is in place, and is not done so.
+    """
+
+    name: str
+    symbol: str
+    inplace: bool
+    shown: str
+    real: Callable[..., Any]
+    plain: Callable[..., Any]
+
+
+def operator_of(name: str, symbol: str, inplace: bool) -> Operator:
+    plain = function_of(name)
+    real = getattr(operator, "i" + name) if inplace else plain
+    shown = f"{symbol}=" if inplace else "** or pow()" if name == "pow" else symbol
+    return Operator(name, symbol, inplace, shown, real, plain)
+
+
+def binary(op: Operator) -> Callable[..., Var]:
+    """The rule of one arithmetic operator: that of the first kind of operands that knows it."""
+    name = op.name
+
+    def handle(tx: Frame, a: Var, b: Var) -> Var:
+        given = (a, b)
+        check_scalars(a, b, op.shown)
+        a = plain_number(a, name)
+        formats = name == "mod" and issubclass(a.python_type(), str | bytes)
+        if not formats:
+            b = plain_right(f"__{name}__", given[0].python_type(), a, plain_number(b, name))
+        check_repeating(tx, op, given, a, b)
+        if a.is_tensor:  # which knows what to do with any number
+            b = value_unless(b)
+        number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
+        if number is not None:
+            return number
+        if both(a, b, ConstVar):
+            return of_folded(tx, op, given, a, b)
+        found = in_place(tx, op, a, b) if op.inplace else None
+        if found is not None:
+            return found
+        if is_left_to_c(tx, name, a, b):
+            raise Break("operator_unknown", f"{a!r} {op.shown} {b!r}")
+        if (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)) and not (
+            formats and value_unless(b, "__rmod__") is not b
+        ):
+            found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
+            if found is not None:
+                return found
+        found = of_texts(tx, op, formats, a, b)
+        if found is None and name == "or":
+            found = of_classes(tx, a, b)
+        if found is None:
+            found = builtin_binary(tx, name, content_of(a), content_of(b))
+        if found is not None:
+            return found
+        if a.is_constant() and b.is_constant():
+            return of_constants(tx, op.real, given, a, b)
+        if isinstance(a, KNOWN_KINDS) and isinstance(b, KNOWN_KINDS):
+            refuse(tx, op, given, a, b)
+        raise Break("operator_unknown", f"{a!r} {op.symbol} {b!r}")
+
+    return handle
+
+
+def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> None:
+    """The error of `*=` between an instance of a number's subclass and a sequence."""
+    kind = given[0].python_type()
+    if op.inplace and op.name == "mul" and a is not given[0] and kind not in BARE and (
+        issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
+    ):
+        refuse_operands(tx, op.shown, *given)
+
+
+def of_folded(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> Var:
+    """The operation on two constants."""
+    if any(var.python_type() is datetime.timedelta for var in (a, b)) and any(
+        isinstance(var, ObjectVar) and overrides(var.cls, "as_integer_ratio") for var in given
+    ):
+        raise Break("operator_unknown", f"{given}")  # it asks a float for its ratio
+    try:
+        result = table.fold(tx, op.real, [a, b], {})
+    except ObservedException as error:
+        if given == (a, b):
+            raise
+        raise Break("operator_unknown", f"{given} fails") from error  # it names other types
+    assert result is not None
+    return result
+
+
+def in_place(tx: Frame, op: Operator, a: Var, b: Var) -> Var | None:
+    """What the object on the left does to itself; None where it makes another."""
+    method = user_method(tx, a, f"__i{op.name}__")
+    if method is not None:
+        found = unless_not_implemented(tx.call(method, [b], {}))
+        if found is not None:
+            return found
+    if isinstance(a, ListVar) and op.name == "add":
+        if isinstance(b, ObjectVar) and has_special(tx, b, "__radd__"):
+            raise Break("operator_unknown", f"{a!r} += {b!r}")  # which is asked first
+        a.call_method(tx, "extend", [b], {})
+        return a
+    if isinstance(a, ListVar) and op.name == "mul" and not isinstance(a, DequeVar):
+        times = tx.trace.as_index(tx, b) if b.is_constant() else None
+        if times is not None:
+            large.break_where_large(operator.mul, [a.items, times])
+            items = tx.trace.run_real(lambda: a.items * times)
+            a.change(tx)[:] = items
+            return a
+    if both(a, b, SetVar) and op.name in SETS and a.python_type() is set:
+        update = "update" if op.name == "or" else SETS[op.name] + "_update"
+        a.call_method(tx, update, [b], {})
+        return a
+    if isinstance(a, DictVar) and op.name == "or":
+        a.call_method(tx, "update", [b], {})
+        return a
+    return None
+
+
+def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | None:
+    """The operation on tensors beside objects, and the formatting of texts by `%`."""
+    if formats and b.is_tensor:
+        raise Break("item", f"{a!r} % {b!r}")
+    if a.is_tensor or b.is_tensor:
+        return tx.trace.call_in_graph(tx, op.real if a.is_tensor else op.plain, [a, b], {})
+    if formats and issubclass(a.python_type(), bytes):
+        raise Break("operator_unknown", f"{a!r} % {b!r}")
+    if op.name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
+        operand = plain_operand(tx, b)
+        large.break_where_large(operator.mod, [a.as_constant(), operand])
+        return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
+    return None
+
+
+def of_classes(tx: Frame, a: Var, b: Var) -> Var | None:
+    """`int | None` and the like."""
+    found = union_of_types(tx, a, b)
+    if found is None and any(
+        isinstance(v, ObjectVar) and issubclass(v.python_type(), OWN_UNION) for v in (a, b)
+    ):
+        raise Break("operator_unknown", f"{a!r} | {b!r}")
+    return found
+
+
+def refuse(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> NoReturn:
+    """The error of an operator between values that do not know it."""
+    if op.name == "add" and issubclass(a.python_type(), str | list | tuple | DEQUE):
+        owner = next(k for k in (str, list, tuple, DEQUE) if issubclass(a.python_type(), k))
+        what, own = f'"{type_name(given[1])}"', owner.__name__
+        if isinstance(a, SizeVar):
+            what, own = type_name(given[1]), "torch.Size"
+        tx.trace.raise_exception(
+            TypeError, f"can only concatenate {owner.__name__} (not {what}) to {own}")
+    if op.name == "add" and issubclass(a.python_type(), bytes):
+        one, other = map(type_name, given)
+        tx.trace.raise_exception(TypeError, f"can't concat {other} to {one}")
+    for sequence, count in (given, given[::-1]):
+        if sequence is given[1] and op.inplace and given[0].python_type() not in BARE:
+            continue
+        if op.name == "mul" and issubclass(sequence.python_type(), REPEATED):
+            if tx.trace.attributes.find_special(count.python_type(), "__index__"):
+                raise Break("operator_unknown", f"{a!r} * {b!r}")
+            message = f"can't multiply sequence by non-int of type '{type_name(count)}'"
+            tx.trace.raise_exception(TypeError, message)
+    refuse_operands(tx, op.shown, *given)
+
+
+def refuse_operands(tx: Frame, symbol: str, a: Var, b: Var) -> NoReturn:
+    """The error of an operator that neither operand has."""
+    tx.trace.raise_exception(
+        TypeError,
+        f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
+
+
+def of_constants(
+    tx: Frame, real: Callable[..., Any], given: tuple[Var, Var], a: Var, b: Var
+) -> Var:
+    """The operation on constants, which may be the plain values of the given ones."""
+    values = a.as_constant(), b.as_constant()
+    large.break_where_large(real, values)
+    if given == (a, b):
+        return tx.trace.constant(tx.trace.run_real(lambda: real(*values)))
+    try:
+        return tx.trace.constant(real(*values))
+    except TypeError as error:
+        raise Break("operator_unknown", f"{given} fails") from error  # it names other types
+
+
+def is_scalar(var: Var) -> bool:
+    """True for a number of numpy that is known."""
+    return isinstance(var, ConstVar) and issubclass(var.python_type(), numpy.generic)
+
+
+def check_scalars(a: Var, b: Var, symbol: str) -> None:
+    """Breaks where numpy makes an array of the operand beside one of its numbers."""
+    for one, other in ((a, b), (b, a)):
+        if is_scalar(one) and isinstance(other, ObjectVar | SequenceVar | DictVar) and not (
+            symbol == "*" and repeats(one, other)
+        ):
+            raise Break("operator_unknown", f"{a!r} {symbol} {b!r}")
+
+
+def repeats(times: Var, items: Var) -> bool:
+    """True where a whole number of numpy repeats a list or tuple, as one of Python does."""
+    return items.python_type() in (list, tuple) and issubclass(times.python_type(), numpy.integer)
+
+
+INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
+
+
+def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
+    def handle(tx: Frame, given: Var) -> Var:
+        a = value_unless(given, f"__{name}__")
+        if real is operator.invert and INVERT_WARNS and (
+            not a.is_tensor and a.python_type() is bool
+        ):
+            raise Break("operator_unknown", f"~ of {a!r}, which warns each time")
+        number = numbers.unary(tx.trace, name, a) or unknown.unary(tx.trace, name, a)
+        if number is not None:
+            return number
+        if a.is_tensor:
+            return tx.trace.call_in_graph(tx, real, [a], {})
+        method = user_method(tx, a, f"__{name}__")
+        if method is not None:
+            return method.call(tx, [], {})
+        knows = a is given or find_in_mro(a.python_type(), f"__{name}__") is not None
+        if knows and a.is_constant():  # else errors name the subclass
+            return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
+        if isinstance(a, OpaqueVar) or has_own_operator(tx, a, f"__{name}__"):
+            raise Break("operator_unknown", f"{words} of {a!r}")
+        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(given)}'")
+
+    return handle
+
+
+def register() -> None:
+    for name, symbol in BINARY.items():
+        for inplace in (False, True):
+            op = operator_of(name, symbol, inplace)
+            rule(op.real)(binary(op))
+    rule(operator.neg)(unary("neg", operator.neg, "unary -"))
+    rule(operator.pos)(unary("pos", operator.pos, "unary +"))
+    rule(operator.invert)(unary("invert", operator.invert, "unary ~"))
+    rule(abs)(unary("abs", abs, "abs()"))
+
+
+register()
+
+
+@rule([operator.not_])
+def not_(tx: Frame, a: Var) -> Var:
+    return ConstVar(not a.truth(tx))
+
+
+@rule([operator.truth])
+def truth(tx: Frame, a: Var) -> Var:
+    return ConstVar(a.truth(tx))
+
+
+@rule([operator.is_])
+def is_(tx: Frame, a: Var, b: Var) -> Var:
+    return ConstVar(same(tx, a, b))
+
+
+@rule([operator.is_not])
+def is_not(tx: Frame, a: Var, b: Var) -> Var:
+    return ConstVar(not same(tx, a, b))
+
+
+@rule([operator.getitem])
+def getitem(tx: Frame, a: Var, key: Var) -> Var:
+    if isinstance(a, ConstVar) and find_in_mro(a.python_type(), "__getitem__") is None:
+        tx.trace.raise_exception(TypeError, f"'{type_name(a)}' object is not subscriptable")
+    return a.get_item(tx, key)
+
+
+@rule([operator.setitem])
+def setitem(tx: Frame, a: Var, key: Var, value: Var) -> Var:
+    if isinstance(a, ConstVar | TupleVar):
+        tx.trace.raise_exception(
+            TypeError, f"'{type_name(a)}' object does not support item assignment")
+    a.set_item(tx, key, value)
+    return ConstVar(None)
+
+
+@rule([operator.delitem])
+def delitem(tx: Frame, a: Var, key: Var) -> Var:
+    if isinstance(a, ConstVar | TupleVar):
+        tx.trace.raise_exception(
+            TypeError, no_deletion(a.python_type(), key.python_type()).format(type_name(a)))
+    a.del_item(tx, key)
+    return ConstVar(None)
+
+
+@rule([operator.contains])
+def contains(tx: Frame, a: Var, item: Var) -> Var:
+    if isinstance(a, DequeVar):
+        return ConstVar(is_among(tx, a.iterate(tx), item))
+    if isinstance(a, SequenceVar):  # which a comparison may change
+        return ConstVar(any(is_or_equals(tx, other, item) for other in a.items))
+    if isinstance(a, RangeVar):
+        return ConstVar(item.as_constant() in a.as_constant())
+    if isinstance(a, ConstVar):
+        if not isinstance(a.as_constant(), str | bytes):
+            message = f"argument of type '{type_name(a)}' is not iterable"
+            tx.trace.raise_exception(TypeError, message)
+        return tx.trace.constant(
+            tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
+    if isinstance(a, DictVar | SetVar):
+        return tx.trace.call(tx, dict.__contains__, a, item)
+    if isinstance(a, ObjectVar | DictViewVar) or a.is_tensor:
+        return ConstVar(a.contains(tx, item).truth(tx))
+    if tx.trace.attributes.find_special(a.python_type(), "__contains__") is not None:
+        return a.contains(tx, item)
+    if not is_iterable(tx.trace, a):
+        message = f"argument of type '{type_name(a)}' is not iterable"
+        tx.trace.raise_exception(TypeError, message)
+    return ConstVar(is_among(tx, a.iterate(tx), item))
+
+
+@rule([divmod])
+def divmod_(tx: Frame, a: Var, b: Var) -> Var | None:
+    """Of objects with `__divmod__`; constants are folded."""
+    if not (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)):
+        return None
+    found = try_user(tx, a, b, "__divmod__", "__rdivmod__")
+    if found is None:
+        message = f"unsupported operand type(s) for divmod(): '{type_name(a)}' and '{type_name(b)}'"
+        tx.trace.raise_exception(TypeError, message)
+    return found
+
+
+@rule([pow], ObjectVar)
+def pow_(
+    tx: Frame, base: ObjectVar, exponent: Var, mod: Var = ConstVar(None)  # noqa: B008
+) -> Var | None:
+    method = user_method(tx, base, "__pow__")
+    if method is None:
+        return None
+    if mod.is_constant() and mod.as_constant() is None:
+        return tx.trace.call(tx, operator.pow, base, exponent)
+    return unless_not_implemented(tx.call(method, [exponent, mod], {}))
+
+
+@rule([round], ObjectVar)
+def round_(tx: Frame, number: ObjectVar, ndigits: Var = ConstVar(None)) -> Var | None:  # noqa: B008
+    method = user_method(tx, number, "__round__")
+    if method is None:
+        return None
+    is_none = ndigits.is_constant() and ndigits.as_constant() is None
+    return method.call(tx, [] if is_none else [ndigits], {})
+
+
+@rule([operator.index], ObjectVar)
+def index_(tx: Frame, var: ObjectVar) -> Var | None:
+    if user_method(tx, var, "__index__") is None:
+        return None
+    if issubclass(var.python_type(), int):  # which is not asked
+        raise Break("call_of_unknown_function", "operator.index of a subclass of int")
+    return var.call_special(tx, "__index__")

@@ -1,0 +1,322 @@
+"""Parts of the standard library that are C code, or that only matter outside of the program.
+
+Regular expressions on constants are evaluated while tracing. What is printed or logged is an
+effect: it appears after the graph that it was waiting for, in program order.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import functools
+import inspect
+import io
+import json
+import logging
+import os
+import posixpath
+import re
+import sys
+import sysconfig
+import types
+import warnings
+import weakref
+import zlib
+from typing import Any
+
+import torch
+
+from dynamo import hook
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.known_objects import KnownObjects
+from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
+from dynamo.symbolic.core.table import foldable, plain_value, rule
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python import warning_filters as filters
+from dynamo.symbolic.python.classes import ClassVar
+from dynamo.symbolic.python.exceptions import handled_outside, traceback_of
+from dynamo.symbolic.python.handlers import sees_errors
+from dynamo.symbolic.python.lists import TupleVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.python.weakrefs import WeakRefVar
+from dynamo.symbolic.shapes.numbers import is_open
+from dynamo.symbolic.shapes.open_text import is_open_text
+
+METHODS = {
+    re.Pattern: """match fullmatch search split findall sub subn __eq__ __hash__ __repr__""",
+    types.UnionType: """__eq__ __hash__ __repr__""",
+    types.GenericAlias: """__eq__ __hash__ __repr__""",
+    re.Match: """group groups groupdict start end span expand __getitem__ __repr__""",
+}
+foldable(vars(kind)[name] for kind, names in METHODS.items() for name in names.split()
+         if name in vars(kind))
+PATTERNS = [re.match, re.fullmatch, re.search, re.split, re.findall, re.sub, re.subn, re.compile]
+foldable([*PATTERNS, re.escape])
+# Flags with which a pattern is printed, or warned of.
+TELLING = re.DEBUG | getattr(re, "TEMPLATE", 0)
+# The handlers of errors in texts that are not the program's.
+ERRORS = frozenset({"strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace",
+                    "namereplace", "surrogateescape", "surrogatepass"})
+
+foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
+          binascii.unhexlify, zlib.crc32])
+if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
+    foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
+COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
+FILES = (io.TextIOWrapper, io.StringIO)
+INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
+
+LOGGING = [getattr(logging.Logger, name)
+           for name in ("debug", "info", "warning", "error", "critical", "log")]
+
+
+@functools.lru_cache(512)
+def is_silent(pattern: str | bytes, flags: int) -> bool:
+    """True where compiling the pattern tells nothing; whether it is right is not looked at."""
+    if flags & TELLING:
+        return False
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with contextlib.suppress(Exception):
+            COMPILE_PATTERN(pattern, flags)  # does not remember it
+    return not told
+
+
+def _register_pattern(function: Any) -> None:
+    place = list(inspect.signature(function).parameters).index("flags")
+
+    @rule(function)
+    def check(tx: Frame, pattern: Var, /, *args: Var, **kwargs: Var) -> None:
+        flags = kwargs.get("flags", (pattern, *args)[place] if len(args) >= place else ConstVar(0))
+        if not (pattern.is_constant() and flags.is_constant()):
+            return
+        text, number = pattern.as_constant(), flags.as_constant()
+        if isinstance(text, str | bytes) and isinstance(number, int):
+            if not is_silent(text, int(number)):
+                raise Break("call_of_unknown_function", f"a warning of the pattern {text!r}")
+
+
+def _register_coding(function: Any, place: int) -> None:
+    @rule(function)
+    def check(tx: Frame, /, *args: Var, **kwargs: Var) -> None:
+        errors = kwargs.get("errors", args[place] if len(args) > place else None)
+        if errors is not None and errors.is_constant() and errors.as_constant() not in ERRORS:
+            raise Break("call_of_unknown_function", f"the error handler {errors!r}")
+
+
+for _function in PATTERNS:
+    _register_pattern(_function)
+for _coding in (str.encode, bytes.decode, str, bytes):
+    _register_coding(_coding, 2)
+
+
+def plain_values(args: tuple[Var, ...]) -> list[Any]:
+    """The values of numbers, strings and the like; Break where there is anything else."""
+    values = [arg.as_constant() for arg in args if arg.is_constant()]
+    if len(values) < len(args) or not all(map(is_plain, values)):
+        raise Break("call_of_unknown_function", f"output of {args}")
+    return values
+
+
+def is_plain(value: Any) -> bool:
+    """True for values whose text is always the same."""
+    if isinstance(value, tuple) and type(value) in (tuple, torch.Size):
+        return all(map(is_plain, value))
+    return type(value) in (*VALUE_TYPES, *TORCH_VALUE_TYPES)
+
+
+JSON_TYPES = (str, int, float, bool, type(None))
+
+
+def _register_json(function: Any) -> None:
+    @rule(function)
+    def evaluate(tx: Frame, value: Var, /, **kwargs: Var) -> Var | None:
+        """Of plain values, evaluated while tracing."""
+        if any(not is_json(arg) for arg in kwargs.values()):
+            return None
+        plain = plain_value(value)
+        keywords = {name: plain_value(arg) for name, arg in kwargs.items()}
+        try:
+            result = function(plain, **keywords)
+        except json.JSONDecodeError:  # it knows more than its arguments
+            return None
+        except (TypeError, ValueError) as error:
+            tx.trace.raise_exception(type(error), *error.args)
+        return tx.trace.constant(result)
+
+
+def is_json(var: Var) -> bool:
+    return var.is_constant() and type(var.as_constant()) in (*JSON_TYPES, tuple)
+
+
+for _function in (json.dumps, json.loads):
+    _register_json(_function)
+
+
+def is_seen(tx: Frame, logger: logging.Logger | None) -> bool:
+    """True where a handler that the program may read gets what is logged, or the trace has changed
+    who does: a record that is made behind the graph would be too late."""
+    written = {id(target) for target in tx.trace.effects.targets_since({}) if target is not None}
+    while logger is not None:
+        parts: list[Any] = [logger, logger.handlers, logger.filters, *logger.filters]
+        for handler in logger.handlers:
+            parts += [handler, handler.filters, *handler.filters, handler.formatter]
+        if any(id(tx.trace.state(KnownObjects).var_of(part)) in written for part in parts) or any(
+            not only_writes(type(part)) for part in (logger, *logger.handlers, *logger.filters)
+        ):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+def only_writes(kind: type) -> bool:
+    """True for loggers, filters and handlers of streams of `logging`, and those of libraries."""
+    module = sys.modules.get(module_of(kind))
+    return module is logging or str(getattr(module, "__file__", "")).startswith(INSTALLED)
+
+
+def _register_logging(function: Any) -> None:
+    @rule(function)
+    def log(tx: Frame, logger: Var, /, *args: Var, **kwargs: Var) -> Var:
+        """The record is made after the graph; what it says is known already."""
+        if not isinstance(logger, ObjectVar) or logger.real is None or not set(kwargs) <= {"extra"}:
+            raise Break("call_of_unknown_function", f"logging by {logger!r}")
+        if is_seen(tx, logger.real):
+            raise Break("call_of_unknown_function", f"logging by {logger!r}, which is watched")
+        values = [output_value(arg) for arg in args]
+        keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+        tx.trace.guard("ID", logger.source, logger.real)
+        call = functools.partial(function, logger.real, **keywords)
+        tx.trace.effects.output(hook.Disabled(call), *values)
+        return ConstVar(None)
+
+
+for _function in LOGGING:
+    _register_logging(_function)
+
+
+@rule(weakref.ref)
+def make_weakref(tx: Frame, target: Var, *callback: Var) -> Var | None:
+    """`weakref.ref(target)`, without a callback."""
+    if any(not (var.is_constant() and var.as_constant() is None) for var in callback):
+        return None
+    cls = target.python_type()
+    if not cls.__weakrefoffset__:
+        message = f"cannot create weak reference to '{told_name(cls)}' object"
+        tx.trace.raise_exception(TypeError, message)
+    tx.trace.refers_weakly = True
+    return WeakRefVar(target)
+
+
+@rule(sys.exc_info)
+def exc_info(tx: Frame) -> Var | None:
+    """Class, instance and traceback of the exception that is being handled."""
+    if tx.exception is None and handled_outside(tx.trace):
+        return None
+    if tx.exception is None:
+        return TupleVar([ConstVar(None)] * 3)
+    kind = tx.trace.wrap(tx.exception.python_type(), None)
+    return TupleVar([kind, tx.exception, traceback_of(tx.exception)])
+
+
+@rule(sys.exception)
+def exception(tx: Frame) -> Var | None:
+    return tx.exception or (None if handled_outside(tx.trace) else ConstVar(None))
+
+
+def warn_at(
+    module_globals: dict[str, Any], message: str, category: type[Warning], filename: str, line: int
+) -> None:
+    """The warning of a line of the program, remembered where `warnings.warn` remembers it."""
+    registry = module_globals.setdefault("__warningregistry__", {})
+    module = module_globals.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, filename, line, module, registry)
+
+
+@rule(warnings.warn)
+def warn(
+    tx: Frame, message: Var, category: Var = ConstVar(None), stacklevel: Var = ConstVar(1)  # noqa: B008
+) -> Var | None:
+    """Warns after the graph; where warnings are errors, at once."""
+    text, level = plain_values((message, stacklevel))
+    kind = category.cls if isinstance(category, ClassVar) else category.as_constant()
+    kind = UserWarning if kind is None else kind
+    if not (isinstance(kind, type) and issubclass(kind, Warning)):
+        return None
+    frames = tx.trace.frames
+    level = max(level, 1)
+    if type(text) is not str or type(level) is not int or level > len(frames):
+        return None
+    if not filters.are_whole(tx):
+        return None
+    frame = frames[-level]
+    place = frame.user_line()
+    if filters.are_changed(tx):
+        found = filters.action(tx, kind)
+        if found == "ignore":
+            return ConstVar(None)
+        if found == "error":
+            tx.trace.raise_exception(kind, text)
+        return filters.record(tx, text, kind, place) if found == "always" else None
+    if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
+        return None
+    if warnings.showwarning is not warnings._showwarning_orig:  # type: ignore[attr-defined]
+        return None
+    collected = getattr(warnings._showwarnmsg_impl, "__self__", None)  # type: ignore[attr-defined]
+    if collected is not None:  # the list of `catch_warnings(record=True)`
+        if tx.trace.state(KnownObjects).var_of(collected) is not None:
+            return None
+        tx.trace.collecting[id(collected)] = collected
+    call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)
+    tx.trace.effects.output(hook.Disabled(call))
+    return ConstVar(None)
+
+
+def is_none(var: Var) -> bool:
+    return var.is_constant() and var.as_constant() is None
+
+
+def real_file(tx: Frame, var: Var) -> Any:
+    """A file of Python's own that existed before, None for all else."""
+    real = getattr(var, "real", None) or getattr(var, "value", None)
+    return real if var.source is not None and isinstance(real, FILES) else None
+
+
+def output_value(var: Var) -> Any:
+    """What output shows: a plain value, or the number or text that is open."""
+    return var if is_open(var) or is_open_text(var) else plain_values((var,))[0]
+
+
+def printed(tx: Frame, var: Var) -> Any:
+    """What `print` shows of a value, which is known now; a tensor's is not."""
+    if not (is_open(var) or is_open_text(var)):
+        closed = var.is_constant() and not any(map(is_open, var.children()))
+        if closed and is_plain(var.as_constant()):
+            return var.as_constant()
+        var = tx.trace.call(tx, str, var)
+    return output_value(var)
+
+
+@rule(print)
+def print_(tx: Frame, /, *args: Var, **kwargs: Var) -> Var | None:
+    """Printed after the graph; at once where code of the program sees that this fails."""
+    if any(map(sees_errors, tx.trace.frames)):
+        raise Break("print_in_try")
+    file = kwargs.pop("file", ConstVar(None))
+    target = None if is_none(file) else real_file(tx, file)
+    if target is None and not is_none(file):
+        return None
+    _, stored = tx.trace.effects.written_global(vars(sys), "stdout")
+    kind = type(sys.stdout) if stored is None else stored.python_type()
+    if target is None and find_in_mro(kind, "write") is None:
+        raise Break("call_of_unknown_function", f"print to {kind.__qualname__}")
+    values = [printed(tx, arg) for arg in args]
+    keywords = {name: plain_values((arg,))[0] for name, arg in kwargs.items()}
+    tx.trace.run_real(lambda: print(file=io.StringIO(), **keywords))  # a wrong one fails here
+    if target is not None:
+        tx.trace.guard("ID", file.source, target)
+        keywords["file"] = target
+    tx.trace.effects.output(hook.Disabled(functools.partial(print, **keywords)), *values)
+    return ConstVar(None)

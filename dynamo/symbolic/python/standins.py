@@ -1,0 +1,241 @@
+"""Python functions that are traced in place of C functions of the standard library."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import base_of
+from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.dicts import DictVar, SetVar
+from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.lists import DequeVar, ListVar, NamedTupleVar, TupleVar, is_structseq
+from dynamo.symbolic.python.objects import ObjectVar
+
+Wants = dict[str, Callable[[Var], bool]]  # what the stand-in takes for a parameter
+
+
+def run_stand_in(
+    tx: Frame, function: Any, wants: Wants, args: tuple[Var, ...], kwargs: dict[str, Var]
+) -> Var:
+    """Traces the stand-in; Break for wrong arguments, of which the real function complains."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise Break("argument_mismatch", str(error)) from error
+    for name, fits in wants.items():
+        if name in given and not fits(given[name]):
+            raise Break("argument_mismatch", f"{function.__name__}({name}={given[name]!r})")
+    return inline_stand_in(tx, function, list(args), kwargs)
+
+
+def is_index(var: Var) -> bool:
+    return issubclass(var.python_type(), int)
+
+
+def is_index_or_none(var: Var) -> bool:
+    return issubclass(var.python_type(), int | None)
+
+
+def is_iterable(var: Var) -> bool:
+    kind = var.python_type()
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+
+
+def is_list(var: Var) -> bool:
+    return issubclass(var.python_type(), list)
+
+
+def is_sequence(var: Var) -> bool:
+    """True where the class is one of `len` and indices; dicts have other words for their errors."""
+    kind = var.python_type()
+    has_both = hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
+    return has_both and not issubclass(kind, dict)
+
+
+def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any]:
+    """Registers the decorated Python function for calls of the real ones."""
+
+    def register(function: Any) -> Any:
+        def handle(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
+            return run_stand_in(tx, function, wants, args, kwargs)
+
+        rule(list(real))(handle)
+        return function
+
+    return register
+
+
+@stands_in(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
+    for item in iterable:
+        mapping[item] = mapping.get(item, 0) + 1
+
+
+def reduce_object(value: Any, slots: tuple[str, ...]) -> Any:
+    """`object.__reduce_ex__(value, 4)` of an instance of a class written in Python."""
+    cls = type(value)
+    if cls.__reduce__ is not object.__reduce__:
+        return value.__reduce__()
+    arguments: tuple[Any, ...] = ()
+    make: Any = copyreg.__newobj__  # type: ignore[attr-defined]
+    if hasattr(cls, "__getnewargs_ex__"):
+        given = value.__getnewargs_ex__()
+        check_new_arguments(given, "__getnewargs_ex__")
+        arguments, keywords = given
+        if keywords:
+            return copyreg.__newobj_ex__, (cls, arguments, keywords), *rest_of(value, cls, slots)  # type: ignore[attr-defined]
+    elif hasattr(cls, "__getnewargs__"):
+        arguments = value.__getnewargs__()
+        check_new_arguments(arguments, "__getnewargs__")
+    return make, (cls, *arguments), *rest_of(value, cls, slots)
+
+
+def check_new_arguments(given: Any, name: str) -> None:
+    """The errors of what the method of that name gives."""
+    if not isinstance(given, tuple):
+        raise TypeError(f"{name} should return a tuple, not '{type(given).__name__}'")
+    if name == "__getnewargs__":
+        return
+    if len(given) != 2:
+        raise ValueError(f"{name} should return a tuple of length 2, not {len(given)}")
+    for place, kind, part in ("first", tuple, given[0]), ("second", dict, given[1]):
+        if not isinstance(part, kind):
+            raise TypeError(f"{place} item of the tuple returned by {name} must be a "
+                            f"{kind.__name__}, not '{type(part).__name__}'")
+
+
+def rest_of(value: Any, cls: type, slots: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    """State, list items and dict items."""
+    if cls.__getstate__ is not object.__getstate__:  # type: ignore[attr-defined]
+        state = value.__getstate__()
+    else:
+        state = (dict(value.__dict__) or None) if hasattr(value, "__dict__") else None
+        own = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        state = (state, own) if own else state
+    items = iter(value) if isinstance(value, list) else None
+    return state, items, iter(value.items()) if isinstance(value, dict) else None
+
+
+def reduce_ordered(tx: Frame, value: DictVar) -> Var | None:
+    """`OrderedDict.__reduce__` of one without attributes of its own."""
+    if value.has_attrs(tx):
+        return None
+    return reduced(tx, collections.OrderedDict, [], 1, value.call_method(tx, "items", [], {}))
+
+
+def reduced(tx: Frame, cls: type, args: list[Var], empty: int, items: Var) -> Var:
+    """How `copy` makes an object that is filled by its items, behind what is empty."""
+    parts: list[Var] = [tx.trace.wrap(cls, None), TupleVar(args), *[ConstVar(None)] * (1 + empty)]
+    return TupleVar([*parts, tx.trace.call(tx, iter, items)])
+
+
+@rule(object.__reduce_ex__)
+def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
+    """What `copy` asks objects for."""
+    kind = value.python_type()
+    if type(value) is SetVar and kind is set:
+        items = TupleVar([ListVar(value.entries.values())])
+        return TupleVar([tx.trace.wrap(set, None), items, ConstVar(None)])
+    if type(value) is DictVar and kind is collections.OrderedDict:
+        return reduce_ordered(tx, value)
+    if type(value) is DictVar and kind is collections.defaultdict:
+        given = [] if value.factory is None else [value.factory]
+        return reduced(tx, kind, given, 1, value.call_method(tx, "items", [], {}))
+    if type(value) is DequeVar and value.limit is None:
+        return reduced(tx, kind, [], 0, value)
+    if type(value) is NamedTupleVar and not (kind.__dictoffset__ or is_structseq(kind)):
+        make = tx.trace.wrap(copyreg.__newobj__, None)  # type: ignore[attr-defined]
+        return TupleVar([make, TupleVar([tx.trace.wrap(kind, None), *value.items]),
+                         *[ConstVar(None)] * 3])
+    number = protocol.as_constant()
+    if not isinstance(value, ObjectVar) or not isinstance(number, int) or number < 2:
+        return None
+    if value.is_constant() or base_of(kind) not in PLAIN_BASES:
+        return None
+    names = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    if type(names) is not list or any(type(name) is not str for name in names):
+        return None  # those that the class itself has given
+    if base_of(kind) is object and keeps_more(kind, len(names)):
+        return None  # an error, or as a class of C has it
+    return inline_stand_in(tx, reduce_object, [value, tx.trace.constant(tuple(names))], {})
+
+
+def keeps_more(kind: type, slots: int) -> bool:
+    """True for a class of C with state that neither a dict nor a slot holds, as locks have."""
+    places = (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0) + slots
+    return kind.__basicsize__ > object.__basicsize__ + places * tuple.__itemsize__
+
+
+# Built-in classes that keep nothing but a dict and items.
+PLAIN_BASES = (object, list, dict, types.SimpleNamespace)
+
+
+@stands_in(operator.iconcat, a=is_sequence, b=is_sequence)
+def iconcat(a: Any, b: Any) -> Any:
+    a += b
+    return a
+
+
+@stands_in(operator.concat, a=is_sequence, b=is_sequence)
+def concat(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@stands_in(operator.countOf, a=is_iterable)
+def count_of(a: Iterable[Any], b: Any) -> int:
+    found = 0
+    for item in a:
+        if item is b or item == b:
+            found += 1
+    return found
+
+
+@stands_in(operator.indexOf, a=is_iterable)
+def index_of(a: Iterable[Any], b: Any) -> int:
+    position = 0
+    for item in a:
+        if item is b or item == b:
+            return position
+        position += 1
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+if hasattr(operator, "call"):
+
+    @stands_in(operator.call)
+    def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return obj(*args, **kwargs)
+
+
+@stands_in(types.SimpleNamespace.__reduce__)
+def reduce_namespace(value: Any, /) -> Any:
+    return type(value), (), dict(value.__dict__)
+
+
+def is_namespace(var: Var) -> bool:
+    return isinstance(var, ObjectVar) and issubclass(var.python_type(), types.SimpleNamespace)
+
+
+@stands_in(types.SimpleNamespace.__eq__, left=is_namespace)
+def equal_namespaces(left: Any, right: Any, /) -> Any:
+    if not isinstance(right, types.SimpleNamespace):
+        return NotImplemented
+    return dict(left.__dict__) == dict(right.__dict__)
+
+
+def copy_once(value: Any, memo: dict[int, Any], copied: Callable[[Any, Any], Any]) -> Any:
+    """`value.__deepcopy__(memo)`. copied: what copies a value that the memo lacks."""
+    if id(value) in memo:
+        return memo[id(value)]
+    made = memo[id(value)] = copied(value, memo)
+    return made

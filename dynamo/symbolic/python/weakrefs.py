@@ -1,0 +1,103 @@
+"""Weak references: `weakref.ref(x)` made in the trace, and existing ones.
+
+A reference answers its object as long as the trace can tell that it is alive: an object from
+outside while nothing outside was changed, and any while something of the program refers to it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from dynamo.base.errors import Break
+from dynamo.guards.sources import LocalSource, Source, WeakRefSource
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.core.wrapping import wraps
+
+
+class WeakRefVar(Var):
+    """A `weakref.ref`; target: its object, None where it has died."""
+
+    def __init__(self, target: Var | None) -> None:
+        super().__init__()
+        self._target = target
+
+    @property
+    def target(self) -> Var | None:
+        return self._target
+
+    def describe(self) -> str:
+        return f"a weak reference to {self.target!r}"
+
+    def python_type(self) -> type:
+        return weakref.ref
+
+    def truth(self, tx: Frame) -> bool:
+        return True
+
+    def children(self) -> Iterable[Var]:
+        return () if self._target is None else (self._target,)
+
+    def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if args or kwargs:
+            raise Break("argument_mismatch", "weakref.ref takes no arguments")
+        if self.target is None:
+            return ConstVar(None)
+        if not self.is_alive(tx, self.target):
+            raise Break("call_of_unknown_value", f"{self!r}, whose object may have died")
+        return self.target
+
+    def is_alive(self, tx: Frame, target: Var) -> bool:
+        """True where something certainly refers to the object."""
+        work = [var for frame in tx.trace.frames for var in frame.alive()]
+        if target.source is not None and not tx.trace.effects.has_outside():
+            root = target.source.root()
+            # A local that the program has let go of may have been all that held the object.
+            if not isinstance(root, LocalSource) or any(var.source == root for var in work):
+                return True
+        reached: set[Var] = set()
+        while work:
+            var = work.pop()
+            if var is target:
+                return True
+            if var not in reached and not isinstance(var, WeakRefVar):
+                reached.add(var)
+                work.extend(var.children())
+        return False
+
+    def hash_key(self, tx: Frame) -> Hashable:
+        if self.target is None:
+            raise Break("hash_unknown", repr(self))
+        return ("weakref", self.target.hash_key(tx))
+
+    def get_attr(self, tx: Frame, name: str) -> Var:
+        raise Break("attribute_unknown", f"{name} of {self!r}")
+
+
+class OutsideWeakRefVar(WeakRefVar):
+    """An existing reference; like the real one it does not keep its object."""
+
+    def __init__(self, trace: Evaluation, value: weakref.ref[Any], source: Source) -> None:
+        super().__init__(None)
+        self.source = source
+        self._trace, self._value = trace, value
+
+    @property
+    def target(self) -> Var | None:
+        value = self._value()
+        if value is None:
+            return None
+        assert self.source is not None
+        return self._trace.wrap(value, WeakRefSource(self.source))
+
+
+@wraps(weakref.ref)
+def wrap_weakref(trace: Evaluation, value: Any, source: Source | None) -> Var:
+    """An existing reference."""
+    assert source is not None
+    trace.guard("TYPE", source, weakref.ref)
+    trace.guard("WEAKREF_ALIVE", source, value() is not None)
+    return OutsideWeakRefVar(trace, value, source)

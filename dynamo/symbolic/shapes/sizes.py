@@ -1,0 +1,170 @@
+"""Which dimensions of tensors from outside are symbolic: those that changed, or were declared so.
+
+In: what the trace knows of the dimensions (facts that changed, marks, options). Out: their symbols,
+with guards: each size at least 2, equal ones where one symbol stands for both (duck shaping),
+strides as the expressions they look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import ArraySource, ItemSource, LocalSource, Source
+from dynamo.shapes.marks import Mark, marks_of
+from dynamo.symbolic.core.stack_values import UnreadVar
+from dynamo.symbolic.core.var import Var
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.shapes.symbols import Symbols
+
+UNMARKED = Mark("automatic")
+DECLARED = ("dynamic", "unbacked")
+
+
+def dynamic_dims(symbols: Symbols, real: torch.Tensor, source: Source) -> Mapping[int, Mark]:
+    """The dimensions that are to be symbolic, with what the user said of them."""
+    context = symbols.context
+    if context is None or real.dim() == 0:
+        return {}
+    marks, found = {**marks_of(real), **context.declared.get(id(real), {})}, {}
+    everything = symbols.everything and is_argument(source)
+    everything = everything and not isinstance(real, torch.nn.Parameter)
+    for axis, size in enumerate(real.shape):
+        fact, mark = Fact(source, "size", axis), marks.get(axis, UNMARKED)
+        if mark.kind in DECLARED:
+            check_declared(symbols, fact, size, mark)
+            found[axis] = mark
+        elif size in (0, 1) or mark.kind == "static" or fact in context.fixed:
+            continue
+        elif everything or mark.kind == "maybe" or fact in symbols.changed:
+            found[axis] = mark
+    return {} if context.static_sizes else found
+
+
+def check_declared(symbols: Symbols, fact: Fact, size: int, mark: Mark) -> None:
+    """Errors: ConstraintViolation where this call's size is none that was declared."""
+    if symbols.context.static_sizes:
+        symbols.violated(fact, symbols.context.static_because, symbols.place())
+    if mark.kind == "dynamic" and size in (0, 1):
+        symbols.violate(fact, f"is {size}, and sizes 0 and 1 are constants,",
+                        "Make the first call with a larger size, or use mark_unbacked.")
+    low, high = mark.low, mark.high
+    if (low is not None and size < low) or (high is not None and size > high):
+        symbols.violate(fact, f"is {size}, outside of {span(mark)},",
+                        "Call it with a size of that range, or declare a larger range.")
+
+
+def span(mark: Mark) -> str:
+    """The range of a mark, in words."""
+    ends = [f"at least {mark.low}"] if mark.low is not None else []
+    ends += [f"at most {mark.high}"] if mark.high is not None else []
+    return f"{mark.name}: {' and '.join(ends)}" if mark.name else " and ".join(ends)
+
+
+def symbolic_size(symbols: Symbols, fact: Fact, value: int, mark: Mark) -> Any:
+    """The symbol of a size; equal sizes share one, except those that were marked, and those that
+    are known to have been different."""
+    name = symbols.name(fact, value)
+    if mark is UNMARKED:
+        duck = (value, symbols.changed.get(fact))
+        return shared(symbols, name, symbols.ducks.setdefault(duck, name))
+    if mark.kind in DECLARED:
+        symbols.declared[name] = fact
+    if mark.kind == "unbacked":
+        symbols.unknowns.declared.add(name)
+        return symbols.trace.world.unbacked_size(name)
+    first = symbols.dims.setdefault(mark.name, name) if mark.name else name
+    if symbols.values[first] != value:
+        other = symbols.facts[first].text()
+        symbols.violate(fact, f"is {value}, while {other}, {mark.name!r} too, "
+                        f"is {symbols.values[first]},", "Dimensions of one name have one size.")
+    symbol = shared(symbols, name, first)
+    if mark.low is not None:
+        symbols.decide(f"({name} >= {mark.low})")
+    if mark.high is not None:
+        symbols.decide(f"({name} <= {mark.high})")
+    return symbol
+
+
+def shared(symbols: Symbols, name: str, first: str) -> Any:
+    """A new symbol of that name, or the first one's, guarded to be equal."""
+    world = symbols.trace.world
+    if first != name:
+        symbols.assume(f"({name} == {first})")
+        world.symbols[name] = world.symbols[first]
+        return world.symbols[first]
+    symbol = world.size(name, symbols.values[name])
+    symbols.assume(f"({name} >= 2)")
+    return symbol
+
+
+def infer_strides(
+    sizes: tuple[int, ...], strides: tuple[int, ...], symbolic: list[Any]
+) -> list[Any]:
+    """Strides as products of sizes where their values are such products, from the inside out.
+
+    >>> infer_strides((2, 3, 4), (12, 4, 1), [2, 3, 4])
+    [12, 4, 1]
+    """
+    products: dict[int, Any] = {}
+    found: list[Any] = list(strides)
+    for axis in sorted(range(len(sizes)), key=lambda axis: (strides[axis], -axis)):
+        stride = strides[axis]
+        if stride > 1 or type(products.get(stride)) not in (int, type(None)):
+            found[axis] = products.get(stride, stride)
+        if stride > 0:
+            products.setdefault(stride * max(sizes[axis], 1), found[axis] * symbolic[axis])
+    return found
+
+
+def is_argument(source: Source) -> bool:
+    """True for arguments of the frame and what containers among them hold."""
+    while isinstance(source, ItemSource | ArraySource):
+        source = source.base
+    return isinstance(source, LocalSource)
+
+
+SCHEDULES = {("param_groups", "lr"): float, ("state", "step"): int}
+
+
+def is_schedule(kind: type, source: Source) -> bool:
+    """True for a learning rate and for a step counter of an optimizer, which change by nature.
+
+    >>> groups = ItemSource(LocalSource("optimizer"), "param_groups")
+    >>> is_schedule(float, ItemSource(ItemSource(groups, 0), "lr"))
+    True
+    """
+    key = getattr(source, "key", None)
+    names = {getattr(part, "key", getattr(part, "name", None)) for part in source.chain()}
+    return any(key == last and kind is wanted and first in names
+               for (first, last), wanted in SCHEDULES.items())
+
+
+def open_axes(symbols: Symbols, roots: Iterable[Var]) -> dict[Var, tuple[int, ...]]:
+    """The dimensions of tensors whose sizes follow from declared ones, before a graph break too."""
+    context = symbols.context
+    names = {name for name, fact in symbols.facts.items() if fact in context.carried}
+    names |= symbols.declared.keys()
+    found = {}
+    for var in roots:
+        if isinstance(var, UnreadVar):
+            carried = (fact.index for fact in context.carried if fact.source == var.source)
+            axes = (*context.declared.get(id(var.value), ()), *carried)
+        elif names and isinstance(fake := getattr(var, "fake", None), torch.Tensor):
+            axes = tuple(axis for axis, size in enumerate(fake.shape) if _is_made_of(
+                symbols, size, names))
+        else:
+            continue
+        if axes:
+            found[var] = axes
+    return found
+
+
+def _is_made_of(symbols: Symbols, size: Any, names: set[str]) -> bool:
+    if not isinstance(size, torch.SymInt):
+        return False
+    return not names.isdisjoint(symbols.trace.world.names_in(size.node.expr))

@@ -1,0 +1,165 @@
+"""Numbers that only the running program knows: `t.item()`, the size of `x[mask]`.
+
+An `UnknownNumber` is a node of the graph, and torch's symbol for its value. Arithmetic makes more
+nodes, which run as Python's own operators; where a decision needs the value, the graph ends. The
+new bytecode takes the value from the graph's results.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from dynamo.base.errors import Break, Signal
+from dynamo.base.words import noun
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.shapes.numbers import SymbolicNumber, is_number, is_open
+
+TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+ARITHMETIC = frozenset(("add", "sub", "mul"))
+DIVISIONS = frozenset(("truediv", "floordiv", "mod"))
+HIGHEST_POWER = 8
+NEVER_EQUAL = frozenset((type(None), str, bytes, list, tuple, dict, set, type(Ellipsis)))
+
+
+class UnknownNumber(Var):
+    """An int, float or bool of which the trace knows the type and a range.
+
+    fake: torch's symbolic value. node: what computes it; None while it is not needed. exact: False
+    for what is made of floats, about which torch's expressions may be wrong (nan, rounding).
+    """
+
+    def __init__(
+        self, trace: Evaluation, fake: Any, node: fx.Node | None = None, exact: bool = True
+    ) -> None:
+        super().__init__(None)
+        self.exact = exact
+        self._trace = trace
+        self.fake = fake
+        self._node = node
+
+    def describe(self) -> str:
+        return f"{noun(TYPES[type(self.fake)].__name__)} that only the running program knows"
+
+    def python_type(self) -> type:
+        return TYPES[type(self.fake)]
+
+    @property
+    def node(self) -> Any:
+        if self._node is None or self._node._erased:
+            self._node = self._trace.symbols.unknowns.node(self.fake)
+        return self._node
+
+    def as_proxy(self) -> Any:
+        return self.node
+
+    def as_fake(self) -> Any:
+        return self.fake
+
+    def truth(self, tx: Frame) -> bool:
+        return self._trace.symbols.unknowns.decide(self)
+
+    def is_same(self, tx: Frame, other: Var) -> bool:
+        if self is other or other.python_type() is not self.python_type():
+            return self is other
+        raise Break("identity_of_constant", repr(self))
+
+
+def is_unknown(var: Var) -> bool:
+    return isinstance(var, UnknownNumber)
+
+
+def binary(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
+    """`a op b` of which one is unknown; None where the other is a tensor or an object."""
+    if not (is_unknown(a) or is_unknown(b)):
+        return None
+    other = b if is_unknown(a) else a
+    if not (is_unknown(other) or is_number(other)):
+        return refuse(name, a, b) if other.is_constant() or hasattr(other, "items") else None
+    kinds = {a.python_type(), b.python_type()}
+    if bool in kinds:
+        if kinds != {bool} or name not in ("and", "or"):
+            raise Break("unknown_number", f"{a!r} {name} {b!r}")
+        return run(trace, getattr(operator, f"{name}_"), a, b)
+    if name in DIVISIONS:
+        refuse_divisor(trace, name, b)
+    elif name == "pow":
+        if kinds != {int} or is_unknown(b) or not 0 <= b.as_constant() <= HIGHEST_POWER:
+            raise Break("unknown_number", f"{a!r} ** {b!r}")
+    elif name not in ARITHMETIC:
+        raise Break("unknown_number", f"{a!r} {name} {b!r}")
+    return run(trace, getattr(operator, name), a, b)
+
+
+def refuse_divisor(trace: Evaluation, name: str, divisor: Var) -> None:
+    """A division whose divisor may be 0 ends the graph; so does `//` or `%` by what may be negative
+    (torch's expressions are wrong for such)."""
+    wanted = operator.ne if name == "truediv" else operator.gt
+    if is_unknown(divisor):
+        fine = trace.world.known(wanted(divisor.as_fake(), 0)) if divisor.exact else None  # type: ignore[attr-defined]
+    elif is_open(divisor):
+        assert isinstance(divisor, SymbolicNumber)
+        fine = trace.symbols.decide(f"({divisor.text} {'!=' if name == 'truediv' else '>'} 0)")
+    else:
+        fine = wanted(divisor.as_constant(), 0)
+    if not fine:
+        raise Break("unknown_number", f"a division by {divisor!r}")
+
+
+def compare(trace: Evaluation, name: str, a: Var, b: Var) -> Var | None:
+    """`a < b` and the like of which one is unknown; None where the rows for other types know."""
+    if not (is_unknown(a) or is_unknown(b)):
+        return None
+    other = b if is_unknown(a) else a
+    if not (is_unknown(other) or is_number(other)):
+        if name in ("eq", "ne") and other.python_type() in NEVER_EQUAL:
+            return ConstVar(name == "ne")
+        return refuse(name, a, b) if other.is_constant() or hasattr(other, "items") else None
+    if bool in (a.python_type(), b.python_type()):
+        refuse(name, a, b)
+    return run(trace, getattr(operator, name), a, b)
+
+
+def refuse(name: str, a: Var, b: Var) -> NoReturn:
+    raise Break("unknown_number", f"{a!r} {name} {b!r}")
+
+
+def unary(trace: Evaluation, name: str, a: Var) -> Var | None:
+    """`-a`, `+a`, `abs(a)` of an unknown number."""
+    if not is_unknown(a):
+        return None
+    if a.python_type() is bool or name not in ("neg", "pos", "abs"):
+        raise Break("unknown_number", f"{name} of {a!r}")
+    return a if name == "pos" else run(trace, abs if name == "abs" else operator.neg, a)
+
+
+def convert(trace: Evaluation, kind: type, a: Var) -> Var | None:
+    """`int(a)` and `float(a)` of an unknown number."""
+    if not is_unknown(a):
+        return None
+    if a.python_type() is kind:
+        return a
+    if kind is float and a.python_type() is int:
+        return run(trace, float, a, fake=torch.sym_float)
+    raise Break("unknown_number", f"{kind.__name__} of {a!r}")
+
+
+def run(trace: Evaluation, function: Callable[..., Any], *args: Var, fake: Any = None) -> Var:
+    """A node that calls a function of numbers, and what is known of its result."""
+    try:
+        value = trace.world.run(fake or function, *[arg.as_fake() for arg in args])
+    except Signal as error:
+        raise Break("unknown_number", f"{function.__name__}: {error}") from error
+    trace.symbols.keep_assumptions()
+    exact = all(arg.python_type() is not float for arg in args)
+    if type(value) not in TYPES and exact:
+        return ConstVar(value)
+    return trace.symbols.unknowns.make(value, lambda: trace.graph.operation(
+        "call_function", function, tuple(arg.as_proxy() for arg in args), {}, value), exact)

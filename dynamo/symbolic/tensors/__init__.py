@@ -1,0 +1,15 @@
+"""Tensors and torch: functions, gradients, transforms, hooks, modes, optimizers.
+
+Loading the package registers what its modules know of real values and of calls.
+"""
+
+from dynamo.base.loading import load_all
+
+# In the order in which their rows are asked; a `first_rule` is asked before all rows before it.
+load_all(__name__, """
+    modes contexts tensor modules torch_functions repeating compiled handles transforms
+    autograd_functions checkpointing hooks gradients inference picking averaging breaking
+    comptime conditional copying devices distributions foreach loops methods number_tensors
+    optimizer_steps optimizers parameters placing random_state attributes trees triton_kernels
+    typed_tensors unknown_numbers conversions operators
+""")

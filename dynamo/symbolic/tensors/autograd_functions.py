@@ -1,0 +1,197 @@
+"""`torch.autograd.Function`: a call of `apply` is one node of the graph.
+
+`forward` and `backward` are traced beforehand on a context of our own, only to learn what they read
+(guards) and that they change nothing outside; where they do, or can't be traced, the graph breaks
+before the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import types
+from typing import Any
+
+import torch
+from torch._C._functorch import TransformType
+from torch._functorch.autograd_function import VmapInfo
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.nn.modules._functions import BackwardHookFunction
+
+from dynamo.base.cuts import runs_alone
+from dynamo.base.errors import Break
+from dynamo.base.kernel_launches import launches_recorded
+from dynamo.guards.sources import ObjectSource
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.known_objects import KnownObjects
+from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.var import ObservedException, Var
+from dynamo.symbolic.python.classes import ClassVar
+from dynamo.symbolic.python.lists import NamedTupleVar, TupleVar
+from dynamo.symbolic.python.objects import ObjectVar
+from dynamo.symbolic.tensors import torch_functions, transforms
+from dynamo.symbolic.tensors.state import tensor_state
+from dynamo.symbolic.tensors.tensor import TensorVar
+
+
+class TracedContext:
+    """What `forward` and `backward` are given as `ctx` while they are traced."""
+
+    saved_tensors: tuple[Any, ...] = ()
+    forward_tensors: tuple[Any, ...] = ()
+    materialize_grads = True
+    dirty: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        self.forward_tensors = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+@runs_alone
+def hook_gradients(*tensors: Any) -> Any:
+    """In a graph: what torch puts before and behind a module with backward hooks."""
+    return BackwardHookFunction.apply(*tensors)  # type: ignore[no-untyped-call]
+
+
+def apply_in_graph(function: type[torch.autograd.Function]) -> Any:
+    """A plain function that applies one autograd function."""
+
+    def apply(*args: Any) -> Any:
+        return function.apply(*args)  # type: ignore[no-untyped-call]
+
+    apply.__name__ = apply.__qualname__ = f"apply_{function.__name__}"
+    apply.__module__ = __name__  # fx takes functions of torch's modules for attributes of them
+    return apply
+
+
+@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
+    """`SomeFunction.apply(*args)`."""
+    trace = tx.trace
+    if not isinstance(cls, ClassVar) or kwargs:
+        raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    if cls.cls is BackwardHookFunction:  # its node of autograd gets the hooks
+        return torch_functions.call_in_graph(tx, hook_gradients, list(args), {})
+    transformed = torch_functions.in_transform()
+    if transformed and has_old_form(cls.cls):  # which torch refuses
+        raise Break("call_of_unknown_function", f"apply of {cls!r}")
+    for arg in args if not transformed else ():
+        arg.as_proxy()
+    state = tensor_state(trace)
+    mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
+    with trace.state(KnownObjects).noting_found() as found:
+        look_through(tx, cls.cls, list(args))
+        if transformed:
+            look_through_levels(tx, cls.cls, args)
+    trace.graph.rollback(mark)
+    reads = trace.effects.reach([cls, *args, *found]) or state.new_gradients_read != read
+    if reads:  # the graph runs before the changes are made
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, which reads what was changed")
+    if trace.effects.changed_outside(before):
+        raise Break("call_of_unknown_function", f"apply of {cls!r}, which changes objects")
+    trace.effects.forget_since(before)
+    target = apply_in_graph(cls.cls)
+    try:
+        if transformed:
+            return transforms.on_tensors(tx, target, args, {})
+        with launches_recorded():
+            return torch_functions.call_in_graph(tx, target, list(args), {})
+    except ObservedException as error:
+        raise Break("call_of_unknown_function", f"apply of {cls!r} raises") from error
+
+
+def look_through(tx: Frame, cls: type, args: list[Var]) -> None:
+    """Traces `forward` and `backward`; the graph of it is dropped by the caller."""
+    trace = tx.trace
+    tensors: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar(args), tensors)
+    versions = [var.fake._version for var in tensors]
+    context = ObjectVar(TracedContext)
+    needs = [isinstance(arg, TensorVar) and bool(arg.fake.requires_grad) for arg in args]
+    context.write_own(tx, "needs_input_grad", trace.constant(tuple(needs)))
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        result = forward(tx, cls, context, args)
+        dirty = context.get_attr(tx, "dirty").unpack(tx)
+        written = [
+            var for var, old in zip(tensors, versions, strict=True) if var.fake._version != old
+        ]
+        if not set(written).issubset(dirty):
+            raise Break("call_of_unknown_function", f"{cls.__qualname__} writes into its arguments")
+        if enabled and any(needs):
+            backward(tx, cls, context, result)
+        if transforms.has_level(TransformType.Jvp):
+            context.write_own(tx, "saved_tensors", context.get_attr(tx, "forward_tensors"))
+            tangents = [like(tx, arg) for arg in args]
+            tx.call(part_of(tx, cls, "jvp"), [context, *tangents], {})
+    finally:
+        torch._C._set_grad_enabled(enabled)
+
+
+def forward(tx: Frame, cls: Any, context: Var, args: list[Var]) -> Var:
+    """Both forms: with `ctx` first, or followed by `setup_context`."""
+    function = part_of(tx, cls, "forward")
+    if has_old_form(cls):
+        return tx.call(function, [context, *args], {})
+    result = tx.call(function, args, {})
+    tx.call(part_of(tx, cls, "setup_context"), [context, TupleVar(args), result], {})
+    return result
+
+
+def has_old_form(cls: Any) -> bool:
+    """True where `forward` gets the context, and there is no `setup_context`."""
+    return cls.setup_context is torch.autograd.function._SingleLevelFunction.setup_context  # type: ignore[no-any-return]
+
+
+def like(tx: Frame, value: Var) -> Var:
+    """A gradient or a tangent of a value: None where it is no tensor."""
+    if isinstance(value, TensorVar):
+        return tx.trace.call(tx, torch.zeros_like, value)
+    return ConstVar(None)
+
+
+def look_through_levels(tx: Frame, cls: Any, args: tuple[Var, ...]) -> None:
+    """Traces `vmap` as each vmap around the call will call it: below its level, on batches."""
+    with contextlib.ExitStack() as stack:
+        while torch_functions.in_transform():
+            level: Any = retrieve_current_functorch_interpreter()
+            dims, args = transforms.below(tx, level, args)
+            stack.enter_context(level.lower())
+            if level.key() == TransformType.Vmap and not cls.generate_vmap_rule:
+                facts = [ConstVar(level.batch_size()), ConstVar(level.randomness())]
+                info = NamedTupleVar(VmapInfo, facts)
+                in_dims = TupleVar([ConstVar(dim) for dim in dims])
+                tx.call(part_of(tx, cls, "vmap"), [info, in_dims, *args], {})
+
+
+def backward(tx: Frame, cls: Any, context: Var, result: Var) -> None:
+    """With gradients like the outputs."""
+    outputs = result.items if isinstance(result, TupleVar) else [result]
+    grads = [like(tx, output) for output in outputs]
+    name = "vjp" if cls.vjp is not torch.autograd.Function.vjp else "backward"
+    tx.call(part_of(tx, cls, name), [context, *grads], {})
+
+
+METHODS = (staticmethod, classmethod, types.FunctionType)
+
+
+def part_of(tx: Frame, cls: type, name: str) -> Var:
+    """A method of the function's class, as torch finds it there."""
+    raw = inspect.getattr_static(cls, name)
+    if type(raw) not in METHODS:
+        raise Break("call_of_unknown_function", f"{cls.__qualname__}.{name}")
+    var = ClassVar(cls, ObjectSource(cls, cls.__name__), None)
+    return tx.trace.attributes.get_from_class(tx, var, name)

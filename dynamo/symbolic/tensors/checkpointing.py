@@ -1,0 +1,255 @@
+"""`torch.utils.checkpoint.checkpoint`: the function's operations become one node.
+
+The node runs them by torch's own `checkpoint`, so that backward computes them again instead of
+keeping what they made. In the graph its target is a `Checkpointed`, whose module a backend
+may look into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dynamo.base.again import running_again
+from dynamo.base.cuts import expect
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.frame import Evaluation, Frame
+from dynamo.symbolic.core.graph import storage_of
+from dynamo.symbolic.core.table import rule
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.cached import real_value
+from dynamo.symbolic.python.dicts import DictVar
+from dynamo.symbolic.python.functions import FunctionVar
+from dynamo.symbolic.python.lists import ListVar, TupleVar
+from dynamo.symbolic.python.partials import PartialVar
+from dynamo.symbolic.tensors import torch_functions
+from dynamo.symbolic.tensors.tensor import TensorVar
+
+# Without the wrapper that imports torch's own compiler.
+RUN = inspect.unwrap(torch.utils.checkpoint.checkpoint)
+ContextFunction = Callable[[], tuple[Any, Any]]
+OPTIONS = frozenset({"use_reentrant", "preserve_rng_state"})
+
+
+class Checkpointed:
+    """Runs a graph without keeping what its backward can compute again.
+
+    module: takes tensors, returns a tuple of tensors. arguments: the first inputs, so many, were
+    arguments of the checkpointed function; it read the others from elsewhere, and may write them.
+    context_fn: what the program gave as that, or None.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, arguments: int, preserve_rng_state: bool, reentrant: bool,
+        context_fn: ContextFunction | None, number: int,
+    ) -> None:
+        self.module, self.arguments = module, arguments
+        self.preserve_rng_state, self.reentrant = preserve_rng_state, reentrant
+        self.context_fn = context_fn
+        self.__name__ = self.__qualname__ = f"checkpointed_{number}"
+        self.__module__ = __name__
+
+    def __call__(self, *inputs: Any) -> Any:
+        others = inputs[self.arguments :]
+        recorded = bool(torch._C._len_torch_dispatch_stack())
+        options: dict[str, Any] = {}
+        contexts = self.context_fn
+        if self.preserve_rng_state and recorded:
+            contexts = functools.partial(both, self.context_fn, draws_once)
+        if contexts is not None:
+            options["context_fn"] = contexts
+        runs = itertools.count()
+
+        def run(*arguments: Any) -> Any:
+            with running_again() if next(runs) else contextlib.nullcontext():
+                return self.module(*arguments, *others)
+
+        # Backward inside of backward can't be recorded; the other form has the same gradients.
+        return RUN(
+            run,
+            *inputs[: self.arguments],
+            use_reentrant=self.reentrant and not recorded,
+            preserve_rng_state=self.preserve_rng_state,
+            **options,
+        )
+
+
+def both(first: ContextFunction | None, second: ContextFunction) -> tuple[Any, Any]:
+    """Contexts of forward and of backward, each inside of another."""
+    if first is None:
+        return second()
+    pairs = zip(first(), second(), strict=True)
+    return tuple(_Nested(*pair) for pair in pairs)  # type: ignore[return-value]
+
+
+class _Nested(contextlib.ExitStack):
+    """One context inside of another, which may be entered more than once."""
+
+    def __init__(self, *contexts: Any) -> None:
+        super().__init__()
+        self.contexts = contexts
+
+    def __enter__(self) -> _Nested:
+        for context in self.contexts:
+            self.enter_context(context)
+        return super().__enter__()
+
+
+def draws_once() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    """Contexts of forward and of the computation in backward, where a backend records both into one
+    graph: setting a generator back is no operation, so the numbers of forward are used again."""
+    drawn: list[Any] = []
+    return _Draws(drawn, replay=False), _Draws(drawn, replay=True)
+
+
+class _Draws(TorchDispatchMode):
+    """Keeps what operations draw, or gives back what was kept, in order."""
+
+    def __init__(self, drawn: list[Any], replay: bool) -> None:
+        super().__init__()
+        self.drawn, self.replay = drawn, replay
+        self.left: Iterator[Any] = iter(())
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its own compiler
+
+    def __enter__(self) -> _Draws:
+        self.left = iter(self.drawn)
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        if self.replay:
+            return next(self.left)
+        self.drawn.append(func(*args, **(kwargs or {})))
+        return self.drawn[-1]
+
+
+@rule(torch.utils.checkpoint.checkpoint)
+def checkpoint(tx: Frame, /, function: Var, *args: Var, **kwargs: Var) -> Var:
+    """`checkpoint(function, *args, use_reentrant=..., **kwargs)`; with other options, and without
+    that one, it runs as it is."""
+    trace = tx.trace
+    options = {name: kwargs.pop(name).as_constant() for name in OPTIONS & kwargs.keys()}
+    given = kwargs.pop("context_fn", None)
+    context_fn = None if given is None else made_before(trace, given)
+    special = kwargs.keys() & {"determinism_check", "debug", "early_stop"}
+    reentrant = options.get("use_reentrant")
+    if type(reentrant) is not bool or special or torch_functions.in_transform():
+        raise Break("call_disabled", "torch.utils.checkpoint")
+    if reentrant and (kwargs or context_fn is not None):
+        raise Break("call_disabled", "torch.utils.checkpoint")
+    mark, before = trace.graph.mark(), trace.effects.places()
+    result = tx.call(function, list(args), kwargs)
+    results: list[TensorVar] = []
+    collect(result, results)
+    check_unseen(trace, result, before)
+    body = trace.graph.operations_after(mark)
+    if any(node.target is expect for node in body):
+        raise Break("call_disabled", "torch.utils.checkpoint with a branch on a tensor")
+    if reentrant and torch.is_grad_enabled():
+        check_reentrant(args, result, body)
+    made = [var for var in results if var.node in body]
+    if not made:
+        return result
+    tensors: list[TensorVar] = []
+    torch_functions.collect_tensors(TupleVar([*args, *kwargs.values()]), tensors)
+    inputs, module = trace.graph.cut_out(
+        body, [var.node for var in made], first=[var.node for var in tensors]
+    )
+    number = sum(isinstance(node.target, Checkpointed) for node in trace.graph.graph.nodes)
+    arguments = len({var.node for var in tensors} & set(inputs))
+    keeps_rng = bool(options.get("preserve_rng_state", True))
+    target = Checkpointed(module, arguments, keeps_rng, reentrant, context_fn, number)
+    fakes = tuple(var.fake for var in made)
+    node = trace.graph.operation("call_function", target, tuple(inputs), {}, fakes)
+    for index, var in enumerate(made):
+        place = (node, index)
+        var.move_to(trace.graph.operation("call_function", operator.getitem, place, {}, var.fake))
+    return result
+
+
+def made_before(trace: Evaluation, var: Var) -> Any:
+    """The real object of a value that the trace has not made, or has made of such values alone."""
+    if trace.effects.has_outside():  # it might read what was changed
+        raise Break("call_disabled", "torch.utils.checkpoint with contexts, after changes")
+    if isinstance(var, PartialVar):
+        parts = (var.function, var.args, var.keywords)
+        function, args, keywords = (made_before(trace, part) for part in parts)
+        return functools.partial(function, *args, **keywords)
+    if type(var) is TupleVar:
+        return tuple(made_before(trace, item) for item in var.items)
+    if type(var) is DictVar and var.kind is dict:
+        names = (key.as_constant() for key in var.keys())
+        values = (made_before(trace, value) for value in var.values())
+        return dict(zip(names, values, strict=True))
+    if isinstance(var, ListVar):
+        return [made_before(trace, item) for item in var.items]
+    if isinstance(var, FunctionVar) and var.real is None and not tuple(var.children()):
+        return types.FunctionType(var.code, var.globals, var.name)
+    return real_value(trace, var)
+
+
+def check_reentrant(args: tuple[Var, ...], result: Var, body: dict[fx.Node, None]) -> None:
+    """Break where the form that runs backward inside of backward has other gradients, or warns."""
+    tensors = [arg for arg in args if isinstance(arg, TensorVar)]
+    results = result.items if type(result) is TupleVar else [result]
+    plain = all(isinstance(arg, TensorVar) or arg.is_constant() for arg in args)
+    made = all(
+        isinstance(var, TensorVar) and var.node in body
+        and (var.fake.requires_grad or not var.fake.is_floating_point()) for var in results
+    )
+    outside = {
+        storage_of(fake) for node in body for given in node.all_input_nodes
+        if given not in body and isinstance(fake := given.meta["example_value"], torch.Tensor)
+    }
+    written = {storage_of(fake) for node in body for fake in node.meta.get("changed", ())}
+    needed = any(arg.fake.requires_grad for arg in tensors)
+    if not (plain and made and needed and outside.isdisjoint(written)):
+        raise Break("call_disabled", "torch.utils.checkpoint with use_reentrant=True")
+
+
+def collect(var: Var, found: list[TensorVar]) -> None:
+    """The tensors of a result, each once; Break for what is more than containers of tensors."""
+    if isinstance(var, TensorVar):
+        if var not in found:
+            found.append(var)
+    elif isinstance(var, TupleVar | ListVar):
+        for item in var.items:
+            collect(item, found)
+    elif isinstance(var, DictVar):
+        for item in var.values():
+            collect(item, found)
+    elif not var.is_constant():
+        raise Break("call_disabled", f"torch.utils.checkpoint of a function that returns {var!r}")
+
+
+def check_unseen(trace: Evaluation, result: Var, before: Any) -> None:
+    """Break where the function has changed something that is seen after it."""
+    changed = trace.effects.targets_since(before)
+    if not changed:
+        return
+    alive = [var for frame in trace.frames for var in frame.alive()]
+    reached: set[Var] = set()
+    while alive:
+        var = alive.pop()
+        if var not in reached:
+            reached.add(var)
+            alive.extend(var.children())
+    if any(target is None or target.source is not None or target in reached for target in changed):
+        raise Break("call_disabled", "torch.utils.checkpoint of a function that changes objects")

@@ -1,0 +1,77 @@
+"""Fakes of tensors from outside, and the guards that make them good for other tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.base.errors import Break, RestartTrace
+from dynamo.guards.kinds import TensorFacts
+from dynamo.guards.shape_code import Fact
+from dynamo.guards.sources import TableSource, table_values
+from dynamo.symbolic.core.frame import Evaluation
+from dynamo.symbolic.shapes.sizes import dynamic_dims, infer_strides, symbolic_size
+from dynamo.symbolic.shapes.symbols import Symbols
+from dynamo.symbolic.tensors.state import tensor_state
+
+if TYPE_CHECKING:
+    from dynamo.symbolic.tensors.tensor import TensorVar
+
+
+def make_fake(trace: Evaluation, var: TensorVar) -> Any:
+    """The fake of a tensor from outside, and its guards."""
+    symbols, real, source = trace.symbols, var.real, var.source
+    assert isinstance(symbols, Symbols)
+    assert real is not None and source is not None
+    try:
+        grad = real.grad if real.is_leaf else None
+    except RuntimeError as error:  # a view whose base has been written in another mode
+        raise Break("tensor_not_modelled", str(error)) from error
+    if grad is not None and (grad.dtype, grad.shape) != (real.dtype, real.shape):
+        raise Break("tensor_not_modelled", f"the gradient of {var!r} is of another kind")
+    dims = dynamic_dims(symbols, real, source)
+    if dims and not trace.world.is_symbolic:
+        symbols.context.symbolic = True
+        raise RestartTrace(None)
+    if not dims:
+        fake = trace.world.from_real(real)
+        tensor_state(trace).guard_tensor(var)
+        learn_table(trace, var, fake)
+        return fake
+    symbols.tensors[source] = var
+    sizes = [
+        symbolic_size(symbols, Fact(source, "size", axis), size, dims[axis])
+        if axis in dims else size
+        for axis, size in enumerate(real.shape)
+    ]
+    extents = [
+        torch.sym_max(size, 1) if axis in dims and dims[axis].kind == "unbacked" else size
+        for axis, size in enumerate(sizes)
+    ]
+    strides = infer_strides(tuple(real.shape), real.stride(), extents)
+    fake = trace.world.make(real, sizes, strides)
+    facts = TensorFacts.of(real)
+    trace.guard("TENSOR", source, replace(
+        facts,
+        sizes=tuple(n if type(n) is int else -1 for n in sizes),
+        strides=tuple(n if type(n) is int else -1 for n in strides),
+    ))
+    for axis, stride in enumerate(strides):
+        if type(stride) is not int:
+            name = symbols.name(Fact(source, "stride", axis), real.stride(axis))
+            symbols.assume(f"({name} == {trace.world.text(stride)})")
+    return fake
+
+
+def learn_table(trace: Evaluation, var: TensorVar, fake: torch.Tensor) -> None:
+    """Guards the values of a table that is to be known."""
+    if trace.context is None or var.source not in trace.context.tables:
+        return
+    assert var.real is not None and var.source is not None
+    with torch._C._DisableTorchDispatch():
+        values, copy = table_values(var.real), var.real.clone()
+    trace.guard("CONST", TableSource(var.source), values)
+    trace.world.constants.learn(fake, copy)
+    tensor_state(trace).tables.append(var)

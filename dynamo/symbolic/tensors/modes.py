@@ -1,0 +1,148 @@
+"""Torch's thread-local modes: what the program sets is set while tracing, in the graph, and after.
+
+While tracing, so that fake tensors see it; in the graph, so that its operations do; and as an
+effect, so that it holds when the trace ends inside the mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import _functorch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.table import foldable, rule
+from dynamo.symbolic.core.var import Var
+
+# Setting twice is setting once: these may be both a node and an effect.
+SETTERS: tuple[Callable[..., Any], ...] = (
+    torch.set_autocast_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled,
+    torch._C._set_default_dtype,
+)
+# What leaves the innermost level of torch.func, by its kind.
+LEAVE_LEVEL: dict[Any, Callable[[], Any]] = {
+    _functorch.TransformType.Vmap: _functorch._vmap_decrement_nesting,
+    _functorch.TransformType.Grad: _functorch._grad_decrement_nesting,
+    _functorch.TransformType.Jvp: _functorch._jvp_decrement_nesting,
+    _functorch.TransformType.Functionalize: _functorch._func_decrement_nesting,
+}
+# Counters: only the effect counts, or a nesting would be counted twice.
+COUNTERS: tuple[Callable[..., Any], ...] = (
+    torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting,
+    torch.clear_autocast_cache,
+)
+
+
+def _constants(args: tuple[Var, ...]) -> tuple[Any, ...]:
+    if not all(arg.is_constant() for arg in args):
+        raise Break("not_a_constant", "mode of torch")
+    return tuple(arg.as_constant() for arg in args)
+
+
+def _register_setter(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def set_mode(tx: Frame, *args: Var) -> Var:
+        values = _constants(args)
+        tx.trace.graph.operation("call_function", function, values, {}, None)
+        tx.trace.effects.call(function, *values)
+        function(*values)
+        return ConstVar(None)
+
+
+def _register_counter(function: Callable[..., Any]) -> None:
+    @rule(function)
+    def count(tx: Frame, *args: Var) -> Var:
+        values = _constants(args)
+        tx.trace.effects.call(function, *values)
+        return ConstVar(function(*values))
+
+
+for _function in SETTERS:
+    _register_setter(_function)
+for _function in COUNTERS:
+    _register_counter(_function)
+
+foldable(
+    [
+        torch._C._get_privateuse1_backend_name,
+        torch._C._are_functorch_transforms_active,
+        torch.is_autocast_enabled,
+        torch._C._is_any_autocast_enabled,
+        torch.get_autocast_dtype,
+        torch.is_autocast_cache_enabled,
+        torch.Size.numel,
+    ]
+)
+
+
+def nesting() -> int:
+    """How deep autocast is nested in this thread."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return depth
+
+
+def set_nesting(depth: int) -> None:
+    """Makes autocast nested so deep; at no depth it forgets what it has cast."""
+    for _ in range(nesting() - depth):
+        torch.autocast_decrement_nesting()
+    for _ in range(depth - nesting()):
+        torch.autocast_increment_nesting()
+    if not depth:
+        torch.clear_autocast_cache()
+
+
+def leave_levels(depth: int) -> None:
+    """Leaves the levels of torch.func's transforms above this depth."""
+    while _functorch.get_dynamic_layer_stack_depth() > depth:
+        LEAVE_LEVEL[_functorch.peek_interpreter_stack().key()]()
+
+
+def keep_modes() -> Callable[[], None]:
+    """Remembers this thread's modes; the result sets them again (after an attempt to trace)."""
+    grad = torch.is_grad_enabled()
+    depth = nesting()
+    cache = torch.is_autocast_cache_enabled()
+    levels = _functorch.get_dynamic_layer_stack_depth()
+    in_place = _functorch.get_inplace_requires_grad_allowed()
+    forward = torch._C._is_fwd_grad_enabled()
+    default = torch.get_default_dtype()
+    hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    casts = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    ]
+
+    def restore() -> None:
+        leave_levels(levels)
+        _functorch.set_inplace_requires_grad_allowed(in_place)
+        torch._C._set_fwd_grad_enabled(forward)
+        if hooks is None:
+            torch._C._autograd._saved_tensors_hooks_enable()
+        else:
+            torch._C._autograd._saved_tensors_hooks_disable(hooks)
+        torch._C._set_grad_enabled(grad)
+        if torch.get_default_dtype() != default:  # a setter that imports, as the program does
+            torch._C._set_default_dtype(default)
+        set_nesting(depth)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in casts:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+    return restore
+
+
+@rule(torch._C._is_torch_function_mode_enabled)
+def torch_function_mode(tx: Frame) -> Var | None:
+    """False, as it must be for a frame to be traced at all."""
+    if torch._C._is_torch_function_mode_enabled():
+        raise Break("call_of_unknown_function", "torch function mode")
+    return ConstVar(False)

@@ -1,0 +1,95 @@
+"""`torch.tensor(x)` of floats that are open, which `torch.full` takes as they are, and of numpy's.
+
+In: a number, or a flat list of numbers with an open float among them; lists in lists with a number
+of numpy. Out: the tensor; None where torch itself has to see the numbers, which fixes them. (Open
+ints: `dynamo/shapes/creation.py`.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import torch
+
+from dynamo.base.errors import Break
+from dynamo.symbolic.core.constant import ConstVar
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import module_of
+from dynamo.symbolic.core.table import first_rule
+from dynamo.symbolic.core.var import Var
+from dynamo.symbolic.python.lists import ListVar, TupleVar
+from dynamo.symbolic.python.operators import is_scalar
+from dynamo.symbolic.shapes.numbers import hint_of, is_guardable, is_number, is_open, text_of
+
+# The largest number of each: torch.full refuses a larger one, of which torch.tensor makes infinity.
+LARGEST = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float64)}
+NAMES = {"dtype", "device"}
+ARRAY_FLOATS = {"float16", "float32", "longdouble"}
+
+
+@first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar, ConstVar))
+def tensor_of_floats(tx: Frame, /, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+    """A tensor of no dimension for each number, stacked where there was a list."""
+    if rest:
+        return None
+    flat = isinstance(data, ListVar | TupleVar)
+    numbers = data.unpack(tx) if flat else [data]
+    if not any(is_open(var) and type(hint_of(var)) is float for var in numbers):
+        return None
+    if not all(map(is_number, numbers)) or not set(kwargs) <= NAMES:
+        return None
+    given = kwargs.get("dtype", ConstVar(None)).as_constant()
+    dtype = torch.get_default_dtype() if given is None else given
+    if dtype not in LARGEST or not all(is_small(tx, var, LARGEST[dtype]) for var in numbers):
+        return None
+    call = tx.trace.call
+    options = {**kwargs, "dtype": ConstVar(dtype)}
+    made = [call(tx, torch.full, TupleVar([]), var, **options) for var in numbers]
+    return call(tx, torch.stack, ListVar(made)) if flat else made[0]
+
+
+@first_rule([torch.tensor, torch.as_tensor], (ListVar, TupleVar))
+def tensor_of_array_floats(
+    tx: Frame, /, data: Var, *rest: Var, **kwargs: Var
+) -> Var | None:
+    """Floats of numpy (but float64, a float) are no whole numbers, which torch says itself."""
+    dtype = kwargs.get("dtype", ConstVar(None)).as_constant()
+    if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
+        for kind in {item.python_type() for item in data.unpack(tx)}:
+            if module_of(kind) == "numpy" and kind.__name__ in ARRAY_FLOATS:
+                raise Break("argument_mismatch", f"{kind.__name__} as {dtype}")
+    return None
+
+
+def _register(function: Any) -> None:
+    @first_rule(function, (ListVar, TupleVar, ConstVar))
+    def of_numpy_numbers(tx: Frame, /, data: Var, *rest: Var, **kwargs: Var) -> Var | None:
+        """With the dtype of numpy's number, which is a number of Python in the graph."""
+        if rest or kwargs.get("dtype", ConstVar(None)).python_type() is not type(None):
+            return None
+        leaves = leaves_of(tx, data)
+        if not any(is_scalar(leaf) and leaf.python_type() is not numpy.int64 for leaf in leaves):
+            return None
+        if not all(is_open(leaf) or leaf.is_constant() for leaf in leaves):
+            raise Break("argument_mismatch", repr(data))
+        values = [hint_of(leaf) if is_open(leaf) else leaf.as_constant() for leaf in leaves]
+        dtype = ConstVar(tx.trace.run_real(lambda: torch.tensor(values).dtype))
+        return tx.trace.call(tx, function, data, **(kwargs | {"dtype": dtype}))
+
+
+for _function in (torch.tensor, torch.as_tensor, torch.asarray):
+    _register(_function)
+
+
+def leaves_of(tx: Frame, data: Var) -> list[Var]:
+    if not isinstance(data, ListVar | TupleVar):
+        return [data]
+    return [leaf for item in data.unpack(tx) for leaf in leaves_of(tx, item)]
+
+
+def is_small(tx: Frame, number: Var, most: float) -> bool:
+    """Whether a number is no larger; guarded."""
+    if not abs(hint_of(number)) <= most or not is_guardable(number):
+        return False
+    return not is_open(number) or tx.trace.symbols.decide(f"(abs({text_of(number)}) <= {most!r})")
