@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from dynamo import aot
 from dynamo.aot.decompositions import FROM_TORCH, OWN, default_decompositions
 from dynamo.aot.foreach import FOREACH
+from dynamo.aot.frequent import FREQUENT
 from tests.aot.programs import traced
 
 aten = torch.ops.aten
@@ -113,7 +114,9 @@ def traced_over(function: Any, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
 
 
 def test_table_names_exist() -> None:
-    assert len(default_decompositions()) == len(FROM_TORCH) + len(OWN) + len(FOREACH)
+    names = {*FROM_TORCH, *OWN, *FOREACH}
+    assert len(names) == len(FROM_TORCH) + len(OWN) + len(FOREACH)
+    assert len(default_decompositions()) == len(names | FREQUENT.keys())
 
 
 def test_templates_are_shared_and_recursive() -> None:
