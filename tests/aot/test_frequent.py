@@ -98,7 +98,8 @@ def test_agrees_with_the_kernel(name: str, args: Any, kwargs: Any) -> None:
 
 
 def test_every_decomposition_is_checked() -> None:
-    assert {name for name, *_ in CASES} == set(FREQUENT)
+    on_gpus = {"convolution_backward.default"}  # below
+    assert {name for name, *_ in CASES} | on_gpus == set(FREQUENT)
 
 
 def test_narrow_floats_go_elsewhere() -> None:
