@@ -24,6 +24,7 @@ from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
+from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
@@ -72,6 +73,8 @@ def joint_laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A functional ATen graph as it is lowered."""
     module = fold_constants(run_pass("post_grad_custom_pre_pass", module))
+    if config.kernels and not has_symbols(module):
+        module = large_results_last(module)
     if does("patterns"):
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
