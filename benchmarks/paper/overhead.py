@@ -76,6 +76,8 @@ def _lazily(step: Callable[[], Any], device: str) -> Callable[[], Any]:
 
 def _by_torch(case: Case, training: bool, cuda: bool) -> Callable[[], Any]:
     """A step of PyTorch's lazy tensors. Errors: ImportError or RuntimeError without them."""
+    if cuda:
+        raise NotImplementedError("their TorchScript backend is measured on a CPU only")
     own = torch_lazy()
     moved = Case(
         copy.deepcopy(case.model).to("lazy"), tuple(tensor.to("lazy") for tensor in case.args),
