@@ -102,7 +102,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    options = arguments().parse_args()
+    options = arguments().parse_intermixed_args()  # models may stand behind options
     if options.work:
         facts = json.loads(options.work)
         facts.update(began=time.perf_counter(), ways=tuple(facts["ways"]))
