@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.paper import capture, graphs, lazily, overhead, speed, without
 from benchmarks.paper.models import CannotBuild
-from benchmarks.paper.report import RESULTS, Row, shown, write
+from benchmarks.paper.report import RESULTS, Row, shown, with_kept, write
 from benchmarks.paper.table import Run, Table
 
 RESULT = "RESULT "
@@ -96,6 +96,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=15.0, help="of timing, for a model")
     parser.add_argument("--processes", type=int, default=1, help="models at the same time")
     parser.add_argument("--hold", default="", help="a command that keeps the machine to us")
+    parser.add_argument("--keep", action="store_true",
+                        help="rows of other models, measured here before, stay")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser
@@ -114,6 +116,8 @@ def main() -> None:
     runs = [Run(name, size, options.cuda, options.seconds, options.hold, tuple(options.ways),
                 options.each) for name in options.models or table.models()]  # fmt: skip
     rows = collect(options.table, runs, options.limit, options.processes)
+    if options.keep:
+        rows = with_kept(rows, options.table, options.cuda, options.out)
     good = [row for row in rows if "skipped" not in row]
     shown_as = f"python -m benchmarks.paper {options.table} --size {size}"
     shown_as += " --cuda" if options.cuda else ""

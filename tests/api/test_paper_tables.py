@@ -15,7 +15,7 @@ from benchmarks.paper import capture, speed, without
 from benchmarks.paper.__main__ import collect
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, every
-from benchmarks.paper.report import markdown, write
+from benchmarks.paper.report import markdown, with_kept, write
 from benchmarks.paper.table import Run
 from benchmarks.paper.timing import held, medians
 from inductor.config import config
@@ -77,6 +77,16 @@ def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "t.json").read_text())
     assert data["rows"] == rows and data["machine"]["torch"] == torch.__version__
     assert "none" in markdown("T", "A", [], ["none"], {}, "c")
+
+
+def test_rows_of_other_models_stay(tmp_path: Path) -> None:
+    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
+    write("t", "T", "A.", [{"model": "a", "x": 1}, {"model": "b", "x": 2}], [], False, "c", tmp_path)
+    found = with_kept([{"model": "a", "x": 3}], "t", False, tmp_path)
+    assert found == [{"model": "b", "x": 2}, {"model": "a", "x": 3}]
+    path = tmp_path / "t.json"
+    path.write_text(path.read_text().replace(torch.__version__, "1.0"))  # another version's
+    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
 
 
 def test_a_run_ends_in_time() -> None:
