@@ -31,7 +31,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fusion, inlining": {"leave_out": "fusion, inlining"},
 }
 ON_CPU = ("library choice", "freezing")
-MODELS = "hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50 timm:vit_small_patch16_224"
+MODELS = """hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50 timm:vit_small_patch16_224
+micro:pointwise micro:normed micro:attended"""
 
 
 def settings(cuda: bool) -> dict[str, dict[str, Any]]:
@@ -44,7 +45,8 @@ def settings(cuda: bool) -> dict[str, dict[str, Any]]:
 
 
 def rows(run: Run) -> list[Row]:
-    return [_row(run, False), _row(run, True)]
+    kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
+    return [_row(run, training) for training in kinds]
 
 
 def _row(run: Run, training: bool) -> Row:
