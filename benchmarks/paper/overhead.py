@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ from benchmarks.small_models import tensors_in
 WAYS = ("dynamo", "lazy", "torch lazy")
 
 
-def rows(run: Run) -> list[Row]:
-    return [_row(run, kind == "training", kind) for kind in ("inference", "training")]
+def rows(run: Run) -> Iterator[Row]:
+    yield from (_row(run, kind == "training", kind) for kind in ("inference", "training"))
 
 
 def _row(run: Run, training: bool, kind: str) -> Row:

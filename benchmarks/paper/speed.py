@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,9 +48,9 @@ CUDA: dict[str, Maker] = {
 }
 
 
-def rows(run: Run) -> list[Row]:
+def rows(run: Run) -> Iterator[Row]:
     kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
-    return [_row(run, training) for training in kinds]
+    yield from (_row(run, training) for training in kinds)
 
 
 def dtype_of(run: Run, training: bool) -> torch.dtype:

@@ -6,7 +6,7 @@ Each row of the table is a setting of `inductor`; see `inductor.config.STAGES`.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dynamo
@@ -44,9 +44,9 @@ def settings(cuda: bool) -> dict[str, dict[str, Any]]:
     return {**found, "cudagraphs": {"cudagraphs": False}}
 
 
-def rows(run: Run) -> list[Row]:
+def rows(run: Run) -> Iterator[Row]:
     kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
-    return [_row(run, training) for training in kinds]
+    yield from (_row(run, training) for training in kinds)
 
 
 def _row(run: Run, training: bool) -> Row:

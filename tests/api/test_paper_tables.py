@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.paper import capture, speed, without
-from benchmarks.paper.__main__ import collect
+from benchmarks.paper.__main__ import collect, in_a_process
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, every
 from benchmarks.paper.report import markdown, with_kept, write
@@ -96,6 +97,19 @@ def test_a_run_ends_in_time() -> None:
     assert time.perf_counter() - start < 5
     assert Run("m", "small", limit=10.0).has_time(0.5)
     assert not Run("m", "small", limit=10.0, began=time.perf_counter() - 6).has_time(0.5)
+
+
+def test_rows_before_an_end_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ("import sys, time; print('RESULT {\"model\": \"m\", \"x\": 1}', flush=True); "
+               "sys.exit('out of luck') if {fails} else time.sleep(60)")
+
+    real = subprocess.Popen
+    for fails, why in (("True", "out of luck"), ("False", "more than 5 s")):
+        text = program.replace("{fails}", fails)
+        monkeypatch.setattr(subprocess, "Popen", lambda command, text=text, **more: real(
+            [command[0], "-c", text], **more))
+        assert in_a_process("table3", Run("m", "real", limit=5.0)) == [
+            {"model": "m", "x": 1}, {"model": "m", "skipped": why}]
 
 
 def test_calls_take_turns_while_the_machine_is_held() -> None:
