@@ -9,6 +9,7 @@
     fx       tools on graphs: symbolic tracing, folding, int8
     lazy     lazy tensors: correct, compiled once, what a hit costs
 
+Models may be measured one at a time: `--keep` leaves the rows of others as they are.
 `--limit` ends a run in time: the table is printed of what there is. Each model runs in a process
 of its own, with `--each` seconds for it. Timings are medians of blocks of calls that take turns in
 one process; `spread` is the upper quartile over the lower one of the first. `--hold COMMAND` names

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.paper import capture, graphs, lazily, overhead, speed, without
 from benchmarks.paper.models import CannotBuild
-from benchmarks.paper.report import RESULTS, Row, shown, write
+from benchmarks.paper.report import RESULTS, Row, shown, with_kept, write
 from benchmarks.paper.table import Run, Table
 
 RESULT = "RESULT "
@@ -33,13 +33,13 @@ LEAST = 20.0  # seconds that are worth starting a model for
 
 
 def work(table: str, run: Run) -> None:
-    """The rows of one model, printed."""
+    """The rows of one model, printed one by one: what comes after one may take too long."""
     warnings.simplefilter("ignore")
     try:
-        rows = TABLES[table].rows(run)
+        for row in TABLES[table].rows(run):
+            print(RESULT + json.dumps(row), flush=True)
     except CannotBuild as error:
-        rows = [{"model": run.model, "skipped": str(error)[:200]}]
-    print(RESULT + json.dumps(rows), flush=True)
+        print(RESULT + json.dumps({"model": run.model, "skipped": str(error)[:200]}), flush=True)
     os._exit(0)  # engines may hang at the end
 
 
@@ -47,6 +47,7 @@ def in_a_process(table: str, run: Run) -> list[Row]:
     """The rows of one model; what goes wrong with the process is a row, too."""
     facts = {**asdict(run), "began": 0.0}
     command = [sys.executable, "-m", "benchmarks.paper", table, "--work", json.dumps(facts)]
+    why = ""
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
         child = subprocess.Popen(
             command, stdout=said, stderr=complained, cwd=ROOT, start_new_session=True)
@@ -55,15 +56,14 @@ def in_a_process(table: str, run: Run) -> list[Row]:
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)  # its compilers as well
             child.wait()
-            return [{"model": run.model, "skipped": f"more than {run.limit:.0f} s"}]
+            why = f"more than {run.limit:.0f} s"
         said.seek(0)
         complained.seek(0)
-        for line in said:
-            if line.startswith(RESULT):
-                return list(json.loads(line.removeprefix(RESULT)))
+        rows = [json.loads(line.removeprefix(RESULT)) for line in said if line.startswith(RESULT)]
         lines = complained.read().strip().splitlines()
-    why = lines[-1][:200] if lines else f"the process ended with {child.returncode}"
-    return [{"model": run.model, "skipped": why}]
+    if child.returncode and not why:
+        why = lines[-1][:200] if lines else f"the process ended with {child.returncode}"
+    return [*rows, {"model": run.model, "skipped": why}] if why else rows
 
 
 def collect(table: str, runs: Sequence[Run], limit: float, processes: int) -> list[Row]:
@@ -96,13 +96,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=15.0, help="of timing, for a model")
     parser.add_argument("--processes", type=int, default=1, help="models at the same time")
     parser.add_argument("--hold", default="", help="a command that keeps the machine to us")
+    parser.add_argument("--keep", action="store_true",
+                        help="rows of other models, measured here before, stay")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser
 
 
 def main() -> None:
-    options = arguments().parse_args()
+    options = arguments().parse_intermixed_args()  # models may stand behind options
     if options.work:
         facts = json.loads(options.work)
         facts.update(began=time.perf_counter(), ways=tuple(facts["ways"]))
@@ -114,6 +116,8 @@ def main() -> None:
     runs = [Run(name, size, options.cuda, options.seconds, options.hold, tuple(options.ways),
                 options.each) for name in options.models or table.models()]  # fmt: skip
     rows = collect(options.table, runs, options.limit, options.processes)
+    if options.keep:
+        rows = with_kept(rows, options.table, options.cuda, options.out)
     good = [row for row in rows if "skipped" not in row]
     shown_as = f"python -m benchmarks.paper {options.table} --size {size}"
     shown_as += " --cuda" if options.cuda else ""

@@ -159,4 +159,5 @@ TABLE = Table(
     "Table 1: capture", "Which ways of capture give the results of a model: `works`, or how a way "
     "fails. Inference, float32, small models with random weights. `inside`: the share of a run's "
     "ATen calls that are inside of our graphs. `lazy breaks`: operators that ran in eager between "
-    "two traces.", every, "small", rows, notes)  # fmt: skip
+    "two traces. Models of text return their key-value caches, as they do unless told otherwise; "
+    "some ways have no word for such an object.", every, "small", rows, notes)  # fmt: skip

@@ -1,7 +1,8 @@
 """Whether results are right: no further from exact ones than eager's own, by much.
 
-Exact are those of the same step in float64 (for half precision: float32). Gradients of a deep model
-are far from exact in eager, too, where an activation lies beside the corner of a ReLU.
+Exact are those of the same step in float64 (for half precision: float32). Some gradients of a deep
+model are far from exact in eager, too: where rounding takes an activation across the corner of a
+ReLU.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import torch
 
 from benchmarks.paper.models import Case, step_of
 
-# Of the largest element, beside eager's error.
-SHARE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
-TIMES = 10.0  # eager's error
+# Of the largest element, for results and for gradients: what one activation does on the other side
+# of a corner. Or eager's error, so many times.
+SHARE = {torch.float32: (1e-3, 1e-2), torch.float16: (2e-2, 5e-2), torch.bfloat16: (6e-2, 1e-1)}
+TIMES = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ def judge_of(case: Case, training: bool, dtype: torch.dtype) -> Judge:
                 {name: widened(value) for name, value in case.given.items()})  # fmt: skip
     exact = [result.detach().double().cpu() for result in step_of(same, model, training)()]
     largest = max((_largest(e) for e in exact), default=0.0)
-    allowed = [max(SHARE[dtype] * max(_largest(e), 1e-3 * largest), TIMES * _error(f, e)) + 1e-6
+    share = SHARE[dtype][training]
+    allowed = [max(share * max(_largest(e), 1e-3 * largest), TIMES * _error(f, e)) + 1e-6
                for f, e in zip(found, exact, strict=True)]  # fmt: skip
     return Judge(exact, allowed)
 

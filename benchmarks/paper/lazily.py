@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,12 +75,13 @@ def lazily(step: Callable[[], torch.Tensor], device: str) -> Callable[[], torch.
     return call
 
 
-def rows(run: Run) -> list[Row]:
+def rows(run: Run) -> Iterator[Row]:
     if run.model == CHAIN:
-        return [hit_cost(run)]
-    if run.model == LONG:
-        return [long_steps(run)]
-    return [of_model(run, training) for training in (False, True)]
+        yield hit_cost(run)
+    elif run.model == LONG:
+        yield long_steps(run)
+    else:
+        yield from (of_model(run, training) for training in (False, True))
 
 
 def of_model(run: Run, training: bool) -> Row:
@@ -132,6 +133,8 @@ def hit_cost(run: Run) -> Row:
 
     calls: dict[str, Callable[[], Any]] = {"eager": lambda: chain(x, w), "lazy": ours}
     try:
+        if run.cuda:
+            raise RuntimeError("theirs is measured on a CPU only")
         own = torch_lazy()
         theirs, their_w = x.to("lazy"), w.to("lazy")
 
@@ -143,7 +146,7 @@ def hit_cost(run: Run) -> Row:
         torchs()
         calls["torch lazy"] = torchs
     except (ImportError, RuntimeError) as error:
-        print(f"no lazy tensors in this build of torch: {error}", flush=True)
+        print(f"without torch's own lazy tensors: {error}", flush=True)
     for _ in range(5):
         for call in calls.values():
             call()

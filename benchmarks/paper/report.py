@@ -71,6 +71,17 @@ def markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
+def with_kept(rows: Sequence[Row], name: str, cuda: bool, folder: Path = RESULTS) -> list[Row]:
+    """The rows, before them those of other models that were measured on this machine before, with
+    the same versions."""
+    path = folder / (f"{name}-cuda.json" if cuda else f"{name}.json")
+    known = json.loads(path.read_text()) if path.exists() else {"machine": None, "rows": []}
+    models = {row["model"] for row in rows}
+    same = known["machine"] == machine(cuda)
+    kept = [row for row in known["rows"] if row["model"] not in models] if same else []
+    return [*kept, *rows]
+
+
 def write(
     name: str, title: str, about: str, rows: Sequence[Row], notes: Sequence[str], cuda: bool,
     command: str, folder: Path = RESULTS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,8 +48,9 @@ CUDA: dict[str, Maker] = {
 }
 
 
-def rows(run: Run) -> list[Row]:
-    return [_row(run, False), _row(run, True)] if run.has_time(0.3) else [_row(run, False)]
+def rows(run: Run) -> Iterator[Row]:
+    kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
+    yield from (_row(run, training) for training in kinds)
 
 
 def dtype_of(run: Run, training: bool) -> torch.dtype:
@@ -62,8 +63,6 @@ def _row(run: Run, training: bool) -> Row:
     dtype = dtype_of(run, training)
     case = build(run.model, run.size, run.device, dtype, training)
     row: Row = {"model": run.model, "kind": "training" if training else "inference"}
-    if not isinstance(case.model, torch.nn.Module) and training:
-        return {**row, "skipped": "a function without parameters"}
     judge = judge_of(case, training, dtype)
     steps: dict[str, Callable[[], Any]] = {"eager's": step_of(case, case.model, training)}
     cells: dict[str, Any] = {}

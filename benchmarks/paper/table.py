@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.paper.report import Row
@@ -38,11 +38,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: of one model (a training row may stand beside that of inference). notes: below all."""
+    """rows: of one model, one after the other (training comes after inference). notes: below all."""
 
     title: str
     about: str
     models: Callable[[], Sequence[str]]
     size: str
-    rows: Callable[[Run], list[Row]]
+    rows: Callable[[Run], Iterable[Row]]
     notes: Callable[[Sequence[Row]], list[str]]

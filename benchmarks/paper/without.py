@@ -6,7 +6,7 @@ Each row of the table is a setting of `inductor`; see `inductor.config.STAGES`.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dynamo
@@ -31,7 +31,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fusion, inlining": {"leave_out": "fusion, inlining"},
 }
 ON_CPU = ("library choice", "freezing")
-MODELS = "hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50 timm:vit_small_patch16_224"
+MODELS = """hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50 timm:vit_small_patch16_224
+micro:pointwise micro:normed micro:attended"""
 
 
 def settings(cuda: bool) -> dict[str, dict[str, Any]]:
@@ -43,8 +44,9 @@ def settings(cuda: bool) -> dict[str, dict[str, Any]]:
     return {**found, "cudagraphs": {"cudagraphs": False}}
 
 
-def rows(run: Run) -> list[Row]:
-    return [_row(run, False), _row(run, True)]
+def rows(run: Run) -> Iterator[Row]:
+    kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
+    yield from (_row(run, training) for training in kinds)
 
 
 def _row(run: Run, training: bool) -> Row:

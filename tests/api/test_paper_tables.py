@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import torch
 from torch import nn
 
 from benchmarks.paper import capture, speed, without
-from benchmarks.paper.__main__ import collect
+from benchmarks.paper.__main__ import collect, in_a_process
 from benchmarks.paper.judge import judge_of
 from benchmarks.paper.models import Case, every
-from benchmarks.paper.report import markdown, write
+from benchmarks.paper.report import markdown, with_kept, write
 from benchmarks.paper.table import Run
 from benchmarks.paper.timing import held, medians
 from inductor.config import config
@@ -79,6 +80,16 @@ def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
     assert "none" in markdown("T", "A", [], ["none"], {}, "c")
 
 
+def test_rows_of_other_models_stay(tmp_path: Path) -> None:
+    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
+    write("t", "T", "A.", [{"model": "a", "x": 1}, {"model": "b", "x": 2}], [], False, "c", tmp_path)
+    found = with_kept([{"model": "a", "x": 3}], "t", False, tmp_path)
+    assert found == [{"model": "b", "x": 2}, {"model": "a", "x": 3}]
+    path = tmp_path / "t.json"
+    path.write_text(path.read_text().replace(torch.__version__, "1.0"))  # another version's
+    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
+
+
 def test_a_run_ends_in_time() -> None:
     start = time.perf_counter()
     (row,) = collect("table1", [Run("micro:normed", "small")], limit=5.0, processes=1)
@@ -86,6 +97,19 @@ def test_a_run_ends_in_time() -> None:
     assert time.perf_counter() - start < 5
     assert Run("m", "small", limit=10.0).has_time(0.5)
     assert not Run("m", "small", limit=10.0, began=time.perf_counter() - 6).has_time(0.5)
+
+
+def test_rows_before_an_end_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = ("import sys, time; print('RESULT {\"model\": \"m\", \"x\": 1}', flush=True); "
+               "sys.exit('out of luck') if {fails} else time.sleep(60)")
+
+    real = subprocess.Popen
+    for fails, why in (("True", "out of luck"), ("False", "more than 5 s")):
+        text = program.replace("{fails}", fails)
+        monkeypatch.setattr(subprocess, "Popen", lambda command, text=text, **more: real(
+            [command[0], "-c", text], **more))
+        assert in_a_process("table3", Run("m", "real", limit=5.0)) == [
+            {"model": "m", "x": 1}, {"model": "m", "skipped": why}]
 
 
 def test_calls_take_turns_while_the_machine_is_held() -> None:
