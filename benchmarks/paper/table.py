@@ -38,7 +38,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: of one model, one after the other (training comes after inference). notes: below all."""
+    """rows: of one model, one after the other (training after inference). notes: below all."""
 
     title: str
     about: str
