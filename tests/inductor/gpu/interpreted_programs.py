@@ -18,9 +18,9 @@ from inductor import cuda
 from inductor.codegen.triton import configs, plan, print_stage, split
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
-from inductor.compile_fx import _decompositions
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.run import decompositions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.run import schedule_graph
@@ -39,14 +39,14 @@ def compile_aten(module, fakes):
 def trained(gm, example_inputs):
     """A backend for programs whose results are differentiated."""
     return compile_training(
-        gm, example_inputs, compile_aten, compile_aten, decompositions=_decompositions()
+        gm, example_inputs, compile_aten, compile_aten, decompositions=decompositions()
     )
 
 
 def interpreted(gm, example_inputs):
     """A backend: the GPU path on CPU tensors."""
     return compile_inference(
-        gm, example_inputs, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
+        gm, example_inputs, compile_aten, decompositions=decompositions(), epilogue_in_graph=True
     )
 
 

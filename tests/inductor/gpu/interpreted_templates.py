@@ -15,7 +15,7 @@ from dynamo.aot.api import compile_inference
 from inductor import cuda, gpu_blocks, gpu_products
 from inductor.codegen.triton import template
 from inductor.codegen.triton.template_configs import candidate_blocks
-from inductor.compile_fx import _decompositions
+from inductor.fx_passes.run import decompositions
 from inductor.lowering.run import lower_graph
 from inductor.runtime.store import Store
 from inductor.scheduler.products import choose_disjoint, find_candidates, with_templates
@@ -53,7 +53,7 @@ def run(function, *inputs, choose=None, blocks=BLOCKS):
 
     def backend(gm, examples):
         return compile_inference(
-            gm, examples, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
+            gm, examples, compile_aten, decompositions=decompositions(), epilogue_in_graph=True
         )
 
     with torch.no_grad():

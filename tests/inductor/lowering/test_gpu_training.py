@@ -16,7 +16,7 @@ from dynamo.aot.capture import capture_forward
 from dynamo.aot.rows import merge_equal
 from dynamo.aot.worlds import capture_in_world
 from inductor.codegen.triton.plan import plan_kernel
-from inductor.compile_fx import _decompositions
+from inductor.fx_passes.run import decompositions
 from inductor.ir import interpret
 from inductor.ir.graph import ComputedBuffer
 from inductor.lowering.run import Lowered, lower_graph
@@ -36,7 +36,7 @@ def lowered(program: Callable[..., Any], values: list[Tensor]) -> Lowered:
     graph, world = capture_in_world(
         lambda world: capture_forward(module, fakes, world=world), module, fakes, False
     )
-    made = simplify(graph.module, _decompositions(), world)
+    made = simplify(graph.module, decompositions(), world)
     merge_equal(made)
     return lower_graph(made)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor.compile_fx import _decompositions
+from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import ComputedBuffer
 from inductor.ir.interpret import interpret_graph
 from inductor.lowering.run import lower_graph
@@ -28,7 +28,7 @@ def reductions(program: Callable[..., Any], values: list[Tensor]) -> int:
         return lambda *args: tuple(interpret_graph(graphs[-1], args))
 
     call = dynamo.compile(program, backend=lambda gm, examples: compile_inference(
-        gm, examples, compile_aten, decompositions=_decompositions()))
+        gm, examples, compile_aten, decompositions=decompositions()))
     torch.testing.assert_close(call(*values), program(*values))
     (graph,) = graphs
     return sum(isinstance(n, ComputedBuffer) and n.kind == "reduction" for n in graph.nodes)

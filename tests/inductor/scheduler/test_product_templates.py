@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import dynamo
 from dynamo.aot.api import compile_inference
-from inductor.compile_fx import _decompositions
+from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import ExternKernel
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.products import Candidate, choose_disjoint, find_candidates, with_templates
@@ -30,7 +30,7 @@ def candidates_of(function, *inputs) -> tuple[list[Candidate], Schedule, object]
 
     def backend(gm, examples):
         return compile_inference(
-            gm, examples, compile_aten, decompositions=_decompositions(), epilogue_in_graph=True
+            gm, examples, compile_aten, decompositions=decompositions(), epilogue_in_graph=True
         )
 
     with torch.no_grad():
