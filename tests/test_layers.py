@@ -26,7 +26,7 @@ LAYERS = [
     ("dynamo.codegen",),
     ("dynamo.backends",),
     ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
-    ("dynamo.break_reports",),
+    ("dynamo.break_reports", "dynamo.attempts"),
     ("dynamo.graph_functions",),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.diagnose",),

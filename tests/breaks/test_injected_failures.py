@@ -22,7 +22,7 @@ from dynamo.base.errors import DynamoError
 # stage -> where its function is looked up
 STAGES = {
     "decoding": "dynamo.symbolic.core.context:decode",
-    "tracing": "dynamo.convert:Converter.trace",
+    "tracing": "dynamo.attempts:Attempts.trace",
     "tracing a call": "dynamo.symbolic.machine.trace:Trace.call",
     "outputs": "dynamo.convert:choose_outputs",
     "pruning": "dynamo.convert:close_graph",

@@ -17,7 +17,6 @@ from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.raw import is_generator_like
 from dynamo.guards.records import UserLine
 from dynamo.symbolic.core.constant import ConstVar
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.stack_values import OpaqueVar, UnreadVar
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -239,7 +238,7 @@ class SymbolicFrame:
         if iterator_is_opaque and find_in_mro(type(value), "__next__") is not None:
             kind = OpaqueVar if var.source == self.trace.passed_iterator else LoopIteratorVar
             opaque = kind(self.trace, value, var.source, Break("opaque_iterator", ""))
-            self.trace.state(KnownObjects).remember(value, opaque)
+            self.trace.objects.remember(value, opaque)
             return opaque
         return self.trace.wrap_or_pass_on(value, var.source)
 

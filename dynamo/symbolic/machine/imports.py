@@ -8,7 +8,6 @@ import sys
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ModuleSource
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import absolute_name, find_module
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.global_names import GlobalNames
@@ -24,7 +23,7 @@ def import_module(
     tx.trace.state(GlobalNames).expect_builtin(tx, IMPORT)
     package = tx.globals.get("__package__") if level else None
     full = absolute_name(name, package, level)
-    if tx.trace.state(KnownObjects).var_of(sys.modules) in tx.trace.effects.targets():
+    if tx.trace.objects.var_of(sys.modules) in tx.trace.effects.targets():
         raise Break("import_of_new_module", f"{full}, behind a change of sys.modules")
     module = find_module(full)
     if module is None:

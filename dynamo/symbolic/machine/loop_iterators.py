@@ -20,7 +20,6 @@ from dynamo.guards.sources import ItemSource, Source, StateSource, UpcomingSourc
 from dynamo.guards.states import state_of, upcoming
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.lists import TupleVar
@@ -90,10 +89,10 @@ class LoopIteratorVar(OpaqueVar):
     def inner(self, index: int) -> LoopIteratorVar:
         """One of the iterators that this one takes its items from."""
         value, source = self.part(index)
-        known = self._trace.state(KnownObjects).var_of(value)
+        known = self._trace.objects.var_of(value)
         if known is None:
             known = LoopIteratorVar(self._trace, value, source, self.reason)
-            self._trace.state(KnownObjects).remember(value, known)
+            self._trace.objects.remember(value, known)
         if not isinstance(known, LoopIteratorVar):
             raise replace(self.reason)
         return known
@@ -125,7 +124,7 @@ def _from_list(var: LoopIteratorVar, tx: Frame) -> Var:
     for changed in tx.trace.effects.targets():
         if changed.source is None:
             continue
-        if tx.trace.state(KnownObjects).var_of(real) is changed:
+        if tx.trace.objects.var_of(real) is changed:
             raise replace(var.reason)
         tx.trace.guard("NOT_SAME", source, changed.source)
     return _first(var, tx)

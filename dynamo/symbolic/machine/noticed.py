@@ -20,7 +20,6 @@ import torch
 
 from dynamo.guards.sources import Source
 from dynamo.hook import Compiled
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import find_in_mro, is_local, is_own_method
 from dynamo.symbolic.core.stack_values import UnreadVar
 from dynamo.symbolic.core.trace_result import BreakExit
@@ -160,7 +159,7 @@ def guard_let_go(
 
     start: the locals that the trace began with; before: the exit with the unneeded locals.
     """
-    real = trace.state(KnownObjects).real_values()
+    real = trace.objects.real_values()
     kept = {
         id(_real_value(var, real)) for state in after.frames
         for var in (*state.locals.values(), *state.stack)
@@ -214,5 +213,5 @@ class Noticed:
         value, places = self._unread[key]
         if any(place() is not None for place in places):
             return False
-        known = trace.state(KnownObjects).var_of(value)
+        known = trace.objects.var_of(value)
         return known is None or sys.getrefcount(known) <= UNUSED

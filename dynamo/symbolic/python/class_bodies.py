@@ -18,7 +18,6 @@ import torch
 from dynamo.base.errors import Break, RestartTrace
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import all_in_mro, find_in_mro, is_derived, module_of
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -271,7 +270,7 @@ def process_dataclass(tx: Frame, /, cls: Var, *args: Var, **kwargs: Var) -> Var:
 
 def decides_field(tx: Frame, note: Any) -> bool:
     """True for a stand-in of a text, of `InitVar[..]` or of an alias."""
-    known = tx.trace.state(KnownObjects).var_of(note)
+    known = tx.trace.objects.var_of(note)
     kind = None if known is None else kind_of(known)
     return isinstance(note, StandIn) and (
         kind is None or issubclass(kind, str) or module_of(kind) in ("dataclasses", "typing"))

@@ -26,7 +26,6 @@ from dynamo.guards.sources import (
 from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import is_own_dict, is_whole, told_name
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.type_methods import call_type_method
@@ -527,7 +526,7 @@ NAMES_OF_MODULES = ("__builtins__", "__spec__")
 @wraps(dict, collections.OrderedDict)
 def wrap_dict(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing dict, unread; that of an object which the trace has looked at stays its own."""
-    owner = trace.state(KnownObjects).owners.get(id(value))
+    owner = trace.objects.owners.get(id(value))
     if owner is not None:
         return owner.dict_from(trace, source)
     if any(name in value for name in NAMES_OF_MODULES):  # code reads and stores these by name, too

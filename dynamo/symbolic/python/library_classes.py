@@ -17,7 +17,6 @@ from dynamo.base.words import shown
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import find_owner, module_of
 from dynamo.symbolic.core.table import plain_value, rule
 from dynamo.symbolic.core.var import ObservedException, Var
@@ -229,7 +228,7 @@ def with_members(tx: Frame, made: MadeClassVar) -> MadeClassVar:
     for member in made.cls.__members__.values():  # type: ignore[attr-defined]
         var = EnumVar(made.cls, None, real=member)
         var.class_var = made
-        tx.trace.state(KnownObjects).remember(member, var)
+        tx.trace.objects.remember(member, var)
     return made
 
 

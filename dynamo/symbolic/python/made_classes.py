@@ -21,7 +21,6 @@ from dynamo.base.words import noun
 from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import (
     class_dict,
     find_in_mro,
@@ -86,12 +85,12 @@ class MadeClassVar(ClassVar):
         """`cls.__annotations__`: reading makes a dict where the class has none."""
         own = class_dict(self.cls).get("__annotations__")
         if own is not None:
-            known: Var | None = tx.trace.state(KnownObjects).var_of(own)
+            known: Var | None = tx.trace.objects.var_of(own)
             return tx.trace.constant(own) if known is None else known  # type: ignore[no-any-return]
         real: dict[str, Any] = {}
         made = self.entries["__annotations__"] = DictVar()
         type.__setattr__(self.cls, "__annotations__", real)
-        tx.trace.state(KnownObjects).remember(real, made)
+        tx.trace.objects.remember(real, made)
         tx.trace.made.note_parts(self)
         tx.trace.effects.tick()
         return made
@@ -154,7 +153,7 @@ class MadePartVar(Var):
     def get_attr(self, tx: Frame, name: str) -> Var:
         """A part: `fget`, `__func__`, or a method that makes another one (`setter`)."""
         found = getattr(self.real, name, None)
-        known = tx.trace.state(KnownObjects).var_of(found)
+        known = tx.trace.objects.var_of(found)
         if known is not None:
             return known
         raw = find_in_mro(type(self.real), name)
@@ -215,8 +214,8 @@ class MadeClasses:
             made = real
         else:
             made = self._plain(var)
-        if self.trace.state(KnownObjects).var_of(made) is None:
-            self.trace.state(KnownObjects).remember(made, var)
+        if self.trace.objects.var_of(made) is None:
+            self.trace.objects.remember(made, var)
         return made
 
     def _shell(self, var: FunctionVar) -> Callable[..., Any]:
@@ -249,7 +248,7 @@ class MadeClasses:
         real_kwargs = {name: self.stand_in(value) for name, value in kwargs.items()}
         real = self.trace.run_real(lambda: function(*real_args, **real_kwargs))
         var = MadePartVar(function, args, kwargs, real)
-        self.trace.state(KnownObjects).remember(real, var)
+        self.trace.objects.remember(real, var)
         return var
 
     # -- making -----------------------------------------------------------------------------
@@ -269,7 +268,7 @@ class MadeClasses:
         for base in bases:
             if isinstance(base, MadeClassVar):
                 base.subclasses.append(var)
-        self.trace.state(KnownObjects).remember(model, var)
+        self.trace.objects.remember(model, var)
         for key, value in entries.items():
             if key not in fixed:
                 store_entry(model, key, self._entry(key, value))
@@ -290,7 +289,7 @@ class MadeClasses:
         var = MadeClassVar(model, type(model), bases, {}, {}, step)
         var.recipe = function, tuple(args)
         self.vars[model] = var
-        self.trace.state(KnownObjects).remember(model, var)
+        self.trace.objects.remember(model, var)
         self.note_parts(var)
         return var
 
@@ -298,14 +297,14 @@ class MadeClasses:
         if name != "__annotations__" or not isinstance(value, DictVar):
             return self.stand_in(value)
         real = {key.as_constant(): self.stand_in(item) for key, item in value.entries.values()}
-        self.trace.state(KnownObjects).remember(real, value)
+        self.trace.objects.remember(real, value)
         return real
 
     def note_parts(self, var: MadeClassVar) -> None:
         """Notes everything that lies in the model, which must not leave the trace."""
         for item in (var.cls, *class_dict(var.cls).values()):
             if isinstance(item, INNER_KINDS):
-                if self.trace.state(KnownObjects).var_of(item) in (None, var):
+                if self.trace.objects.var_of(item) in (None, var):
                     self._inner[id(item)] = item, var
 
     def note_copy(self, copy: Any, source: Source) -> None:

@@ -22,7 +22,6 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, Source, or
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import (
     HEAP_TYPE,
     find_in_mro,
@@ -116,7 +115,7 @@ class ObjectVar(Var):
             if type(found) is not dict and found is not self.real:
                 kind = type(found).__qualname__
                 raise Break("attribute_unknown", f"the dict of {self!r}: it is a {kind}")
-            if id(found) not in tx.trace.state(KnownObjects).owners and any(
+            if id(found) not in tx.trace.objects.owners and any(
                 map(runs_program, map(type, dict.__iter__(found)))
             ):
                 raise Break("attribute_unknown", f"the dict of {self!r}: a key in it has __eq__")
@@ -527,7 +526,7 @@ class InstanceEntriesVar(DictVar):
 
 def note_owner(trace: Evaluation, own: dict[str, Any], var: ObjectVar) -> None:
     """The instance dict of a real object is looked at, or written."""
-    known = trace.state(KnownObjects)
+    known = trace.objects
     other = known.owners.get(id(own), var)
     if other is not var or isinstance(known.var_of(own), DictVar):
         # neither would see the other's changes

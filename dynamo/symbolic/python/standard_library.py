@@ -30,7 +30,6 @@ from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
 from dynamo.symbolic.core.table import foldable, plain_value, rule
 from dynamo.symbolic.core.var import Var
@@ -163,7 +162,7 @@ def is_seen(tx: Frame, logger: logging.Logger | None) -> bool:
         parts: list[Any] = [logger, logger.handlers, logger.filters, *logger.filters]
         for handler in logger.handlers:
             parts += [handler, handler.filters, *handler.filters, handler.formatter]
-        if any(id(tx.trace.state(KnownObjects).var_of(part)) in written for part in parts) or any(
+        if any(id(tx.trace.objects.var_of(part)) in written for part in parts) or any(
             not only_writes(type(part)) for part in (logger, *logger.handlers, *logger.filters)
         ):
             return True
@@ -266,7 +265,7 @@ def warn(
         return None
     collected = getattr(warnings._showwarnmsg_impl, "__self__", None)  # type: ignore[attr-defined]
     if collected is not None:  # the list of `catch_warnings(record=True)`
-        if tx.trace.state(KnownObjects).var_of(collected) is not None:
+        if tx.trace.objects.var_of(collected) is not None:
             return None
         tx.trace.collecting[id(collected)] = collected
     call = functools.partial(warn_at, frame.globals, text, kind, place.filename, place.lineno)

@@ -20,7 +20,6 @@ from dynamo.guards.records import UserLine
 from dynamo.guards.sources import ModuleSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -64,7 +63,7 @@ def are_changed(tx: Frame) -> bool:
     effects = tx.trace.effects
     if any(effects.written_global(warnings.__dict__, name)[0] for name in NAMES):
         return True
-    known = tx.trace.state(KnownObjects).var_of(warnings.filters)
+    known = tx.trace.objects.var_of(warnings.filters)
     return known is not None and any(known is target for target in effects.targets_since({}))
 
 

@@ -24,7 +24,6 @@ from dynamo.base.kernel_launches import launches_recorded
 from dynamo.guards.sources import ObjectSource
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -91,7 +90,7 @@ def apply_function(tx: Frame, cls: Var, /, *args: Var, **kwargs: Var) -> Var:
         arg.as_proxy()
     state = tensor_state(trace)
     mark, before, read = trace.graph.mark(), trace.effects.places(), state.new_gradients_read
-    with trace.state(KnownObjects).noting_found() as found:
+    with trace.objects.noting_found() as found:
         look_through(tx, cls.cls, list(args))
         if transformed:
             look_through_levels(tx, cls.cls, args)

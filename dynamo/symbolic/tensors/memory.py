@@ -21,7 +21,6 @@ from dynamo.guards.sources import DictSource, ItemSource, ObjectSource, Source
 from dynamo.symbolic.core.frame import Evaluation
 from dynamo.symbolic.core.graph import storage_of
 from dynamo.symbolic.core.identities import Identities
-from dynamo.symbolic.core.known_objects import KnownObjects
 from dynamo.symbolic.tensors.modules import ModuleVar
 from dynamo.symbolic.tensors.state import tensor_state
 
@@ -45,13 +44,13 @@ def keep_changed_apart(trace: Evaluation) -> None:
     changed = [value for value in map(real_of, trace.effects.targets()) if value is not None]
     met: dict[int, list[Var]] = {id(type(value)): [] for value in changed}
     own = set(map(id, changed))
-    for value, var in trace.state(KnownObjects).items():
+    for value, var in trace.objects.items():
         if id(type(value)) in met and (id(value) in own or not is_part_of_module(var.source)):
             met[id(type(value))].append(var)
     for variables in met.values():
         guard_different(trace, variables)
     keep_dicts_apart(trace, own)
-    owners = trace.state(KnownObjects).owners.values()
+    owners = trace.objects.owners.values()
     for owner in [owner for owner in owners if id(owner.real) in own]:
         if not isinstance(owner, ModuleVar):
             guard_owners(trace, owner)
@@ -68,7 +67,7 @@ def keep_written_apart(trace: Evaluation) -> None:
 def guard_owners(trace: Evaluation, changed: ObjectVar) -> None:
     """Guards that objects of the class of a changed one have instance dicts of their own."""
     sources = dict.fromkeys(
-        owner.dict_place() for owner in trace.state(KnownObjects).owners.values()
+        owner.dict_place() for owner in trace.objects.owners.values()
         if owner.source is not None and type(owner.real) is type(changed.real))
     if len(sources) > 1:
         trace.guards.add(Guard("DIFFERENT", None, tuple(sources), None))
@@ -76,13 +75,13 @@ def guard_owners(trace: Evaluation, changed: ObjectVar) -> None:
 
 def keep_dicts_apart(trace: Evaluation, changed: set[int]) -> None:
     """The same of dicts and the instance dicts of objects."""
-    dicts = {var.source: value for value, var in trace.state(KnownObjects).items()
-             if type(value) is dict and id(value) not in trace.state(KnownObjects).owners
+    dicts = {var.source: value for value, var in trace.objects.items()
+             if type(value) is dict and id(value) not in trace.objects.owners
              and var.source is not None and not is_part_of_module(var.source)}
     if not dicts:
         return
     is_changed = any(id(value) in changed for value in dicts.values())
-    known = trace.state(KnownObjects).owners.values()
+    known = trace.objects.owners.values()
     owners = [var.dict_place() for var in known if var.source is not None
               and (id(var.real) in changed or is_changed and not isinstance(var, ModuleVar))]
     if owners:
