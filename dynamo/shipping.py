@@ -17,6 +17,7 @@ import inspect
 import io
 import json
 import pickle
+import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -207,11 +208,20 @@ def _of_arguments(guard: Guard) -> Guard | None:
     if payload is None and guard.payload is not None:
         return None  # about the class of the compiled module, which is gone
     if guard.kind in ("TYPE", "SUBCLASS"):  # classes of the program are told by `description`
-        known = str(payload.__module__).partition(".")[0] in PACKAGES
-        return guard if known else None
+        return guard if _has_name(payload) else None
     if guard.kind == "ID":
         return guard if any(payload is single for single in SINGLETONS) else None
     return None if guard.kind == "CODE" else guard
+
+
+def _has_name(cls: type) -> bool:
+    """True for a class that every process finds by its name: not that of a compiled module."""
+    if cls.__module__.partition(".")[0] not in PACKAGES:
+        return False
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
 
 
 def _is_local(source: Source) -> bool:

@@ -163,7 +163,7 @@ def compile_whole(
 ) -> Compiled | None:
     """The compiled graph, made now; None where not all of it is compiled at once. The graph needs
     no gradients. Errors: Unsupported, NoCompiler; those of the program and defects."""
-    gm = rewritten(gm, inputs, settings)
+    gm = served(gm, inputs, settings)
     cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
     if cut or is_symbolic(gm, inputs) or any(map(is_lazy, inputs)):
         return None

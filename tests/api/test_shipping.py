@@ -66,6 +66,16 @@ def test_a_file_with_weights_needs_no_module(tmp_path: Path) -> None:
         shipped_and_loaded(net, tmp_path, x)
 
 
+def test_a_module_of_torch(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Dropout()).eval()
+    x = torch.randn(3, 16)
+    loaded = shipped_and_loaded(net, tmp_path, x, module=net)
+    torch.testing.assert_close(loaded(x), net(x))
+    net.train()
+    with pytest.raises(GuardFailed, match="training"):
+        loaded(x)
+
+
 def test_functions_with_defaults_closures_writes_and_views(tmp_path: Path) -> None:
     table = torch.randn(5)
 
