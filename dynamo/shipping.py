@@ -35,7 +35,7 @@ from dynamo.guards.sources import LocalSource, Source
 from dynamo.guards.weak import strongly
 from dynamo.options import CompileOptions
 from dynamo.shipped import FORMAT, Program, description
-from dynamo.symbolic.graph import storage_of
+from dynamo.symbolic.core.graph import storage_of
 from dynamo.whole_graph import FOUND_AGAIN, PLAIN, name_of, tensors_of, trace_whole
 
 PACKAGES = ("torch", "builtins", "collections")
