@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from dynamo.explanation import explain
     from dynamo.shapes.marks import Dim
+    from dynamo.shipped import load_compiled
     from dynamo.summary_text import summary
     from dynamo.whole_graph import export
 
@@ -83,6 +84,7 @@ _HOMES = {
     "substitute_in_graph",
     "dynamo.explanation": "explain",
     "dynamo.shapes.marks": "Dim",
+    "dynamo.shipped": "load_compiled",
     "dynamo.summary_text": "summary",
     "dynamo.whole_graph": "export",
     "inductor.runtime.folder": "cache_info clear_cache prune_cache",
@@ -117,6 +119,7 @@ __all__ = [
     "is_dynamo_compiling",
     "list_backends",
     "load_cache_artifacts",
+    "load_compiled",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",

@@ -117,7 +117,9 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
         policy = _regions.make(settings)
         called_as = _call_of_instances(type(model)) or torch.nn.Module._call_impl
         call = hook.Compiled(policy.region, called_as)
-        return module_twin(model, call, policy)
+        twin = module_twin(model, call, policy)
+        type.__setattr__(type(twin), "aot_compile", staticmethod(_shipper(model, settings)))
+        return twin
     if called_as is not None:
         policy = _regions.make(settings)
         model.__call__ = hook.Compiled(policy.region, called_as)
@@ -130,8 +132,19 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
     has_code = isinstance(asked, FunctionType) and not hasattr(asked, "__wrapped__")
     policy = _regions.make(settings, asked.__code__ if has_code else None)
     compiled = hook.Compiled(policy.region, called)
-    compiled.__dict__.update(_policy=policy, __wrapped__=function)
+    compiled.__dict__.update(
+        _policy=policy, __wrapped__=function, aot_compile=_shipper(function, settings))
     return compiled
+
+
+def _shipper(model: Any, settings: CompileOptions) -> Callable[..., Any]:
+    def aot_compile(*args: Any, **kwargs: Any) -> Any:
+        """Compiles for these arguments; the result's `save(path)` writes a file for
+        `dynamo.load_compiled`. Errors: Unsupported."""
+        shipping = importlib.import_module("dynamo.shipping")  # rarely: when it is asked for
+        return shipping.aot_compile(model, settings, args, kwargs)
+
+    return aot_compile
 
 
 def _call_of_instances(cls: type) -> Any:

@@ -4,8 +4,10 @@ from dynamo.base.errors import (
     BackendError,
     ConstraintViolation,
     DynamoError,
+    GuardFailed,
     InternalError,
     InvalidBackend,
+    LoadError,
     RecompileError,
     RecompileLimitExceeded,
     Unsupported,
@@ -13,6 +15,7 @@ from dynamo.base.errors import (
 )
 
 __all__ = [
-    "BackendError", "ConstraintViolation", "DynamoError", "InternalError", "InvalidBackend",
+    "BackendError", "ConstraintViolation", "DynamoError", "GuardFailed", "InternalError",
+    "InvalidBackend", "LoadError",
     "RecompileError", "RecompileLimitExceeded", "Unsupported", "VerifyError",
 ]

@@ -10,6 +10,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,10 +33,12 @@ class Recording:
     def __init__(self) -> None:
         self.modules: list[fx.GraphModule] = []
         self.inputs: list[Any] = []
+        self.examples: list[Any] = []
         self.outputs: tuple[Any, ...] = ()
 
     def __call__(self, module: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         self.modules.append(module)
+        self.examples = example_inputs
 
         def run(*inputs: Any) -> Any:
             self.inputs = list(inputs)
@@ -78,6 +81,44 @@ def export(
     """
     if isinstance(f, type):
         raise TypeError(f"export takes a function, a method or an nn.Module, not {f!r}")
+    whole = trace_whole(f, args, kwargs)
+    graph = fx.Graph()
+    names = _flat_names(args, kwargs)
+    flat, in_spec = pytree.tree_flatten((args, kwargs))
+    places = Places(graph, dict(tensors_of(f)))
+    for name, value in zip(names, flat, strict=True):
+        places.add(value, graph.placeholder(name))
+    if whole.modules:
+        module = whole.modules[-1]
+        if any(node.target is expect for node in module.graph.nodes):
+            raise Unsupported("a branch depends on the values in a tensor, to raise an error")
+        source = _aten(module, whole.inputs) if aten_graph else module
+        results = _copy(graph, source, places, whole.inputs)
+        for value, node in zip(whole.outputs, results, strict=True):
+            places.add(value, node)
+    leaves, out_spec = pytree.tree_flatten(whole.result)
+    graph.output([places.find(leaf, f) for leaf in leaves])
+    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
+    exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
+    return exported, tuple(whole.guards)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A function as one graph. modules: it, or nothing. inputs, outputs: those of its first call;
+    examples: the inputs as they were compiled for; result: what the function returned."""
+
+    modules: list[fx.GraphModule]
+    inputs: list[Any]
+    examples: list[Any]
+    outputs: tuple[Any, ...]
+    result: Any
+    guards: tuple[Guard, ...]
+
+
+def trace_whole(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Whole:
+    """Calls `f(*args, **kwargs)` once. Errors: Unsupported where it is not one graph, or changes
+    Python objects."""
     recording = Recording()
     with config.patch(background=False):
         compiled = compile(f, backend=recording, fullgraph=True)
@@ -85,26 +126,9 @@ def export(
     record = _the_entry(f, compiled)
     if record.changes:
         changes = "; ".join(record.changes)
-        raise Unsupported(f"{_name(f)}: a graph can't hold what it changes: {changes}")
-    graph = fx.Graph()
-    names = _flat_names(args, kwargs)
-    flat, in_spec = pytree.tree_flatten((args, kwargs))
-    places = Places(graph, dict(_tensors_of(f)))
-    for name, value in zip(names, flat, strict=True):
-        places.add(value, graph.placeholder(name))
-    if recording.modules:
-        module = recording.modules[-1]
-        if any(node.target is expect for node in module.graph.nodes):
-            raise Unsupported("a branch depends on the values in a tensor, to raise an error")
-        source = _aten(module, recording.inputs) if aten_graph else module
-        results = _copy(graph, source, places, recording.inputs)
-        for value, node in zip(recording.outputs, results, strict=True):
-            places.add(value, node)
-    leaves, out_spec = pytree.tree_flatten(result)
-    graph.output([places.find(leaf, f) for leaf in leaves])
-    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(_argument_names(args, kwargs), in_spec, out_spec)))
-    exported = fx.GraphModule(places.attributes, graph, class_name="ExportedGraph")
-    return exported, tuple(record.guards)
+        raise Unsupported(f"{name_of(f)}: a graph can't hold what it changes: {changes}")
+    return Whole(recording.modules, recording.inputs, recording.examples, recording.outputs,
+                 result, tuple(record.guards))
 
 
 def _copy(
@@ -154,9 +178,9 @@ class Places:
         if not isinstance(value, FOUND_AGAIN):
             if value is None or type(value) in PLAIN:
                 return value
-            raise Unsupported(f"{_name(f)}: a graph can't return {value!r}")
+            raise Unsupported(f"{name_of(f)}: a graph can't return {value!r}")
         if id(value) not in self._nodes and id(value) not in self._owned:
-            raise Unsupported(f"{_name(f)}: it returns a tensor that its graph does not know")
+            raise Unsupported(f"{name_of(f)}: it returns a tensor that its graph does not know")
         return self.of_input(value)
 
 
@@ -173,7 +197,7 @@ def _the_entry(f: Any, compiled: Any) -> Any:
     parts += [getattr(f, name, None) for name in ("__func__", "__wrapped__", "forward")]
     own = {getattr(part, "__code__", None) for part in parts}
     if len(entries) != 1 or entries[0][0] not in own:
-        raise Unsupported(f"{_name(f)}: it is not one graph, because its own code runs as it is")
+        raise Unsupported(f"{name_of(f)}: it is not one graph, because its own code runs as it is")
     return entries[0][1].keepalive
 
 
@@ -186,12 +210,12 @@ def _aten(module: fx.GraphModule, inputs: list[Any]) -> fx.GraphModule:
     return graph.module  # type: ignore[no-any-return]
 
 
-def _name(f: Any) -> str:
+def name_of(f: Any) -> str:
     code = getattr(f.forward if isinstance(f, torch.nn.Module) else f, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno} {code.co_name}" if code else repr(f)
 
 
-def _tensors_of(f: Any) -> list[tuple[str, torch.Tensor]]:
+def tensors_of(f: Any) -> list[tuple[str, torch.Tensor]]:
     owner = f if isinstance(f, torch.nn.Module) else getattr(f, "__self__", None)
     if not isinstance(owner, torch.nn.Module):
         return []

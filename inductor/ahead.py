@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from dynamo.aot.kept_graphs import Rows, rows_of
 from dynamo.background.examples import Examples
 from dynamo.background.jobs import pool
 from dynamo.background.modes import ThreadModes
@@ -34,7 +33,8 @@ from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.errors import DynamoError, Unsupported
 from inductor.config import config
-from inductor.graph_key import NoKey, text_of_function
+from inductor.graph_key import NoKey
+from inductor.graph_rows import plain_rows
 from inductor.runtime.store import Key
 
 # Before anything is imported: this process computes in what time the program leaves.
@@ -80,15 +80,11 @@ def _written(
     gm: fx.GraphModule, examples: Examples, extra: dict[str, Any], key: Key
 ) -> bytes:
     """The request; errors: those of what can't be written."""
-    rows = rows_of(gm)
-    nodes = tuple([
-        (op, name, text_of_function(target) if op == "call_function" else target, *rest)
-        for op, name, target, *rest in rows.nodes])  # fmt: skip
     shown = [(node.name, node.meta.get("example_value")) for node in gm.graph.nodes
              if node.op == "placeholder"]  # fmt: skip
     out = io.BytesIO()
     pickle.Pickler(out, protocol=5).dump({
-        "rows": (nodes, rows.fakes, rows.storages, rows.constants), "examples": examples,
+        "rows": plain_rows(gm), "examples": examples,
         "extra": extra, "key": key, "modes": ThreadModes.now(),
         "differentiated": {name for name, value in shown
                            if isinstance(value, torch.Tensor) and value.requires_grad},
@@ -98,23 +94,6 @@ def _written(
                   "matmul": torch.get_float32_matmul_precision()},
     })  # fmt: skip
     return out.getvalue()
-
-
-def rows_again(nodes: Any, fakes: Any, storages: Any, constants: Any) -> Rows:
-    """The rows of a request."""
-    named = tuple([
-        (op, name, _function_of(target) if op == "call_function" else target, *rest)
-        for op, name, target, *rest in nodes])  # fmt: skip
-    return Rows(named, fakes, storages, constants)
-
-
-def _function_of(name: str) -> Any:
-    """What `text_of_function` has named."""
-    package, *path = name.split(".")
-    found: Any = sys.modules[package] if package in sys.modules else getattr(torch.ops, package)
-    for part in path:
-        found = getattr(found, part)
-    return found
 
 
 class _Process:

@@ -25,9 +25,10 @@ from dynamo.background.examples import make
 from dynamo.background.jobs import collecting
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.recursion import recursion_room
-from inductor.ahead import BYE, READY, rows_again
+from inductor.ahead import BYE, READY
 from inductor.compile_fx import compile_fx
 from inductor.config import config
+from inductor.graph_rows import rows_again
 from inductor.kept import keeper_for, settings_now
 
 IDLE = 60.0  # seconds

@@ -158,6 +158,20 @@ def compile_fx(
     return compile_graph(gm, example_inputs)
 
 
+def compile_whole(
+    gm: torch.fx.GraphModule, inputs: list[Any], settings: Mapping[str, Any]
+) -> Compiled | None:
+    """The compiled graph, made now; None where not all of it is compiled at once. The graph needs
+    no gradients. Errors: Unsupported, NoCompiler; those of the program and defects."""
+    gm = served(gm, inputs, settings)
+    cut = has_unknowns(gm) or has_cuts(gm) or has_gradients(gm)
+    if cut or is_symbolic(gm, inputs) or any(map(is_lazy, inputs)):
+        return None
+    backward = functools.partial(_compile_backward, settings, site_now())
+    with collection_paused():
+        return _compile_program(gm, inputs, settings, backward, {})
+
+
 def _in_background(compile_part: Callable[..., Compiled]) -> Callable[..., Compiled]:
     def tell(error: Exception) -> None:
         if not isinstance(error, Unsupported):

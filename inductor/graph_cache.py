@@ -19,6 +19,7 @@ import io
 import pickle
 import sys
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch import fx
 from dynamo.aot.kept_graphs import KeptGraph, Rows
 from dynamo.aot.recipes import recipe_of
 from dynamo.aot.records import Unsupported
-from dynamo.base import logs
+from dynamo.base import counters, logs
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.counters import timed
 from dynamo.base.shortfalls import left_to_aten
@@ -81,9 +82,7 @@ def keeper_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # the graph can be compiled all the same
-        if not dynamo_config.suppress_errors or is_of_signal(defect):
-            raise
-        reason = f"{type(defect).__name__}: {defect}"
+        reason = _defect("a key", defect)
     else:
         return Keeper(store, key, gm, given)
     logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
@@ -142,9 +141,13 @@ class Keeper:
             return None
         try:
             with timed("inductor.kept"):
-                made, fallbacks = _read(content, self.given, self.store)
-        except Exception as error:  # damaged, or of a library that has changed: compiled again
+                made, fallbacks = read_record(content, self.given, self.store)
+        except (Stale, OSError) as error:  # damaged, or of a library that has changed
             reason = f"{type(error).__name__}: {error}"
+            log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
+            return None
+        except Exception as defect:  # compiled again
+            reason = _defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         log.emit(lambda: f"{key.kind} {key.digest}: found")
@@ -156,7 +159,7 @@ class Keeper:
         log = logs.log("cache")
         try:
             with timed("inductor.keep"):
-                content = _written((made, seen.fallbacks), self.given, seen, self.store)
+                content = write_record((made, seen.fallbacks), self.given, seen, self.store)
                 self.store.write(key, SUFFIX, content)
                 self.store.describe(key)
                 keep_small()
@@ -164,10 +167,23 @@ class Keeper:
             reason = str(error)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
         except Exception as defect:  # what was compiled is right all the same
-            if not dynamo_config.suppress_errors or is_of_signal(defect):
-                raise
-            reason = f"{type(defect).__name__}: {defect}"
+            reason = _defect("what is kept", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
+
+
+def _defect(what: str, defect: Exception) -> str:
+    """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
+    are not suppressed."""
+    if not dynamo_config.suppress_errors or is_of_signal(defect):
+        raise defect
+    text = f"{type(defect).__name__}: {defect}"
+    counters.counters["internal_errors"][f"graph cache, {what}: {text}"] += 1
+    if counters.once(("graph cache", what, type(defect).__name__)):
+        warnings.warn(
+            f"dynamo: the cache of compiled graphs failed with {what} ({text}); the graph is "
+            "compiled without it. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",
+            stacklevel=3)
+    return text
 
 
 def report_fallbacks(fallbacks: Sequence[tuple[str, str]]) -> None:
@@ -185,7 +201,8 @@ class Unkept(Exception):
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _written(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
+def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Store) -> bytes:
+    """A digest and the bytes of a value. Errors: Unkept, Unsupported; those of pickle."""
     out = io.BytesIO()
     _Writer(out, given, seen, store).dump(value)
     content = out.getvalue()
@@ -210,6 +227,8 @@ class _Writer(pickle.Pickler):
                 return "captured"
             if value == given["keeping"]:
                 return "keeping"
+        if type(value) in LIBRARIES:
+            return (LIBRARIES[type(value)],)
         if type(value) is _launch.Launcher:
             launch = seen.launch_of(value, store)
             if launch is None:
@@ -288,33 +307,18 @@ def _reduce_frozen(writer: _Writer, value: FrozenCall) -> Any:
     return FrozenCall, given
 
 
-def _reduce_product(writer: _Writer, value: Product) -> Any:
-    return _product_now, ()
-
-
-def _product_now() -> Product:
-    return product_of(cpu.cache_store())
-
-
-def _reduce_convolver(writer: _Writer, value: Convolver) -> Any:
-    return _convolver_now, ()
-
-
-def _convolver_now() -> Convolver:
-    return convolver_of(cpu.cache_store())
-
-
 def _reduce_mapping(writer: _Writer, value: Any) -> Any:
     return dict, (dict(value),)
 
 
+# Of our libraries, which any graph may call: their names in records, and what loads them.
+LIBRARIES = {Product: "product", Convolver: "convolver"}
+LOADERS = {"product": product_of, "convolver": convolver_of}
 REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
     torch.Tensor: _reduce_tensor,
     torch._ops.OpOverload: _reduce_operator,
     KeptGraph: _reduce_graph,
     FrozenCall: _reduce_frozen,
-    Product: _reduce_product,
-    Convolver: _reduce_convolver,
     types.MappingProxyType: _reduce_mapping,
 }
 
@@ -322,7 +326,7 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _read(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
+def read_record(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
     """Errors: Stale, and what reading other bytes raises."""
     digest, body = content[:32], content[32:]
     if hashlib.sha256(body).digest() != digest:
@@ -338,6 +342,8 @@ class _Reader(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
         if isinstance(name, tuple):
             assert self.store is not None
+            if len(name) == 1:
+                return LOADERS[name[0]](self.store)
             _, file, digest, calls, spec = name
             return launch_again(file, digest, calls, spec, self.store)
         if name == "captured":

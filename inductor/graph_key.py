@@ -22,8 +22,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C._autograd import _get_creation_meta  # type: ignore[attr-defined]
+from torch._decomp import decomposition_table
+from torch._library.simple_registry import singleton
 from torch.fx.node import _get_qualified_name
 
+from dynamo.aot.decompositions import FROM_TORCH, overload
 from dynamo.aot.fakes import is_symbolic_number
 from dynamo.base.config import config as dynamo_config
 from inductor.config import config
@@ -37,6 +40,9 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 # In the meta of captured nodes, and read below capture.
 MARKS = ("held_by_module",)
 DIGEST = 16
+# Whose functions are known by the versions in the key.
+FOLDERS = tuple([os.path.dirname(os.path.abspath(str(sys.modules[name].__file__))) + os.sep
+                 for name in ("torch", "dynamo")] + [os.path.dirname(__file__) + os.sep])
 ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "disable", "verbose", "graph_cache",
                        "background", "background_calls", "background_processes"))  # fmt: skip
 
@@ -56,6 +62,7 @@ def parts_of_graph(
 
     Errors: NoKey.
     """
+    _check_registrations()
     return {
         "graph": _text_of_graph(gm),
         "inputs": _text_of_inputs(examples),
@@ -66,6 +73,21 @@ def parts_of_graph(
         "python": platform.python_version(),
         "dynamo-jit": own_source(store),
     }
+
+
+def _check_registrations() -> None:
+    """Errors: NoKey where the program has changed what is known of torch's operators: how they are
+    taken apart, or what their results look like. Its functions have no text."""
+    for name in FROM_TORCH:
+        function = decomposition_table.get(overload(name))
+        if str(getattr(function, "__module__", "")).partition(".")[0] not in TRUSTED:
+            raise NoKey(f"the program has registered a decomposition of aten.{name}")
+    for name, entry in list(singleton._data.items()):
+        if name.partition("::")[0] not in OWN:
+            continue
+        kernel = entry.fake_impl.kernel
+        if kernel is not None and not kernel.source.startswith(FOLDERS):
+            raise NoKey(f"the program has registered a fake of {name}")
 
 
 def changing_parts() -> dict[str, str]:

@@ -30,7 +30,7 @@ LAYERS = [
     ("dynamo.graph_functions",),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.diagnose",),
-    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph",
+    ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph", "dynamo.shipped", "dynamo.shipping",
      "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
      "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),

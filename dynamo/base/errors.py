@@ -48,6 +48,14 @@ class ConstraintViolation(DynamoError, ValueError):
     """A dimension that was declared dynamic is fixed by the program."""
 
 
+class LoadError(DynamoError, ValueError):
+    """A file of `aot_compile` is damaged, or was made for another machine, torch or module."""
+
+
+class GuardFailed(DynamoError):
+    """A loaded program is called with what it was not made for."""
+
+
 class Signal(Exception):
     """Base of the signals that stages send to each other."""
 

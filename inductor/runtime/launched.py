@@ -24,7 +24,7 @@ from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, is_ours, note_used
-from inductor.runtime.toolchain import find_toolchain
+from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
 
 ATTENTION = "dynamo_jit::cpu_attention"
 
@@ -103,15 +103,20 @@ def launch_again(
     for function in calls:
         OWN_FUNCTIONS[function](store)
     if any(call[0] == ATTENTION for call in spec["externs"]):
-        toolchain = find_toolchain(store)
+        toolchain = _toolchain(store)
         if not isinstance(toolchain, str):  # else the operator computes it
             load_attention(store, toolchain)
     return _launch.Launcher(str(path), spec)
 
 
+def _toolchain(store: Store) -> Toolchain | str:
+    """The compiler that has built what is in the store, or the one that is there now."""
+    return last_toolchain(store) or find_toolchain(store)
+
+
 def product_of(store: Store) -> Product:
     """Our own matrix product, for kept graphs that need it. Errors: Stale."""
-    toolchain = find_toolchain(store)
+    toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
     return load_product(store, toolchain)
@@ -119,7 +124,7 @@ def product_of(store: Store) -> Product:
 
 def convolver_of(store: Store) -> Convolver:
     """The same of our own convolution. Errors: Stale."""
-    toolchain = find_toolchain(store)
+    toolchain = _toolchain(store)
     if isinstance(toolchain, str):
         raise Stale(toolchain)
     return load_convolver(store, toolchain)

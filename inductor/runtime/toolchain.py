@@ -113,6 +113,11 @@ def last_toolchain(store: Store) -> Toolchain | None:
     return None
 
 
+def last_toolchain_file(store: Store) -> Path:
+    """Where `last_toolchain` reads."""
+    return store.path(_last_key(), ".json")
+
+
 def _decode(text: bytes) -> Toolchain:
     fields = json.loads(text)
     return Toolchain(

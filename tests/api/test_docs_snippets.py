@@ -76,7 +76,8 @@ def test_the_programs_on_graph_tools(tmp_path: Path) -> None:
 
 def test_every_program_of_the_docs_is_run() -> None:
     assert FENCED.keys() == {
-        "README.md", "background.md", "contributing.md", "lazy.md", "tools.md", "tour.md",
+        "README.md", "background.md", "contributing.md", "lazy.md", "shipping.md", "tools.md",
+        "tour.md",
     }  # fmt: skip
 
 
@@ -84,6 +85,12 @@ def test_the_program_of_background_compiles(tmp_path: Path) -> None:
     (program,) = FENCED["background.md"]
     check = "print(torch.allclose(fast(torch.ones(2, 4)), model(torch.ones(2, 4))), dynamo.background.pending())"
     assert run(f"{program}\n{check}", tmp_path)[0].split() == ["True", "0"]
+
+
+def test_the_program_of_files(tmp_path: Path) -> None:
+    (program,) = FENCED["shipping.md"]
+    assert run(program, tmp_path)[0].strip() == "torch.Size([2, 8])"
+    assert (tmp_path / "model.compiled").exists()
 
 
 def test_the_recompile_that_the_docs_read_slowly(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 import dynamo
 from dynamo.base import logs
 from dynamo.base.config import config as dynamo_config
-from inductor import graph_key, metrics
+from inductor import graph_cache, graph_key, metrics
 from inductor.config import config
 from inductor.runtime.artifacts import load_cache_artifacts, save_cache_artifacts
 
@@ -504,3 +504,53 @@ def test_a_folder_that_grows_too_large_loses_what_is_old(folder: Path) -> None:
     with dynamo_config.patch(cache_megabytes=0):
         check(scaled(3.0), x, y, hits=0)
     assert dynamo.cache_info().entries == {}
+
+
+def test_a_decomposition_of_the_program_has_no_key(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(x, y)
+
+    x, y = torch.randn(4), torch.randn(4)
+    check(f, x, y, hits=0)
+    check(f, x, y, hits=1)
+    operator = torch.ops.aten.mse_loss.default
+    monkeypatch.setitem(graph_key.decomposition_table, operator, lambda *args: torch.ops.aten.sub(*args[:2]).square().mean())
+    dynamo.set_logs("cache")
+    try:
+        check(f, x, y, hits=0)
+    finally:
+        dynamo.set_logs("-cache")
+    assert "has registered a decomposition of aten.mse_loss" in capfd.readouterr().err
+
+
+def test_a_fake_of_the_program_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = graph_key.singleton.find("aten::relu")
+    try:
+        entry.fake_impl.kernels.append(torch._library.utils.Kernel(lambda x: x, "/home/me/model.py:3"))
+        with pytest.raises(graph_key.NoKey, match="a fake of aten::relu"):
+            graph_key._check_registrations()
+    finally:
+        del graph_key.singleton._data["aten::relu"]
+    graph_key._check_registrations()
+
+
+@pytest.mark.parametrize("part", ["parts_of_graph", "read_record", "write_record"])
+def test_a_defect_of_the_cache_is_told_once_and_counted(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise IndexError("a defect")
+
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    for suppress in (True, False):  # they have keys of their own
+        with dynamo_config.patch(suppress_errors=suppress):
+            check(scaled(2.0), x, y, hits=0)
+    monkeypatch.setattr(graph_cache, part, fails)
+    numbers = (2.0, 3.0) if part != "write_record" else (4.0, 5.0)
+    with dynamo_config.patch(suppress_errors=True), pytest.warns(UserWarning, match="graphs failed") as told:
+        dynamo.reset()
+        for number in numbers:
+            f = scaled(number)
+            assert same(dynamo.compile(f)(x, y), f(x, y))
+    assert len(told) == 1
+    assert sum(dynamo.counters["internal_errors"].values()) == (1 if part == "read_record" else 2)
+    with dynamo_config.patch(suppress_errors=False), pytest.raises(Exception, match="a defect"):
+        dynamo.compile(scaled(numbers[0]))(x, y)

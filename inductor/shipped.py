@@ -1,0 +1,102 @@
+"""A compiled graph that another process has shipped (`shipping.py`), as a callable again.
+
+In: a `Shipment`. Out: the callable, whose libraries lie in a folder that is laid out as the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynamo.aot.kept_graphs import KeptGraph
+from dynamo.base.config import config as dynamo_config
+from dynamo.base.shortfalls import NOWHERE
+from inductor import cpu
+from inductor.config import settings_of
+from inductor.graph_cache import read_record
+from inductor.graph_key import own_source
+from inductor.graph_rows import read_rows
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import describe_isa
+
+FOLDER = "shipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """record, graph: see the top of the file. files: content by name in the folder."""
+
+    record: bytes
+    graph: bytes
+    files: Mapping[str, bytes]
+
+
+def facts_now() -> dict[str, str]:
+    """What must be the same where a shipment runs."""
+    return {
+        "torch": f"{torch.__version__} {torch.version.git_version}",
+        "python": platform.python_version(),
+        "dynamo-jit": own_source(cpu.cache_store()),
+        "processor": describe_isa(),
+    }
+
+
+class _Captured:
+    """Stands for the captured graph, which is made when a call needs it."""
+
+    def __init__(self, graph: bytes) -> None:
+        self.rows = graph
+
+    @functools.cached_property
+    def _call(self) -> Any:
+        return KeptGraph(None, lambda: read_rows(self.rows)).module().forward
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._call(*inputs)
+
+
+def names_given(captured: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What records refer to by name. Nothing is compiled at a call, for which they have more."""
+    return {"settings": settings, "site": NOWHERE, "gm": captured,
+            "compiler": object(), "keeping": object()}  # fmt: skip
+
+
+def unship(
+    shipment: Shipment, digest: str, mode: str | None, options: Mapping[str, Any] | None
+) -> Any:
+    """The callable. digest: names the folder for its files. Errors: Stale."""
+    captured = _Captured(shipment.graph)
+    store = Store(_folder(shipment, digest))
+    made, _ = read_record(
+        shipment.record, names_given(captured, settings_of(mode, options)), store)
+    return made
+
+
+def _folder(shipment: Shipment, digest: str) -> Path:
+    """The folder with the files of a shipment, whose contents are as they were shipped."""
+    root = Path(dynamo_config.cache_dir) / FOLDER / digest
+    try:
+        return _filled(shipment, root)
+    except OSError:  # read-only: for this process
+        return _filled(shipment, Path(tempfile.mkdtemp(prefix="dynamo-jit-")))
+
+
+def _filled(shipment: Shipment, root: Path) -> Path:
+    store = Store(root)
+    for name, content in shipment.files.items():
+        path = root / name
+        if os.path.normpath(name) != name or name.startswith(("/", "..")):
+            raise OSError(f"{name} is no name of a file in a folder")
+        known = path.read_bytes() if path.is_file() else None
+        if known is None or hashlib.sha256(known).digest() != hashlib.sha256(content).digest():
+            store.put(path, content)
+    return root
