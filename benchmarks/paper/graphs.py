@@ -34,9 +34,11 @@ def rows(run: Run) -> list[Row]:
     if run.model in studies:
         return [studies[run.model](run)]
     case = build(run.model, run.size, run.device)
-    config: Any = getattr(case.model, "config", None)
-    if hasattr(config, "use_cache"):
-        config.use_cache = False  # a cache is an object of the program, which no graph returns
+    parts = case.model.modules() if isinstance(case.model, torch.nn.Module) else ()
+    configs: list[Any] = [getattr(part, "config", None) for part in parts]
+    for config in configs:
+        if hasattr(config, "use_cache"):
+            config.use_cache = False  # a cache is an object of the program, which no graph returns
     wanted = tensors_in(case.run(case.model))
     row: Row = {"model": run.model}
     sizes: list[int] = []
