@@ -11,6 +11,7 @@ indices, as in `(r + 1 - r) != 1` for r < 512; a part of the results was wrong.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,8 @@ def unpacked(text: str) -> str:
 
 def install_unpacking() -> None:
     """From now on for all that Triton compiles in this process, behind a hook that is there."""
+    if "triton" not in sys.modules:  # it compiles nothing
+        return
     from triton import knobs
 
     before = knobs.runtime.add_stages_inspection_hook
