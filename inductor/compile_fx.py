@@ -52,6 +52,7 @@ from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import with_joint_passes
+from inductor.early_libraries import with_libraries
 from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.fold import fold_batch_norms
@@ -77,7 +78,7 @@ from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
-from inductor.specialise import compile_for_sizes, is_symbolic
+from inductor.specialise import compile_for_sizes, is_lazy, is_symbolic
 from inductor.steps import Step, has_rates
 from inductor.survive import surviving
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
@@ -444,6 +445,7 @@ def _compile_inference(
     return compile_aten(module, fakes)
 
 
+@with_libraries
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
@@ -468,6 +470,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 
 @collection_paused()
+@with_libraries
 def _compile_variant(
     module: torch.fx.GraphModule, what: logs.Compile, hints: Sequence[int] | None
 ) -> Variant:

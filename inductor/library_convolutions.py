@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-import math
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +27,12 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.runtime.trials import compare, is_time_left, measuring
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
-MOST_SECONDS, FEWEST_ROUNDS = 0.06, 5
+MOST_SECONDS = 0.06
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
 
@@ -95,7 +93,7 @@ class Convolutions:
         name = repr((geometry.numbers(), node.args[2] is not None, followed))
         if name not in self.ratios:
             ours = self.library()
-            if ours is None or config.library_kernels != "measure":
+            if ours is None or config.library_kernels != "measure" or not is_time_left():
                 return False
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
@@ -209,23 +207,9 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
             ours.convolve(geometry, x, panels[number], bias, result, threads)
 
         clock = time.thread_time if threads == 1 else time.perf_counter
-        return _median_ratio(by_ours, by_onednn, count, clock)
-
-
-def _median_ratio(
-    one: Callable[[int], None], other: Callable[[int], None], count: int,
-    clock: Callable[[], float],
-) -> float:
-    """The logarithm of the time of one over that of the other, measured in turns."""
-    one(0)
-    other(0)
-    begin, found = time.perf_counter(), list[float]()
-    while len(found) < FEWEST_ROUNDS or time.perf_counter() - begin < MOST_SECONDS:
-        number = len(found) % count
-        times = []
-        for call in (one, other):
-            start = clock()
-            call(number)
-            times.append(max(clock() - start, 1e-9))  # a clock may not tick
-        found.append(math.log(times[0] / times[1]))
-    return statistics.median(found)
+        ways = {
+            name: [functools.partial(way, number) for number in range(count)]
+            for name, way in (("packed", by_onednn), ("ours", by_ours))
+        }
+        with measuring():
+            return compare(ways, "packed", 0.0, clock, MOST_SECONDS)["ours"]
