@@ -104,7 +104,7 @@ def _measure(
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         return made.normal_(generator=numbers)
 
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), measuring():
         added = None if bias is None else like(bias)
         q, k, v, added = _fewer(like(q), like(k), like(v), added)
         out = torch.empty_like(q) if q.shape == (*q.shape[:3], v.shape[3]) else None
@@ -117,9 +117,8 @@ def _measure(
         def by_ours() -> None:
             library.attend(q, k, v, added, None, causal, scale, 0, 0.0, False, False, out, threads)
 
-        with measuring():
-            ways = {"aten": [by_aten], "ours": [by_ours]}
-            return compare(ways, "aten", 0.0, time.perf_counter, MOST_SECONDS)["ours"]
+        ways = {"aten": [by_aten], "ours": [by_ours]}
+        return compare(ways, "aten", 0.0, time.perf_counter, MOST_SECONDS)["ours"]
 
 
 def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor, Tensor, Maybe]:

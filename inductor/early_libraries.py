@@ -18,11 +18,11 @@ from torch import fx
 from inductor import cpu_attention, library_convolutions, library_kernels
 from inductor.attention_choice import FLASH
 from inductor.codegen.cpp.attention import attention_unit
-from inductor.codegen.cpp.convolution import CONVOLUTION_UNIT
+from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
 from inductor.codegen.cpp.product import PRODUCT_UNIT
 from inductor.config import config
 from inductor.cpu import cache_store
-from inductor.runtime.own_libraries import begin
+from inductor.runtime.own_libraries import Units, begin
 from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import spending
 
@@ -49,28 +49,28 @@ def begin_libraries(module: fx.GraphModule) -> None:
     """See the top of the file."""
     frozen = bool(module.meta.get("frozen"))
     calls = (node for node in module.graph.nodes if node.op == "call_function")
-    units = dict.fromkeys(_unit_for(node, frozen) for node in calls)
-    _begin([unit for unit in units if unit is not None])
+    libraries = dict.fromkeys(_library_for(node, frozen) for node in calls)
+    _begin([units for units in libraries if units is not None])
 
 
 def begin_product() -> None:
     """The library of products alone."""
     if config.library_kernels == "measure":
-        _begin([PRODUCT_UNIT])
+        _begin([(PRODUCT_UNIT,)])
 
 
-def _begin(units: Sequence[str]) -> None:
+def _begin(libraries: Sequence[Units]) -> None:
     store = cache_store()
-    toolchain = find_toolchain(store) if units else ""
+    toolchain = find_toolchain(store) if libraries else ""
     if not isinstance(toolchain, str):
-        for unit in units:
-            begin(unit, store, toolchain)
+        for units in libraries:
+            begin(units, store, toolchain)
 
 
-def _unit_for(node: fx.Node, frozen: bool) -> str | None:
+def _library_for(node: fx.Node, frozen: bool) -> Units | None:
     """The library that this call may want."""
     if node.target in ATTENTION:
-        return _unit_for_attention(node)
+        return _library_for_attention(node)
     if config.library_kernels != "measure":
         return None
     if node.target in (aten.mm.default, aten.addmm.default):
@@ -78,24 +78,24 @@ def _unit_for(node: fx.Node, frozen: bool) -> str | None:
         if left is None or right is None:
             return None
         operations = math.prod(left.shape) * right.shape[-1]
-        return PRODUCT_UNIT if operations >= library_kernels.FEWEST_OPERATIONS else None
+        return (PRODUCT_UNIT,) if operations >= library_kernels.FEWEST_OPERATIONS else None
     if node.target is aten.convolution.default and frozen:
         result, weight = _value(node), _value(node.args[1])
         if result is None or weight is None or result.dim() != 4 or node.args[8] != 1:
             return None
         operations = result.numel() * math.prod(weight.shape[1:])
-        return CONVOLUTION_UNIT if operations >= library_convolutions.FEWEST_OPERATIONS else None
+        return CONVOLUTION_UNITS if operations >= library_convolutions.FEWEST_OPERATIONS else None
     return None
 
 
-def _unit_for_attention(node: fx.Node) -> str | None:
+def _library_for_attention(node: fx.Node) -> Units | None:
     q, k, v = map(_value, node.args[:3])
     if q is None or k is None or v is None or not cpu_attention.fits(q, k, v, None, None):
         return None
     if node.target is FLASH and any(user.args[1] != 0 for user in node.users):
         return None  # gradients want more than the result
     worth = cpu_attention.operations(q, k, v) >= cpu_attention.FEWEST_OPERATIONS
-    return attention_unit(q.dtype is torch.bfloat16) if worth else None
+    return (attention_unit(q.dtype is torch.bfloat16),) if worth else None
 
 
 def _value(node: Any) -> torch.Tensor | None:

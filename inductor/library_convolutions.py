@@ -187,7 +187,7 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, 1)
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), measuring():
         x = torch.empty(size, memory_format=torch.channels_last).normal_(generator=numbers)
         weight = torch.randn(out, channels, *geometry.window, generator=numbers)
         bias = torch.randn(out, generator=numbers)
@@ -211,5 +211,4 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
             name: [functools.partial(way, number) for number in range(count)]
             for name, way in (("packed", by_onednn), ("ours", by_ours))
         }
-        with measuring():
-            return compare(ways, "packed", 0.0, clock, MOST_SECONDS)["ours"]
+        return compare(ways, "packed", 0.0, clock, MOST_SECONDS)["ours"]

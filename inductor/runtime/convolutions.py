@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNIT
+from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNITS
 from inductor.ir.convolutions import Geometry
 from inductor.runtime.own_libraries import own_library
 from inductor.runtime.store import Store
@@ -61,7 +61,7 @@ class Convolver:
 
 def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
     """Build (or find) and load the library."""
-    return _load(own_library(CONVOLUTION_UNIT, store, toolchain))
+    return _load(own_library(CONVOLUTION_UNITS, store, toolchain))
 
 
 @functools.cache

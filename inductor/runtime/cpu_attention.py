@@ -62,7 +62,7 @@ def facts_of(
 
 def load_attention(store: Store, toolchain: Toolchain, half: bool) -> CpuAttention:
     """Build (or find) and load the library. half: of bfloat16."""
-    return _load(own_library(attention_unit(half), store, toolchain), half)
+    return _load(own_library((attention_unit(half),), store, toolchain), half)
 
 
 @functools.cache

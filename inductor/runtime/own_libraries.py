@@ -1,6 +1,6 @@
 """Libraries of our own kernels, each built once per machine for all graphs; ahead, where one can.
 
-In: the text of one translation unit. Out: the path of its library. `begin` builds in a thread, as
+In: the texts of its translation units. Out: the path of its library. `begin` builds in a thread, as
 soon as it is known that a graph will ask: the compiler is another process, so that several builds
 and the compile go on side by side. Whoever asks for the library waits for that.
 """
@@ -17,27 +17,29 @@ from inductor.runtime.build import Built, build_library, library_key
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
+Units = tuple[str, ...]
+
 _running: dict[Path, Future[Built]] = {}
 os.register_at_fork(after_in_child=_running.clear)  # the threads are the parent's
 
 
-def begin(unit: str, store: Store, toolchain: Toolchain) -> None:
+def begin(units: Units, store: Store, toolchain: Toolchain) -> None:
     """Build the library in a thread, unless it is there. What fails is told to who asks for it."""
     fused = with_fused_sums(toolchain)
-    path = _place(unit, fused, store)
+    path = _place(units, fused, store)
     if path.exists() or path in _running:
         return
     future = _running[path] = Future[Built]()
-    threading.Thread(target=_build, args=(future, unit, fused, store)).start()
+    threading.Thread(target=_build, args=(future, units, fused, store)).start()
 
 
-def own_library(unit: str, store: Store, toolchain: Toolchain) -> str:
+def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
     """Build (or find) the library. Errors: BuildError."""
     fused = with_fused_sums(toolchain)
-    running = _running.pop(_place(unit, fused, store), None)
+    running = _running.pop(_place(units, fused, store), None)
     if running is not None:
         return str(running.result().path)
-    return str(build_library([unit], fused, store).path)
+    return str(build_library(units, fused, store).path)
 
 
 def settle() -> None:
@@ -51,12 +53,12 @@ def with_fused_sums(toolchain: Toolchain) -> Toolchain:
     return replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
 
 
-def _place(unit: str, toolchain: Toolchain, store: Store) -> Path:
-    return store.path(library_key([unit], toolchain), ".so")
+def _place(units: Units, toolchain: Toolchain, store: Store) -> Path:
+    return store.path(library_key(units, toolchain), ".so")
 
 
-def _build(future: Future[Built], unit: str, toolchain: Toolchain, store: Store) -> None:
+def _build(future: Future[Built], units: Units, toolchain: Toolchain, store: Store) -> None:
     try:
-        future.set_result(build_library([unit], toolchain, store))
+        future.set_result(build_library(units, toolchain, store))
     except BaseException as error:  # raised where the library is asked for
         future.set_exception(error)

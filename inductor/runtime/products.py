@@ -53,7 +53,7 @@ class Product:
 
 def load_product(store: Store, toolchain: Toolchain) -> Product:
     """Build (or find) and load the library."""
-    return _load(own_library(PRODUCT_UNIT, store, toolchain))
+    return _load(own_library((PRODUCT_UNIT,), store, toolchain))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from dynamo.aot.capture import capture_forward
 from dynamo.base.config import config as base_config
 from inductor import early_libraries
 from inductor.codegen.cpp.attention import attention_unit
-from inductor.codegen.cpp.convolution import CONVOLUTION_UNIT
+from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
 from inductor.codegen.cpp.product import PRODUCT_UNIT
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
@@ -50,29 +50,29 @@ def test_who_asks_waits_for_the_build(
 ) -> None:
     store = Store(tmp_path)
     for _ in range(2):
-        own_libraries.begin(UNIT, store, toolchain)
-    path = own_libraries.own_library(UNIT, store, toolchain)
+        own_libraries.begin((UNIT,), store, toolchain)
+    path = own_libraries.own_library((UNIT,), store, toolchain)
     assert ctypes.CDLL(path).seven() == 7
     assert len(builds) == 1 and builds != [threading.current_thread().name]
-    own_libraries.begin(UNIT, store, toolchain)  # is there
-    assert len(builds) == 1 and own_libraries.own_library(UNIT, store, toolchain) == path
+    own_libraries.begin((UNIT,), store, toolchain)  # is there
+    assert len(builds) == 1 and own_libraries.own_library((UNIT,), store, toolchain) == path
 
 
 def test_settling_waits(tmp_path: Path, toolchain: Toolchain) -> None:
     store = Store(tmp_path)
-    own_libraries.begin(UNIT, store, toolchain)
+    own_libraries.begin((UNIT,), store, toolchain)
     own_libraries.settle()
     assert list(tmp_path.glob("library/*/*.so"))
-    own_libraries.own_library(UNIT, store, toolchain)
+    own_libraries.own_library((UNIT,), store, toolchain)
 
 
 def test_errors_are_told_to_who_asks(tmp_path: Path, toolchain: Toolchain) -> None:
     store = Store(tmp_path)
-    own_libraries.begin("nonsense;", store, toolchain)
+    own_libraries.begin(("nonsense;",), store, toolchain)
     own_libraries.settle()
     for _ in range(2):
         with pytest.raises(BuildError, match="nonsense"):
-            own_libraries.own_library("nonsense;", store, toolchain)
+            own_libraries.own_library(("nonsense;",), store, toolchain)
 
 
 class Everything(torch.nn.Module):
@@ -99,16 +99,17 @@ def test_libraries_that_a_graph_will_ask_for(
     width: int, size: int, rows: int, options: dict[str, Any], expected: list[str],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(early_libraries, "begin", lambda unit, *_: begun.append(unit))
+    begun: list[tuple[str, ...]] = []
+    monkeypatch.setattr(early_libraries, "begin", lambda units, *_: begun.append(units))
     module = Everything(width).eval()
     graph = torch.fx.symbolic_trace(module)
     with torch.no_grad():
         captured = capture_forward(graph, [torch.randn(1, 3, size, size), torch.randn(rows, width)])
     captured.module.meta["frozen"] = frozenset((0,))
-    units = {
-        PRODUCT_UNIT: "product", attention_unit(False): "attention", CONVOLUTION_UNIT: "convolution",
+    names = {
+        (PRODUCT_UNIT,): "product", (attention_unit(False),): "attention",
+        CONVOLUTION_UNITS: "convolution",
     }  # fmt: skip
     with config.patch(**{"library_kernels": "measure", **options}), base_config.patch(cache_dir=str(tmp_path)):
         early_libraries.begin_libraries(captured.module)
-    assert sorted(units[unit] for unit in begun) == sorted(expected)
+    assert sorted(names[units] for units in begun) == sorted(expected)
