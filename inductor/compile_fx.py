@@ -78,7 +78,7 @@ from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
-from inductor.specialise import compile_for_sizes, is_lazy, is_symbolic
+from inductor.specialise import compile_for_sizes, is_symbolic
 from inductor.steps import Step, has_rates
 from inductor.survive import surviving
 from inductor.symbolic import ForAllSizes, Variant, check_of, places_of

@@ -29,7 +29,7 @@ config = Config(
         ),
         Knob(
             "measure_seconds",
-            2.0,
+            3.0,
             "How long products, convolutions and attention of one graph may be measured all in "
             "all; for what is left, the nearest known answer or the usual library is taken.",
             ("DYNAMO_MEASURE_SECONDS",),

@@ -20,7 +20,7 @@ from inductor.attention_choice import FLASH
 from inductor.codegen.cpp.attention import attention_unit
 from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
 from inductor.codegen.cpp.product import PRODUCT_UNIT
-from inductor.config import config
+from inductor.config import config, does
 from inductor.cpu import cache_store
 from inductor.runtime.own_libraries import Units, begin
 from inductor.runtime.toolchain import find_toolchain
@@ -71,7 +71,7 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
     """The library that this call may want."""
     if node.target in ATTENTION:
         return _library_for_attention(node)
-    if config.library_kernels != "measure":
+    if config.library_kernels != "measure" or not does("templates"):
         return None
     if node.target in (aten.mm.default, aten.addmm.default):
         left, right = map(_value, node.args[-2:])

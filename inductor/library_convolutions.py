@@ -27,7 +27,7 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
-from inductor.runtime.trials import compare, is_time_left, measuring
+from inductor.runtime.trials import compare, is_time_left, measuring, noise
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
@@ -93,8 +93,10 @@ class Convolutions:
         name = repr((geometry.numbers(), node.args[2] is not None, followed))
         if name not in self.ratios:
             ours = self.library()
-            if ours is None or config.library_kernels != "measure" or not is_time_left():
+            if ours is None or config.library_kernels != "measure":
                 return False
+            if not is_time_left():  # as most of them are here
+                return sum(self.ratios.values()) < 0
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
         return self.ratios[name] < 0 and self.library() is not None
@@ -183,14 +185,12 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
 
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> float:
     """The logarithm of our own time over oneDNN's."""
-    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, 1)
     with torch.inference_mode(False), torch.no_grad(), measuring():
-        x = torch.empty(size, memory_format=torch.channels_last).normal_(generator=numbers)
-        weight = torch.randn(out, channels, *geometry.window, generator=numbers)
-        bias = torch.randn(out, generator=numbers)
+        x = noise(images, *geometry.size, channels).permute(0, 3, 1, 2)
+        weight, bias = noise(out, channels, *geometry.window), noise(out)
         result = torch.empty(images, out, *geometry.out_size, memory_format=torch.channels_last)
         count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
         packed = [_packed(*how, size, weight) for _ in range(count)]

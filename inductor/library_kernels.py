@@ -45,7 +45,7 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
-from inductor.runtime.trials import compare, is_time_left, measuring
+from inductor.runtime.trials import compare, is_time_left, measuring, noise
 
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
@@ -361,7 +361,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
     m, n, k = _measured_sizes(linear)
     seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
     with torch.inference_mode(False), torch.no_grad(), measuring():
-        x, weight, bias = _noise(m, k), _noise(n, k), _noise(n)
+        x, weight, bias = noise(m, k), noise(n, k), noise(n)
         names = _names(linear.frozen, ours is not None)
         usual = usual_of(names)
         held = weight.numel() * 4 * len(names)
@@ -383,13 +383,6 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
             if is_steady():
                 found = {name: (found[name] + together[name]) / 2 for name in names}
     return {name: ratio - found["aten"] for name, ratio in found.items()}
-
-
-def _noise(*size: int) -> torch.Tensor:
-    """Numbers without a pattern that matters. The program's own generator is not touched."""
-    part = torch.randn(1 << 14, generator=torch.Generator().manual_seed(0))
-    count = math.prod(size)
-    return part.repeat(-(-count // part.numel()))[:count].reshape(size)
 
 
 @contextlib.contextmanager

@@ -29,13 +29,6 @@ Compiled = Callable[..., Any]
 LIMIT = 8
 
 
-def is_lazy(value: Any) -> bool:
-    """True for a tensor whose memory holds its conjugate, its negative, or nothing for zeros."""
-    return isinstance(value, torch.Tensor) and (
-        value.is_conj() or value.is_neg() or value._is_zerotensor()
-    )
-
-
 def is_symbolic(gm: fx.GraphModule, example_inputs: list[Any]) -> bool:
     """True for a graph that was captured for more than the sizes and numbers at hand."""
     if any(type(value) in (int, float) for value in example_inputs):

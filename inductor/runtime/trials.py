@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from inductor.runtime.own_libraries import settle
 
 Calls = Sequence[Callable[[], Any]]
@@ -63,6 +65,13 @@ def measuring() -> Iterator[None]:
     finally:
         if left is not None:
             left.seconds -= time.perf_counter() - begin
+
+
+def noise(*size: int) -> torch.Tensor:
+    """Numbers without a pattern that matters. The program's own generator is not touched."""
+    part = torch.randn(1 << 14, generator=torch.Generator().manual_seed(0))
+    count = math.prod(size)
+    return part.repeat(-(-count // part.numel()))[:count].reshape(size)
 
 
 def compare(
