@@ -10,26 +10,26 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from dynamo.base.config import config as base_config
-from inductor.codegen.cpp.attention import ATTENTION_NAME
+from inductor.codegen.cpp.attention import attention_name
 from inductor.config import config
 from inductor.cpu_attention import FEWEST_OPERATIONS, load, operations
 from inductor.runtime.cpu_attention import CpuAttention
 from inductor.runtime.store import Store, make_key, open_store
 from inductor.runtime.toolchain import describe_isa
+from inductor.runtime.trials import compare, is_time_left, measuring
 
 Tensor = torch.Tensor
 Maybe = Tensor | None
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 # Larger ones are measured with fewer heads.
-MOST_OPERATIONS = 1 << 31
-MOST_SECONDS, FEWEST_ROUNDS = 0.15, 5
+MOST_OPERATIONS = 1 << 30
+MOST_SECONDS = 0.15
 # What is narrow is measured again in so many later processes.
 NARROW, MOST_MEASUREMENTS = 1.1, 3
 
@@ -50,7 +50,7 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> boo
     """Whether to use our kernel, which is built for that; the tensors fit it."""
     if operations(q, k, v) < FEWEST_OPERATIONS:
         return False
-    library = load()
+    library = load(q.dtype)
     if library is None or config.library_kernels != "measure":
         return library is not None
     store, threads = open_store(base_config.cache_dir), torch.get_num_threads()
@@ -58,13 +58,15 @@ def is_faster(q: Tensor, k: Tensor, v: Tensor, bias: Maybe, causal: bool) -> boo
         "attentions",
         {
             "isa": describe_isa(), "torch": torch.__version__, "threads": str(threads),
-            "ours": ATTENTION_NAME,
+            "ours": attention_name(q.dtype is torch.bfloat16),
         },
     )  # fmt: skip
     answers = _read(store, key)
     name = repr(_class(q, k, v, bias, causal))
     known = answers.get(name)
-    if known is None or _is_worth_another(known):
+    if known is None and not is_time_left():
+        return True
+    if known is None or _is_worth_another(known) and is_time_left():
         found = _measure(library, q, k, v, bias, causal, threads)
         count = 0 if known is None else known.measurements
         before = 0.0 if known is None else known.ratio * count
@@ -102,7 +104,7 @@ def _measure(
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         return made.normal_(generator=numbers)
 
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), measuring():
         added = None if bias is None else like(bias)
         q, k, v, added = _fewer(like(q), like(k), like(v), added)
         out = torch.empty_like(q) if q.shape == (*q.shape[:3], v.shape[3]) else None
@@ -115,7 +117,8 @@ def _measure(
         def by_ours() -> None:
             library.attend(q, k, v, added, None, causal, scale, 0, 0.0, False, False, out, threads)
 
-        return _ratio(by_ours, by_aten)
+        ways = {"aten": [by_aten], "ours": [by_ours]}
+        return compare(ways, "aten", 0.0, time.perf_counter, MOST_SECONDS)["ours"]
 
 
 def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor, Tensor, Maybe]:
@@ -129,19 +132,3 @@ def _fewer(q: Tensor, k: Tensor, v: Tensor, bias: Maybe) -> tuple[Tensor, Tensor
     if bias is not None and bias.dim() == 4:
         bias = bias[:batch, :heads]
     return q[:batch, :heads], k[:batch, :kv_heads], v[:batch, :kv_heads], bias
-
-
-def _ratio(ours: Callable[[], None], theirs: Callable[[], None]) -> float:
-    """The logarithm of one least time over the other: other programs only make calls longer."""
-    ours()
-    theirs()
-    found: list[tuple[float, float]] = []
-    begin = time.perf_counter()
-    while len(found) < FEWEST_ROUNDS or time.perf_counter() - begin < MOST_SECONDS:
-        marks = [time.perf_counter()]
-        for call in (ours, theirs):
-            call()
-            marks.append(time.perf_counter())
-        found.append((marks[1] - marks[0], marks[2] - marks[1]))
-    one, other = map(min, zip(*found, strict=True))
-    return math.log(max(one, 1e-9) / max(other, 1e-9))

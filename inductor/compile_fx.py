@@ -52,6 +52,7 @@ from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import with_joint_passes
+from inductor.early_libraries import with_libraries
 from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
 from inductor.fx_passes.fold import fold_batch_norms
@@ -458,6 +459,7 @@ def _compile_inference(
     return compile_aten(module, fakes)
 
 
+@with_libraries
 def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
     """Compiles a functional ATen graph with fakes in `meta["val"]`; see `compile_fx`."""
     with timed("inductor.passes"):
@@ -482,6 +484,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
 
 
 @collection_paused()
+@with_libraries
 def _compile_variant(
     module: torch.fx.GraphModule, what: logs.Compile, hints: Sequence[int] | None
 ) -> Variant:

@@ -28,6 +28,13 @@ config = Config(
             ("DYNAMO_LIBRARY_KERNELS",),
         ),
         Knob(
+            "measure_seconds",
+            3.0,
+            "How long products, convolutions and attention of one graph may be measured all in "
+            "all; for what is left, the nearest known answer or the usual library is taken.",
+            ("DYNAMO_MEASURE_SECONDS",),
+        ),
+        Knob(
             "freezing",
             True,
             "Inference on a CPU keeps copies of weights in the order in which they are read, and "

@@ -39,14 +39,14 @@ LIBRARY.define(f"cpu_attention({GIVEN}) -> Tensor")
 LIBRARY.define(f"cpu_attention.out({GIVEN}, *, Tensor(a!) out) -> Tensor(a!)")
 
 
-def load() -> CpuAttention | None:
+def load(dtype: torch.dtype) -> CpuAttention | None:
     """The library; None where it can't be built."""
     store = open_store(base_config.cache_dir)
     toolchain = find_toolchain(store)
     if isinstance(toolchain, str):
         return None
     try:
-        return load_attention(store, toolchain)
+        return load_attention(store, toolchain, dtype is torch.bfloat16)
     except BuildError as error:
         why = str(error)
         logs.log("inductor").emit(lambda: f"there is no attention of our own: {why}")
@@ -75,7 +75,7 @@ def _attend_into(
     q: Tensor, k: Tensor, v: Tensor, bias: Maybe, mask: Maybe, causal: bool, scale: float,
     window: int, cap: float, nan_rows: bool, fills: bool, stride: Sequence[int], *, out: Tensor,
 ) -> Tensor:
-    library = load() if fits(q, k, v, bias, mask) and has_unit(out) else None
+    library = load(q.dtype) if fits(q, k, v, bias, mask) and has_unit(out) else None
     if library is None:
         score = scores_of(q, k, bias, mask, causal, scale, window, cap)
         if fills and bias is not None:

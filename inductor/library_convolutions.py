@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-import math
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +27,12 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.runtime.trials import compare, is_time_left, measuring, noise
 
 aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
-MOST_SECONDS, FEWEST_ROUNDS = 0.06, 5
+MOST_SECONDS = 0.06
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
 
@@ -97,6 +95,8 @@ class Convolutions:
             ours = self.library()
             if ours is None or config.library_kernels != "measure":
                 return False
+            if not is_time_left():  # as most of them are here
+                return sum(self.ratios.values()) < 0
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
         return self.ratios[name] < 0 and self.library() is not None
@@ -185,14 +185,12 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
 
 def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> float:
     """The logarithm of our own time over oneDNN's."""
-    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, 1)
-    with torch.inference_mode(False), torch.no_grad():
-        x = torch.empty(size, memory_format=torch.channels_last).normal_(generator=numbers)
-        weight = torch.randn(out, channels, *geometry.window, generator=numbers)
-        bias = torch.randn(out, generator=numbers)
+    with torch.inference_mode(False), torch.no_grad(), measuring():
+        x = noise(images, *geometry.size, channels).permute(0, 3, 1, 2)
+        weight, bias = noise(out, channels, *geometry.window), noise(out)
         result = torch.empty(images, out, *geometry.out_size, memory_format=torch.channels_last)
         count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
         packed = [_packed(*how, size, weight) for _ in range(count)]
@@ -209,23 +207,8 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
             ours.convolve(geometry, x, panels[number], bias, result, threads)
 
         clock = time.thread_time if threads == 1 else time.perf_counter
-        return _median_ratio(by_ours, by_onednn, count, clock)
-
-
-def _median_ratio(
-    one: Callable[[int], None], other: Callable[[int], None], count: int,
-    clock: Callable[[], float],
-) -> float:
-    """The logarithm of the time of one over that of the other, measured in turns."""
-    one(0)
-    other(0)
-    begin, found = time.perf_counter(), list[float]()
-    while len(found) < FEWEST_ROUNDS or time.perf_counter() - begin < MOST_SECONDS:
-        number = len(found) % count
-        times = []
-        for call in (one, other):
-            start = clock()
-            call(number)
-            times.append(max(clock() - start, 1e-9))  # a clock may not tick
-        found.append(math.log(times[0] / times[1]))
-    return statistics.median(found)
+        ways = {
+            name: [functools.partial(way, number) for number in range(count)]
+            for name, way in (("packed", by_onednn), ("ours", by_ours))
+        }
+        return compare(ways, "packed", 0.0, clock, MOST_SECONDS)["ours"]

@@ -13,13 +13,14 @@ oneDNN could apply a ReLU, too, but makes zeros of NaNs: that stays a kernel of 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,14 +45,15 @@ from inductor.runtime.build import BuildError
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, make_key
 from inductor.runtime.toolchain import describe_isa, find_toolchain
+from inductor.runtime.trials import compare, is_time_left, measuring, noise
 
 aten = torch.ops.aten
 # Larger products are measured with fewer rows or columns.
 MOST_FLOPS = 1 << 30
-# Products of so many operations, and small ones, which repay less, are measured for so long.
+# What stays unclear is measured for so long: products of so many operations, and small ones, which
+# repay less.
 LARGE = 1 << 28
 MOST_SECONDS, FEWEST_SECONDS = 0.15, 0.03
-FEWEST_ROUNDS = 5
 # Weights are read from memory in a model: those that are measured take turns.
 COLD_BYTES, MOST_WEIGHTS = 1 << 25, 8
 # Another product must be clearly faster than the usual one; what is narrow is measured again in so
@@ -238,9 +240,7 @@ class Answer:
     def choice(self) -> str:
         """The usual one unless another one is clearly faster. Where weights are prepared, that is
         our own, which takes in what follows, else oneDNN's."""
-        usual = "packed" if "packed" in self.ratios else "aten"
-        if usual == "packed" and "ours" in self.ratios:
-            usual = "ours"
+        usual = usual_of(self.ratios)
         best = min(self.ratios, key=self.ratios.__getitem__)
         return best if self.ratios[best] < self.ratios[usual] + math.log(ADVANTAGE) else usual
 
@@ -262,6 +262,13 @@ class Answer:
             for name, ratio in self.ratios.items()
         }
         return Answer(ratios, count, other.process)
+
+
+def usual_of(names: Collection[str]) -> str:
+    """The candidate that is taken unless another one is clearly faster."""
+    if "packed" not in names:
+        return "aten"
+    return "ours" if "ours" in names else "packed"
 
 
 class _Chooser:
@@ -293,13 +300,26 @@ class _Chooser:
         if config.library_kernels != "measure":
             if known is None:
                 return "aten"
-        elif known is None or self._is_worth_another(known):
+        elif known is None or self._is_worth_another(known) and is_time_left():
             ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
+            if not is_time_left():
+                return self._likely(linear, ours is not None)
             found = Answer(_measure(linear, ours, self.threads), 1, os.getpid())
             known = self.answers[name] = known.joined(found) if known is not None else found
             self.measured = True
         answer = known.choice()
         return "aten" if answer == "ours" and self.ours() is None else answer
+
+    def _likely(self, linear: Linear, ours: bool) -> str:
+        """What to use without a measurement: the same as for the nearest class that has one."""
+        names = _names(linear.frozen, ours)
+        wanted, near = linear.shape_class(), list[tuple[float, str]]()
+        for text, known in self.answers.items():
+            its, choice = ast.literal_eval(text), known.choice()
+            if its[3:] == wanted[3:] and choice in names:
+                away = sum(abs(math.log2(a / b)) for a, b in zip(wanted[:3], its[:3], strict=True))
+                near.append((away, choice))
+        return min(near)[1] if near else usual_of(names)
 
     def _is_worth_another(self, known: Answer) -> bool:
         other_process = known.process != os.getpid()
@@ -339,28 +359,30 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
     """The logarithm of each candidate's time over ATen's: the mean of what one thread needs and of
     what all together need, or the first alone where others use the machine, too."""
     m, n, k = _measured_sizes(linear)
-    numbers = torch.Generator().manual_seed(0)  # the program's own is not touched
     seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
-    with torch.inference_mode(False), torch.no_grad():
-        x, weight = (torch.randn(rows, k, generator=numbers) for rows in (m, n))
-        bias = torch.randn(n, generator=numbers) if linear.bias is not None else None
-        count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
-        weights = [weight.clone() for _ in range(count)]
+    with torch.inference_mode(False), torch.no_grad(), measuring():
+        x, weight, bias = noise(m, k), noise(n, k), noise(n)
+        names = _names(linear.frozen, ours is not None)
+        usual = usual_of(names)
+        held = weight.numel() * 4 * len(names)
+        weights = [weight.clone() for _ in range(max(2, min(MOST_WEIGHTS, COLD_BYTES // held)))]
+        candidates = _candidates(
+            linear, ours, x, weights, bias if linear.bias is not None else None)
         with _one_thread():
-            candidates = _candidates(linear, ours, 1, x, weights, bias)
-            alone = _times(list(candidates.values()), time.thread_time, seconds)
-        found = _ratios(candidates, alone)
-        if threads == 1:
-            return found
-        candidates = _candidates(linear, ours, threads, x, weights, bias)
-        own, begin = time.thread_time(), time.perf_counter()
-        together = _times(list(candidates.values()), time.perf_counter, seconds)
-        spent = (time.thread_time() - own) / (time.perf_counter() - begin)
-    if spent < STEADY:
-        return found
-    return {
-        name: (found[name] + ratio) / 2 for name, ratio in _ratios(candidates, together).items()
-    }
+            alone = {name: make(1) for name, make in candidates.items()}
+            found = compare(alone, usual, math.log(ADVANTAGE), time.thread_time, seconds)
+        if threads > 1:
+            every = {name: make(threads) for name, make in candidates.items()}
+            own, begin = time.thread_time(), time.perf_counter()
+
+            def is_steady() -> bool:
+                return time.thread_time() - own >= STEADY * (time.perf_counter() - begin)
+
+            clock, border = time.perf_counter, math.log(ADVANTAGE)
+            together = compare(every, usual, border, clock, seconds, is_steady)
+            if is_steady():
+                found = {name: (found[name] + together[name]) / 2 for name in names}
+    return {name: ratio - found["aten"] for name, ratio in found.items()}
 
 
 @contextlib.contextmanager
@@ -373,64 +395,48 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _ratios(names: Iterable[str], times: list[list[float]]) -> dict[str, float]:
-    """Logarithms of times over those of the first one. Times near the shortest: what disturbs a
-    call makes it longer only."""
-    floor = 1e-9  # of a clock that does not tick
-    low = [math.log(max(sorted(each)[len(each) // 4], floor)) for each in times]
-    return {name: one - low[0] for name, one in zip(names, low, strict=True)}
+def _names(frozen: bool, ours: bool) -> list[str]:
+    """The candidates for a product."""
+    names = ["aten"]
+    if frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
+        names.append("packed")
+    elif has_onednn("_linear_pointwise"):
+        names.append("onednn")
+    return [*names, "ours"] if ours else names
 
 
 def _candidates(
-    linear: Linear, ours: Product | None, threads: int, x: torch.Tensor,
-    weights: list[torch.Tensor], bias: torch.Tensor | None,
-) -> dict[str, list[Callable[[], Any]]]:
-    """Calls of each candidate, one for each weight [n, k]; ATen's come first."""
+    linear: Linear, ours: Product | None, x: torch.Tensor, weights: list[torch.Tensor],
+    bias: torch.Tensor | None,
+) -> dict[str, Callable[[int], list[Callable[[], Any]]]]:
+    """Makes calls of each candidate for some threads, one for each weight [n, k]."""
     (m, _), n = x.shape, weights[0].shape[0]
     out = torch.empty(m, n)
     given = [w.t().contiguous() if linear.columns else w.t() for w in weights]
 
-    def by_aten(turned: torch.Tensor) -> None:
+    def by_aten(turned: torch.Tensor, threads: int) -> None:
         if bias is None:
             torch.mm(x, turned, out=out)
         else:
             torch.addmm(bias, x, turned, out=out)
 
-    def by_onednn(weight: torch.Tensor, turned: torch.Tensor) -> None:
+    def by_onednn(weight: torch.Tensor, turned: torch.Tensor, threads: int) -> None:
         if linear.columns and not linear.frozen:
             weight.copy_(turned)  # our kernel is faster than this
         torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
-    pairs = list(zip(weights, given, strict=True))
-    found: dict[str, list[Callable[[], Any]]] = {
-        "aten": [functools.partial(by_aten, turned) for turned in given]
-    }
-    if linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
+    def calls(function: Callable[..., Any], right: list[Any]) -> Callable[[int], list[Any]]:
+        return lambda threads: [functools.partial(function, *each, threads) for each in right]
+
+    found = {"aten": calls(by_aten, [(turned,) for turned in given])}
+    names = _names(linear.frozen, ours is not None)
+    if "packed" in names:
         packed = [_packed_linear(m, w) for w in weights]
-        found["packed"] = [functools.partial(by_onednn, w, w) for w in packed]
-    elif has_onednn("_linear_pointwise"):
-        found["onednn"] = [functools.partial(by_onednn, w, turned.t()) for w, turned in pairs]
+        found["packed"] = calls(by_onednn, [(w, w) for w in packed])
+    if "onednn" in names:
+        pairs = zip(weights, given, strict=True)
+        found["onednn"] = calls(by_onednn, [(w, turned.t()) for w, turned in pairs])
     if ours is not None:
         right = [ours.panels(turned) if linear.frozen else turned for turned in given]
-        found["ours"] = [
-            functools.partial(ours.multiply, x, each, bias, out, threads) for each in right
-        ]
-    return found
-
-
-def _times(
-    candidates: list[list[Callable[[], Any]]], clock: Callable[[], float], seconds: float
-) -> list[list[float]]:
-    """Times of each, measured in turns, so that what disturbs one disturbs the others too."""
-    found: list[list[float]] = [[] for _ in candidates]
-    for calls in candidates:
-        calls[0]()  # warms up
-    begin, done = time.perf_counter(), 0
-    while done < FEWEST_ROUNDS or time.perf_counter() - begin < seconds:
-        done += 1
-        for times, calls in zip(found, candidates, strict=True):
-            call = calls[done % len(calls)]
-            start = clock()
-            call()
-            times.append(clock() - start)
+        found["ours"] = calls(ours.multiply, [(x, each, bias, out) for each in right])
     return found

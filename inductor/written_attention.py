@@ -13,6 +13,7 @@ import torch
 
 from inductor.attention_ops import has_kernel
 from inductor.cpu_attention import FEWEST_OPERATIONS, dense_strides, fits, load, operations
+from inductor.early_libraries import begin_product
 
 Tensor = torch.Tensor
 Step = tuple[Any, ...]  # (name, what it needs); tensors by their positions among the operands
@@ -98,7 +99,10 @@ def _plan(
 def _has_cpu_kernel(q: Tensor, k: Tensor, v: Tensor, trains: bool) -> bool:
     if trains or q.dtype is not torch.float32 or not fits(q, k, v, None, None):
         return False
-    return operations(q, k, v) >= FEWEST_OPERATIONS and load() is not None
+    if operations(q, k, v) < FEWEST_OPERATIONS:
+        return False
+    begin_product()  # those who attend multiply matrices, too: both are built side by side
+    return load(torch.float32) is not None
 
 
 class _State:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from inductor.codegen.attention.spec import broadcast_steps
-from inductor.codegen.cpp.attention import ATTENTION_DECLARATION, ATTENTION_NAME
+from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import CONVOLUTION_DECLARATION, CONVOLUTION_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
@@ -211,14 +211,15 @@ class _Writer:
         strides = [x.stride[:3] for x in (q, k, v, out)]
         facts = facts_of(sizes, strides, added, causal, window, nan_rows, fills)
         name = f"facts{len(self.externs)}"
-        half = [int(isinstance(x, ViewRef) and x.dtype is HALF) for x in (q, bias)]
+        half, half_bias = (isinstance(x, ViewRef) and x.dtype is HALF for x in (q, bias))
         places = [self._byte(x) if isinstance(x, ViewRef) else "0" for x in (*views, out)]
-        values = ", ".join(map(str, (name, *half, *places, 0, scale, cap, self.threads)))
-        call = f"!{ATTENTION_NAME} || {ATTENTION_NAME}({values})"
+        values = ", ".join(map(str, (name, int(half_bias), *places, 0, scale, cap, self.threads)))
+        function = attention_name(half)
+        call = f"!{function} || {function}({values})"
         instead = f"rt->call(rt, {self._extern_number(step)})"
         self.lines.append(f"  static const i64 {name}[] = {{{', '.join(map(str, facts))}}};")
         self.lines.append(f"  if (({call}) && {instead}) return 1;")
-        self.declarations.add(ATTENTION_DECLARATION)
+        self.declarations.add(attention_declaration(half))
 
     def _byte(self, view: ViewRef) -> str:
         return f"(const u8*)d[{self.slot_of[view.buffer]}] + ({view.offset * view.dtype.itemsize})"

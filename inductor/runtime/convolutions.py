@@ -8,14 +8,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNIT
+from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNITS
 from inductor.ir.convolutions import Geometry
-from inductor.runtime.build import build_library
+from inductor.runtime.own_libraries import own_library
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
@@ -61,9 +61,7 @@ class Convolver:
 
 def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
     """Build (or find) and load the library."""
-    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
-    fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
-    return _load(str(build_library([CONVOLUTION_UNIT], fused, store).path))
+    return _load(own_library(CONVOLUTION_UNITS, store, toolchain))
 
 
 @functools.cache

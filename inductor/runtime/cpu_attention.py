@@ -1,7 +1,7 @@
 """Our own attention on a CPU (`codegen/cpp/attention.py`): built once per machine, loaded for all
 graphs, which find it by its name.
 
-In: a store and a toolchain. Out: its function for Python.
+In: a store and a toolchain. Out: its function for Python, of float32 or bfloat16.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from inductor.codegen.attention.spec import broadcast_strides
-from inductor.codegen.cpp.attention import ATTENTION_NAME, ATTENTION_UNIT
-from inductor.runtime.build import build_library
+from inductor.codegen.cpp.attention import attention_name, attention_unit
+from inductor.runtime.own_libraries import own_library
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
@@ -25,9 +25,10 @@ HALF = torch.bfloat16
 
 @dataclass(frozen=True, slots=True)
 class CpuAttention:
-    """The function of the library."""
+    """The function of a library, for float32 or bfloat16."""
 
     function: Callable[..., int]
+    half: bool
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Maybe, mask: Maybe,
@@ -35,15 +36,17 @@ class CpuAttention:
         out: torch.Tensor, threads: int,
     ) -> None:
         """Write attention to `out`; all tensors but the mask have last strides of 1."""
+        if (q.dtype is HALF) != self.half:
+            raise TypeError(f"this library is not for {q.dtype}")
         scores = (*q.shape[:3], k.shape[2])
         steps = [broadcast_strides(x, scores) or (0, 0, 0, 0) for x in (bias, mask)]  # type: ignore[arg-type]
         sizes = (*q.shape[:2], k.shape[1], q.shape[2], *k.shape[2:], v.shape[3])
         strides = [x.stride()[:3] for x in (q, k, v, out)]
         facts = facts_of(sizes, strides, steps, causal, window, nan_rows, fills)
-        half = [x is not None and x.dtype is HALF for x in (q, bias)]
+        half_bias = bias is not None and bias.dtype is HALF
         places = [None if x is None else x.data_ptr() for x in (q, k, v, bias, mask, out)]
         numbers = (ctypes.c_long * len(facts))(*facts)
-        if self.function(numbers, *half, *places, None, scale, cap, threads):
+        if self.function(numbers, half_bias, *places, None, scale, cap, threads):
             raise MemoryError("no memory for attention")
 
 
@@ -57,16 +60,14 @@ def facts_of(
     return [*sizes, *flat, int(causal), window, int(nan_rows), int(fills)]
 
 
-def load_attention(store: Store, toolchain: Toolchain) -> CpuAttention:
-    """Build (or find) and load the library."""
-    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
-    fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
-    return _load(str(build_library([ATTENTION_UNIT], fused, store).path))
+def load_attention(store: Store, toolchain: Toolchain, half: bool) -> CpuAttention:
+    """Build (or find) and load the library. half: of bfloat16."""
+    return _load(own_library((attention_unit(half),), store, toolchain), half)
 
 
 @functools.cache
-def _load(path: str) -> CpuAttention:
-    function = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)[ATTENTION_NAME]
+def _load(path: str, half: bool) -> CpuAttention:
+    function = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)[attention_name(half)]
     number, pointer, real = ctypes.c_long, ctypes.c_void_p, ctypes.c_double
-    function.argtypes = [pointer, number, number, *[pointer] * 7, real, real, number]
-    return CpuAttention(function)
+    function.argtypes = [pointer, number, *[pointer] * 7, real, real, number]
+    return CpuAttention(function, half)

@@ -13,9 +13,11 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inductor.codegen.cpp.attention import attention_name
 from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
 from inductor.runtime import _launch
@@ -25,8 +27,6 @@ from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, is_ours, note_used
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
-
-ATTENTION = "dynamo_jit::cpu_attention"
 
 
 class Stale(Exception):
@@ -102,10 +102,6 @@ def launch_again(
     note_used(path)
     for function in calls:
         OWN_FUNCTIONS[function](store)
-    if any(call[0] == ATTENTION for call in spec["externs"]):
-        toolchain = _toolchain(store)
-        if not isinstance(toolchain, str):  # else the operator computes it
-            load_attention(store, toolchain)
     return _launch.Launcher(str(path), spec)
 
 
@@ -130,6 +126,15 @@ def convolver_of(store: Store) -> Convolver:
     return load_convolver(store, toolchain)
 
 
+def attention_of(half: bool, store: Store) -> None:
+    """The same of our own attention; without a compiler, the operator computes it."""
+    toolchain = _toolchain(store)
+    if not isinstance(toolchain, str):
+        load_attention(store, toolchain, half)
+
+
 OWN_FUNCTIONS: Mapping[str, Callable[[Store], Any]] = {
-    PRODUCT_NAME: product_of, CONVOLUTION_NAME: convolver_of,
-}  # fmt: skip
+    PRODUCT_NAME: product_of,
+    CONVOLUTION_NAME: convolver_of,
+    **{attention_name(half): partial(attention_of, half) for half in (False, True)},
+}

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from inductor.codegen.cpp.product import PRODUCT_NAME, PRODUCT_UNIT
-from inductor.runtime.build import build_library
+from inductor.runtime.own_libraries import own_library
 from inductor.runtime.store import Store
 from inductor.runtime.toolchain import Toolchain
 
@@ -53,9 +53,7 @@ class Product:
 
 def load_product(store: Store, toolchain: Toolchain) -> Product:
     """Build (or find) and load the library."""
-    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
-    fused = replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
-    return _load(str(build_library([PRODUCT_UNIT], fused, store).path))
+    return _load(own_library((PRODUCT_UNIT,), store, toolchain))
 
 
 @functools.cache

@@ -1,10 +1,11 @@
 """Attention on a CPU, as C++: softmax(cap(q k^T * scale) + bias, masked) v without storing scores.
 
-What is here: the text of one translation unit and the name of its function, which every graph may
-call. A thread takes blocks of ROWS queries of some heads; keys and values come in chunks, copied
-once for each head where they fit (keys turned, so that vectors run over keys). Scores of a block
-and a chunk stay in the second cache; the maximum of a row and the sum of its exponentials are
-carried from chunk to chunk. All arithmetic is float32, whatever the tensors hold.
+What is here: the texts of two translation units, for float32 and for bfloat16, and the names of
+their functions, which every graph may call. A thread takes blocks of ROWS queries of some heads;
+keys and values come in chunks, copied once for each head where they fit (keys turned, so that
+vectors run over keys). Scores of a block and a chunk stay in the second cache; the maximum of a row
+and the sum of its exponentials are carried from chunk to chunk. All arithmetic is float32, whatever
+the tensors hold.
 
 Few queries (decoding) do not repay the copies: then keys and values are read where they lie, and
 where there are fewer heads than threads, keys are shared out and the parts put together.
@@ -522,23 +523,41 @@ static int start(const Facts& f, const void* q, const void* k, const void* v, co
   return attention.run(threads);
 }
 
-// half: q, k, v and out are bfloat16; half_bias: so is the bias. bias, mask, lse may be null.
+// half_bias: the bias is bfloat16, as are q, k, v and out of HALF. bias, mask, lse may be null.
 // Returns 0, or 1 where there is no memory.
 extern "C" __attribute__((visibility("default"))) int ATTENTION(
-    const i64* facts, i64 half, i64 half_bias, const void* q, const void* k, const void* v,
+    const i64* facts, i64 half_bias, const void* q, const void* k, const void* v,
     const void* bias, const void* mask, const void* out, f32* lse, double scale,
     double cap, i64 threads) {
   const Facts& f = *(const Facts*)facts;
-  auto* run = half ? (half_bias ? start<bf16, bf16> : start<bf16, f32>) : start<f32, f32>;
+#ifdef HALF
+  auto* run = half_bias ? start<bf16, bf16> : start<bf16, f32>;
+#else
+  auto* run = start<f32, f32>;
+#endif
   return run(f, q, k, v, bias, mask, (void*)out, lse, scale, cap, threads);
 }
 """
 
 ATTENTION_TEXT = _HEAD + _TILES + _SOFTMAX + _ATTENTION
-ATTENTION_NAME = f"attention_{hashlib.sha256(ATTENTION_TEXT.encode()).hexdigest()[:16]}"
-ATTENTION_UNIT = f"#define ATTENTION {ATTENTION_NAME}\n{ATTENTION_TEXT}"
-ATTENTION_DECLARATION = (
-    f'extern "C" __attribute__((weak)) int {ATTENTION_NAME}(const i64*, i64, i64, '
-    "const void*, const void*, const void*, const void*, const void*, const void*, f32*, "
-    "double, double, i64);"
-)
+_DIGEST = hashlib.sha256(ATTENTION_TEXT.encode()).hexdigest()[:16]
+
+
+def attention_name(half: bool) -> str:
+    """The function for q, k and v of bfloat16, or of float32."""
+    return f"attention_half_{_DIGEST}" if half else f"attention_{_DIGEST}"
+
+
+def attention_unit(half: bool) -> str:
+    """What it is built of: one kind alone takes half of the time."""
+    kind = "#define HALF\n" if half else ""
+    return f"#define ATTENTION {attention_name(half)}\n{kind}{ATTENTION_TEXT}"
+
+
+def attention_declaration(half: bool) -> str:
+    """For those who call it, where it is there."""
+    return (
+        f'extern "C" __attribute__((weak)) int {attention_name(half)}(const i64*, i64, '
+        "const void*, const void*, const void*, const void*, const void*, const void*, f32*, "
+        "double, double, i64);"
+    )

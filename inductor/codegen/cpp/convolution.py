@@ -1,11 +1,12 @@
 """Convolutions of our own, as C++: float32, channels last, dense, with packed weights.
 
-What is here: the text of one translation unit and the names of its functions, which every graph may
-call. A tile of up to ROWS pixels of a line times COLUMNS output channels stays in registers while
-all that it sums up is read: for each tap of the window the channels of each pixel, which lie `step`
-bytes apart, and one panel of the weight, in order. What has padding is copied line by line first,
-a band at a time which fits the second cache, so that no tile asks where the image ends. A window of
-one element needs no copy, unless its pixels would all fall into the same sets of the cache.
+What is here: the texts of two translation units and the names of their functions, which every graph
+may call. A tile of up to ROWS pixels of a line times COLUMNS output channels stays in registers
+while all that it sums up is read: for each tap of the window the channels of each pixel, which lie
+`step` bytes apart, and one panel of the weight, in order. What has padding is copied line by line
+first, a band at a time which fits the second cache, so that no tile asks where a line ends; rows of
+the window above or below the image are left out. A window of one element needs no copy, unless its
+pixels would all fall into the same sets of the cache.
 
 What follows the convolution may come as a function: it is called for pixels and channels that have
 just been stored. Only additions and products of float32 are used, so that NaN, infinities and zero
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 
-CONVOLUTION_TEXT = r"""
+_TILES = r"""
 typedef long i64;
 typedef float f32;
 extern "C" {
@@ -35,7 +36,10 @@ enum { LANES = 8, ROWS = 6 };
 enum { LANES = 4, ROWS = 6 };
 #endif
 enum { COLUMNS = 2 * LANES, LINE = 4 * ROWS, PAIR = ROWS / 2 };
-enum { BAND = 1200 << 10, AHEAD = 2048, MOST_LINES = 512, MOST_TAPS = 1024 };
+// Bytes that a band of lines may copy or read, where the weight lies in the second cache, and where
+// it has to come from farther away for each band.
+enum { BAND = 250 << 10, LONG_BAND = 1200 << 10, NEAR = 1 << 20 };
+enum { AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
@@ -59,9 +63,9 @@ static inline __attribute__((always_inline)) const f32* walk(
   for (i64 p = begin; p + U <= end; p += U) {
 #pragma GCC unroll 4
     for (int u = 0; u < U; ++u) {
-      // Weights come from memory: what is next, before the processor itself asks for it.
+      // What is next of the weight, before the processor itself asks for it.
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 2);
+      for (int v = 0; v < V; ++v) __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 3);
       Vector right[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v)
@@ -84,12 +88,14 @@ static inline __attribute__((always_inline)) const f32* walk(
   return b;
 }
 
+// apart: from the first result to that of the first pixel of the other place.
 template <int R, int G, int V>
 static void tile(const Walk& w, const char* a, const char* other, const f32* b, const f32* bias,
-                 f32* c, i64 ldc) {
+                 f32* c, i64 ldc, i64 apart) {
   Vector sum[R * G][V];
-  for (int r = 0; r < R * G; ++r)
-    for (int v = 0; v < V; ++v) __builtin_prefetch(c + r * ldc + v * LANES, 1);
+  for (int g = 0; g < G; ++g)
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) __builtin_prefetch(c + g * apart + r * ldc + v * LANES, 1);
 #pragma GCC unroll 14
   for (int r = 0; r < R * G; ++r)
 #pragma GCC unroll 2
@@ -101,13 +107,16 @@ static void tile(const Walk& w, const char* a, const char* other, const f32* b, 
     b = walk<R, G, V, 4>(sum, from, s, 0, whole, b);
     if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b);
   }
-#pragma GCC unroll 14
-  for (int r = 0; r < R * G; ++r)
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) *(Loose*)(c + r * ldc + v * LANES) = (Loose)sum[r][v];
+  for (int g = 0; g < G; ++g)
+#pragma GCC unroll 14
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v)
+        *(Loose*)(c + g * apart + r * ldc + v * LANES) = (Loose)sum[g * R + r][v];
 }
 
-typedef void Tile(const Walk&, const char*, const char*, const f32*, const f32*, f32*, i64);
+typedef void Tile(const Walk&, const char*, const char*, const f32*, const f32*, f32*, i64, i64);
 struct Tiles {
   Tile *single[ROWS + 1], *pairs[PAIR + 1];
 };
@@ -125,7 +134,11 @@ static Tiles all_tiles() {
   fill<V, ROWS>(tiles);
   return tiles;
 }
-static const Tiles NARROW = all_tiles<1>(), WIDE = all_tiles<2>();
+"""
+
+_MAIN = r"""
+extern const Tiles NARROW;
+static const Tiles WIDE = all_tiles<2>();
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 static i64 least(i64 a, i64 b) { return a < b ? a : b; }
@@ -181,8 +194,9 @@ struct Convolution {
 
   // The lines that a band from `begin` on may have.
   i64 band_end(i64 begin, i64 end) const {
-    i64 last = begin + 1;
-    while (last < end && last - begin < MOST_LINES && bytes_of(begin, last + 1) <= BAND) ++last;
+    i64 last = begin + 1, taps = tall * wide;
+    i64 most = out_channels * channels * taps * 4 > NEAR ? LONG_BAND : BAND;
+    while (last < end && last - begin < MOST_LINES && bytes_of(begin, last + 1) <= most) ++last;
     return last;
   }
 
@@ -233,21 +247,36 @@ struct Convolution {
     }
   }
 
-  void run_tile(int rows, bool pair, const char* a, const char* other, i64 pixel, i64 panel) const {
-    i64 column = panel * COLUMNS, left = out_channels - column;
+  // The rows of the window that lie in the image for a line: others would add zeros.
+  void rows_inside(i64 line, i64& first, i64& last) const {
+    first = 0, last = tall;
+    if (linear) return;
+    i64 top = line % out_height * step_y - pad_y;
+    while (first < tall && top + first * apart_y < 0) ++first;
+    while (last > first && top + (last - 1) * apart_y >= height) --last;
+  }
+
+  // `rows` pixels from `pixel` on, and as many `apart` pixels behind where there is another place.
+  void run_tile(int rows, const char* a, const char* other, i64 apart, i64 pixel, i64 panel,
+                i64 first, i64 last) const {
+    i64 column = panel * COLUMNS, left = out_channels - column, count = walk.taps / tall;
+    i64 row = left > LANES ? COLUMNS : LANES;
     const Tiles& tiles = left > LANES ? WIDE : NARROW;
-    Tile* run = pair ? tiles.pairs[rows] : tiles.single[rows];
-    const f32* b = weight + column * tall * wide * channels;
+    Tile* run = other ? tiles.pairs[rows] : tiles.single[rows];
+    const f32* b = weight + (column * tall + row * first) * wide * channels;
     f32* c = out + pixel * out_channels + column;
+    Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count};
     if (left >= COLUMNS || left == LANES) {
-      run(walk, a, other, b, bias ? bias + column : 0, c, out_channels);
+      run(inside, a, other, b, bias ? bias + column : 0, c, out_channels, apart * out_channels);
       return;
     }
     f32 edge[ROWS * COLUMNS], start[COLUMNS] = {};
     for (int j = 0; bias && j < left; ++j) start[j] = bias[column + j];
-    run(walk, a, other, b, start, edge, COLUMNS);
-    for (int r = 0; r < (pair ? 2 * rows : rows); ++r)
-      for (int j = 0; j < left; ++j) c[r * out_channels + j] = edge[r * COLUMNS + j];
+    run(inside, a, other, b, start, edge, COLUMNS, rows * COLUMNS);
+    for (int r = 0; r < (other ? 2 * rows : rows); ++r) {
+      f32* to = c + (r < rows ? r : r - rows + apart) * out_channels;
+      for (int j = 0; j < left; ++j) to[j] = edge[r * COLUMNS + j];
+    }
   }
 
   // Lines for which there is no memory, one sum after the other.
@@ -273,6 +302,26 @@ struct Convolution {
     }
   }
 
+  // Parts of one line.
+  void whole_line(i64 l, const char* a, i64 pixel, i64 count, i64 panel) const {
+    i64 parts = up(count, ROWS), done = 0, first, last;
+    rows_inside(l, first, last);
+    for (i64 part = 0; part < parts; ++part) {
+      i64 next = count * (part + 1) / parts;
+      run_tile(next - done, a + done * walk.step, 0, 0, pixel + done, panel, first, last);
+      done = next;
+    }
+  }
+
+  // Two lines that fit one tile: where images follow each other, the same one of two of them, as
+  // both then leave out the same rows of the window.
+  i64 partner(i64 l, i64 begin, i64 end) const {
+    i64 image = l / out_height - begin / out_height;
+    if (image % 2 && l - out_height >= begin) return l - out_height;
+    if (image % 2 == 0 && l + out_height < end) return l + out_height;
+    return -1;
+  }
+
   void band(i64 begin, i64 end, i64 first, i64 last, f32* scratch) const {
     const char* at[MOST_LINES];
     place(begin, end, scratch, at);
@@ -280,22 +329,24 @@ struct Convolution {
     bool pairs = !linear && out_width <= PAIR && out_width > 1;
     for (i64 panel = first; panel < last; ++panel) {
       i64 column = panel * COLUMNS, stop = least(column + COLUMNS, out_channels);
-      for (i64 l = begin; l < end;) {
+      for (i64 l = begin; l < end; ++l) {
         i64 pixel = l * size, count = least(size, pixels - pixel);
-        const char* a = at[l - begin];
-        if (pairs && l + 1 < end) {
-          run_tile(count, true, a, at[l + 1 - begin], pixel, panel);
-          l += 2, count *= 2;
+        i64 other = pairs ? partner(l, begin, end) : -1;
+        if (other >= 0 && other < l) continue;
+        if (pairs && other < 0 && l + 1 < end && partner(l + 1, begin, end) < 0) other = l + 1;
+        if (other < 0) {
+          whole_line(l, at[l - begin], pixel, count, panel);
         } else {
-          i64 parts = up(count, ROWS), done = 0;
-          for (i64 part = 0; part < parts; ++part) {
-            i64 next = count * (part + 1) / parts;
-            run_tile(next - done, false, a + done * walk.step, 0, pixel + done, panel);
-            done = next;
-          }
-          ++l;
+          i64 r0, r1, s0, s1;
+          rows_inside(l, r0, r1);
+          rows_inside(other, s0, s1);
+          run_tile(count, at[l - begin], at[other - begin], (other - l) * size, pixel, panel,
+                   least(r0, s0), r1 > s1 ? r1 : s1);
         }
         if (epilogue) epilogue(data, pixel, pixel + count, column, stop);
+        if (other < 0) continue;
+        if (epilogue) epilogue(data, other * size, other * size + count, column, stop);
+        if (other == l + 1) ++l;
       }
     }
   }
@@ -330,9 +381,10 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
   if (!threads) threads = 1;
   // Threads side by side and below one another: the least work for each, then the least memory.
   i64 panels = up(c.out_channels, COLUMNS), down = 1, best = -1, least_read = 0;
+  i64 size = c.linear ? LINE : c.out_width;
   for (i64 t = 1; t <= threads; ++t) {
     if (threads % t) continue;
-    i64 work = up(c.lines, t) * up(panels, threads / t);
+    i64 work = least(up(c.lines, t) * size, c.pixels) * up(panels, threads / t);
     i64 read = up(c.lines, t) * (c.pixels / c.lines) * c.channels +
                up(panels, threads / t) * COLUMNS * c.tall * c.wide * c.channels;
     if (best < 0 || work < best || work == best && read < least_read)
@@ -360,15 +412,19 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
 }
 """
 
+_NARROW = "extern const Tiles NARROW;\nconst Tiles NARROW = all_tiles<1>();\n"
+
+CONVOLUTION_TEXT = _TILES + _MAIN
 CONVOLUTION_NAME = f"convolution_{hashlib.sha256(CONVOLUTION_TEXT.encode()).hexdigest()[:16]}"
-CONVOLUTION_UNIT = "\n".join(
+_NAMES = "\n".join(
     [
         f"#define CONVOLUTION {CONVOLUTION_NAME}",
         f"#define CONVOLUTION_COLUMNS {CONVOLUTION_NAME}_columns",
         f"#define CONVOLUTION_LANES {CONVOLUTION_NAME}_lanes",
-        CONVOLUTION_TEXT,
     ]
 )
+CONVOLUTION_UNITS = ("\n".join([_NAMES, CONVOLUTION_TEXT]), _TILES + _NARROW)
+"""Two of about the same size, which are compiled side by side."""
 CONVOLUTION_DECLARATION = (
     f'extern "C" void {CONVOLUTION_NAME}(const i64*, const f32*, const f32*, const f32*, f32*, '
     "void (*)(void**, i64, i64, i64, i64), void**, i64);"

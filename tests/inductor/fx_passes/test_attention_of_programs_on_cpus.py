@@ -34,7 +34,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         call(writer, step)
 
     monkeypatch.setattr(wrapper._Writer, "_call_attention", noted)
-    monkeypatch.setattr(cpu_attention, "is_faster", lambda *facts: load() is not None)
+    monkeypatch.setattr(cpu_attention, "is_faster", lambda *facts: load(torch.float32) is not None)
     monkeypatch.setattr("inductor.written_attention.FEWEST_OPERATIONS", 0)
     with torch.no_grad():
         yield names
@@ -205,7 +205,7 @@ def test_operator_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = (None, False, 0.2, 0, 1.5, False, False, list(q.stride()))
     attend = torch.ops.dynamo_jit.cpu_attention
     ours = attend(q, k, v, m, *facts)
-    monkeypatch.setattr("inductor.cpu_attention.load", lambda: None)
+    monkeypatch.setattr("inductor.cpu_attention.load", lambda dtype: None)
     torch.testing.assert_close(attend(q, k, v, m, *facts), ours)
     filled_ = (None, False, 0.2, 0, 0.0, True, True, list(q.stride()))
     q[0, 0, 0, 0] = math.nan
@@ -234,7 +234,7 @@ def test_choice_is_kept_on_disk(
 @pytest.mark.parametrize("grouped_", [False, True])
 def test_measuring(grouped_: bool) -> None:
     q, k, v, m = inputs()
-    library = load()
+    library = load(torch.float32)
     assert library is not None
     if grouped_:
         k, v = k[:, :2], v[:, :2]

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 @pytest.fixture(scope="module")
 def library() -> CpuAttention:
     store = cache_store()
-    return load_attention(store, need_toolchain(store))
+    return load_attention(store, need_toolchain(store), half=False)
 
 
 def attend(
@@ -156,7 +156,11 @@ def test_fills_replace_nan(library: CpuAttention) -> None:
 
 
 def test_bfloat16(library: CpuAttention) -> None:
+    store, floats = cache_store(), library
+    library = load_attention(store, need_toolchain(store), half=True)
     q, k, v = (torch.randn(2, 4, 70, 64).bfloat16() for _ in range(3))
+    with pytest.raises(TypeError, match="bfloat16"):
+        attend(floats, q, k, v)
     for bias in (None, torch.randn(70, 70), torch.randn(1, 1, 70, 70).bfloat16()):
         right = expected(q, k, v, bias)
         out = attend(library, q, k, v, bias)

@@ -19,6 +19,7 @@ from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.ir.interpret import interpret_graph
 from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.run import lower_graph
+from inductor.runtime import trials
 from inductor.runtime.build import BuildError
 from inductor.runtime.store import Store
 
@@ -69,14 +70,6 @@ def test_answer_is_used_and_kept(
     [kept] = tmp_path.glob("products/*/*.json")
     [(ratios, measurements, _)] = json.loads(kept.read_text()).values()
     assert min(ratios, key=ratios.get) == fastest and measurements == 1
-
-
-def test_measuring_takes_turns_and_ends_when_the_seconds_are_over() -> None:
-    ticks, seen = iter(range(10**9)), []
-    calls = [[lambda n=n, v=v: seen.append((n, v)) for v in "ab"] for n in range(2)]
-    times = library_kernels._times(calls, lambda: next(ticks), 0.0)
-    assert times == [[1] * 5, [1] * 5]
-    assert seen[2:6] == [(0, "b"), (1, "b"), (0, "a"), (1, "a")]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +171,29 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     assert asked
 
 
+def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Path) -> None:
+    chooser = library_kernels._Chooser(Store(tmp_path), 1)
+    shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
+
+    def chosen(m: int, n: int, k: int, columns: bool = False) -> str:
+        linear = library_kernels.Linear(m, n, k, shapes, shapes, None, columns, False)
+        with trials.spending(0.0):
+            return chooser.fastest(linear)
+
+    assert chosen(64, 64, 64) == "aten"
+    near = library_kernels.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
+    far = library_kernels.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
+    chooser.answers = {
+        repr((128, 64, 64, False, False, False)): near,
+        repr((1024, 64, 64, False, False, False)): far,
+        repr((64, 64, 64, False, True, True)): far,
+    }
+    assert [chosen(64, 64, 64), chosen(2000, 64, 64), chosen(64, 64, 64, True)] == [
+        "onednn", "aten", "aten",
+    ]  # fmt: skip
+    assert not chooser.measured
+
+
 @pytest.mark.parametrize("steady", [False, True])
 def test_a_disturbed_measurement_with_all_threads_does_not_count(
     steady: bool, monkeypatch: pytest.MonkeyPatch
@@ -185,13 +201,14 @@ def test_a_disturbed_measurement_with_all_threads_does_not_count(
     shapes = ViewRef("x", (9, 40), (40, 1), 0, torch.float32)
     product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, False, False)
 
-    def times(candidates: Any, clock: Any, seconds: float) -> list[list[float]]:
+    def compare(ways: Any, usual: str, margin: float, clock: Any, *rest: Any) -> Any:
+        assert usual == "aten"
         if clock is time.thread_time:
             assert torch.get_num_threads() == 1
-            return [[3.0, 1.0, 2.0, 9.0, 4.0], [1.0] * 5]  # low quartiles: 2 and 1
-        return [[1.0] * 5, [8.0] * 5]
+            return {"aten": 0.0, "onednn": math.log(0.5)}
+        return {"aten": 0.0, "onednn": math.log(8.0)}
 
-    monkeypatch.setattr(library_kernels, "_times", times)
+    monkeypatch.setattr(library_kernels, "compare", compare)
     monkeypatch.setattr(library_kernels, "STEADY", -1.0 if steady else 1e9)
     before = torch.get_num_threads()
     found = library_kernels._measure(product, None, 2)
@@ -205,9 +222,10 @@ def test_candidates_compute_the_same(columns: bool) -> None:
     product = library_kernels.Linear(9, 24, 40, shapes, shapes, shapes, columns, True)
     x, weight, bias = torch.randn(9, 40), torch.randn(24, 40), torch.randn(24)
     panels = SimpleNamespace(panels=lambda w: w, multiply=lambda x, w, b, *_: torch.addmm(b, x, w))
-    found = library_kernels._candidates(product, panels, 1, x, [weight], bias)  # type: ignore[arg-type]
+    found = library_kernels._candidates(product, panels, x, [weight], bias)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "packed", "ours"}
-    for name, (call,) in found.items():
+    for name, make in found.items():
+        (call,) = make(1)
         result = call.func(*call.args)
         if isinstance(result, torch.Tensor):
             torch.testing.assert_close(result, torch.addmm(bias, x, weight.t()), msg=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from inductor import library_convolutions
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
+from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.scheduler.schedule import Schedule
 
@@ -245,6 +247,19 @@ def test_symbolic_sizes_stay_with_the_library(always_ours: list[Schedule]) -> No
         x = torch.randn(1, 12, size, size)
         torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
     assert not any(list(schedule.fused_convolutions()) for schedule in always_ours)
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 0.1])
+def test_without_time_most_answers_decide(ratio: float, convolver: Convolver) -> None:
+    geometry = Geometry(1, 16, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
+    asked = SimpleNamespace(
+        ratios={"one": ratio, "other": ratio}, library=lambda: convolver, measured=False, with_ours=True,
+        _is_followed=lambda node: False,
+    )  # fmt: skip
+    with trials.spending(0.0):
+        use = library_convolutions.Convolutions.is_ours_faster
+        assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == (ratio < 0)  # type: ignore[arg-type]
+    assert not asked.measured and len(asked.ratios) == 2
 
 
 def test_what_is_measured_is_kept() -> None:

@@ -1,0 +1,64 @@
+"""Libraries of our own kernels, each built once per machine for all graphs; ahead, where one can.
+
+In: the texts of its translation units. Out: the path of its library. `begin` builds in a thread, as
+soon as it is known that a graph will ask: the compiler is another process, so that several builds
+and the compile go on side by side. Whoever asks for the library waits for that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from pathlib import Path
+
+from inductor.runtime.build import Built, build_library, library_key
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import Toolchain
+
+Units = tuple[str, ...]
+
+_running: dict[Path, Future[Built]] = {}
+os.register_at_fork(after_in_child=_running.clear)  # the threads are the parent's
+
+
+def begin(units: Units, store: Store, toolchain: Toolchain) -> None:
+    """Build the library in a thread, unless it is there. What fails is told to who asks for it."""
+    fused = with_fused_sums(toolchain)
+    path = _place(units, fused, store)
+    if path.exists() or path in _running:
+        return
+    future = _running[path] = Future[Built]()
+    threading.Thread(target=_build, args=(future, units, fused, store)).start()
+
+
+def own_library(units: Units, store: Store, toolchain: Toolchain) -> str:
+    """Build (or find) the library. Errors: BuildError."""
+    fused = with_fused_sums(toolchain)
+    running = _running.pop(_place(units, fused, store), None)
+    if running is not None:
+        return str(running.result().path)
+    return str(build_library(units, fused, store).path)
+
+
+def settle() -> None:
+    """Wait until no build is running: it would disturb what is measured."""
+    wait(list(_running.values()))
+
+
+def with_fused_sums(toolchain: Toolchain) -> Toolchain:
+    """The compiler may fuse products and sums: these kernels are not asked for eager's last bit."""
+    flags = tuple(flag for flag in toolchain.compile_flags if not flag.startswith("-ffp-contract"))
+    return replace(toolchain, compile_flags=(*flags, "-ffp-contract=fast"))
+
+
+def _place(units: Units, toolchain: Toolchain, store: Store) -> Path:
+    return store.path(library_key(units, toolchain), ".so")
+
+
+def _build(future: Future[Built], units: Units, toolchain: Toolchain, store: Store) -> None:
+    try:
+        future.set_result(build_library(units, toolchain, store))
+    except BaseException as error:  # raised where the library is asked for
+        future.set_exception(error)

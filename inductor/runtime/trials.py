@@ -1,0 +1,118 @@
+"""Which of several ways is fastest, by running them in turns for as long as that is not clear.
+
+In: for each way some calls that take turns (over several weights, say). Out: the logarithm of each
+way's time over that of the usual one. A way is left alone as soon as it is clear on which side of a
+margin it lies: most are after a few rounds. Times near the shortest count: what disturbs a call
+makes it longer only; yet as long as the rounds contradict these, nothing is clear.
+
+What one graph may spend on it is limited by `spending`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor.runtime.own_libraries import settle
+
+Calls = Sequence[Callable[[], Any]]
+FEWEST_ROUNDS = 4
+# The least that one round differs from another one, as a logarithm; and how many times its error a
+# mean has to be away from the margin.
+SPREAD, SURE = 0.02, 3.0
+SHORTEST = 1e-9  # of a clock that does not tick
+
+
+@dataclass(slots=True)
+class _Left:
+    seconds: float
+
+
+_left: ContextVar[_Left | None] = ContextVar("left", default=None)
+
+
+@contextlib.contextmanager
+def spending(seconds: float) -> Iterator[None]:
+    """What is measured inside may take so long all in all."""
+    token = _left.set(_Left(seconds))
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def is_time_left() -> bool:
+    """Whether something else may be measured."""
+    left = _left.get()
+    return left is None or left.seconds > 0
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """What happens inside is measured: no compiler runs meanwhile, and its time is counted."""
+    settle()
+    begin, left = time.perf_counter(), _left.get()
+    try:
+        yield
+    finally:
+        if left is not None:
+            left.seconds -= time.perf_counter() - begin
+
+
+def noise(*size: int) -> torch.Tensor:
+    """Numbers without a pattern that matters. The program's own generator is not touched."""
+    part = torch.randn(1 << 14, generator=torch.Generator().manual_seed(0))
+    count = math.prod(size)
+    return part.repeat(-(-count // part.numel()))[:count].reshape(size)
+
+
+def compare(
+    ways: Mapping[str, Calls], usual: str, margin: float, clock: Callable[[], float],
+    seconds: float, counts: Callable[[], bool] = lambda: True,
+) -> dict[str, float]:
+    """See the top of the file. margin: the logarithm at which another way is better than the usual
+    one; seconds: after so many, what is not clear stays so; counts: asked whether what was measured
+    so far is worth anything: if not, it ends."""
+    for calls in ways.values():
+        calls[0]()  # warms up
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    open_ways = [name for name in ways if name != usual]
+    begin, done = time.perf_counter(), 0
+    while open_ways and (done < FEWEST_ROUNDS or time.perf_counter() - begin < seconds):
+        done += 1
+        for name in (usual, *open_ways):
+            call = ways[name][done % len(ways[name])]
+            start = clock()
+            call()
+            times[name].append(max(clock() - start, SHORTEST))
+        if done >= FEWEST_ROUNDS:
+            if not counts():
+                break
+            open_ways = [n for n in open_ways if not _is_clear(times[n], times[usual], margin)]
+    return {
+        name: 0.0 if name == usual else _ratio(times[name], times[usual]) for name in ways
+    }
+
+
+def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of the low quartiles, over the rounds that both have run."""
+    low, base = (sorted(each[: len(one)])[len(one) // 4] for each in (one, other))
+    return math.log(low / base)
+
+
+def _is_clear(one: Sequence[float], other: Sequence[float], margin: float) -> bool:
+    rounds = sorted(math.log(a / b) - margin for a, b in zip(one, other, strict=False))
+    count = len(rounds)
+    middle, shortest = statistics.median(rounds), _ratio(one, other) - margin
+    quartiles = rounds[-1 - count // 4] - rounds[count // 4]
+    spread = max(SPREAD, quartiles / 1.35)  # as of a normal distribution
+    sure = SURE * 1.25 * spread / math.sqrt(count)
+    return middle * shortest > 0 and min(abs(middle), abs(shortest)) > sure

@@ -1,0 +1,115 @@
+"""Builds ahead: one build for all who ask, errors where the library is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dynamo.aot.capture import capture_forward
+from dynamo.base.config import config as base_config
+from inductor import early_libraries
+from inductor.codegen.cpp.attention import attention_unit
+from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
+from inductor.codegen.cpp.product import PRODUCT_UNIT
+from inductor.config import config
+from inductor.cpu import cache_store, need_toolchain
+from inductor.runtime import own_libraries
+from inductor.runtime.build import BuildError
+from inductor.runtime.store import Store
+from inductor.runtime.toolchain import Toolchain
+
+UNIT = 'extern "C" __attribute__((visibility("default"))) int seven() { return 7; }'
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Toolchain:
+    return need_toolchain(cache_store())
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads that build."""
+    names: list[str] = []
+    real = own_libraries.build_library
+
+    def build(*args: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return real(*args)
+
+    monkeypatch.setattr(own_libraries, "build_library", build)
+    return names
+
+
+def test_who_asks_waits_for_the_build(
+    tmp_path: Path, toolchain: Toolchain, builds: list[str]
+) -> None:
+    store = Store(tmp_path)
+    for _ in range(2):
+        own_libraries.begin((UNIT,), store, toolchain)
+    path = own_libraries.own_library((UNIT,), store, toolchain)
+    assert ctypes.CDLL(path).seven() == 7
+    assert len(builds) == 1 and builds != [threading.current_thread().name]
+    own_libraries.begin((UNIT,), store, toolchain)  # is there
+    assert len(builds) == 1 and own_libraries.own_library((UNIT,), store, toolchain) == path
+
+
+def test_settling_waits(tmp_path: Path, toolchain: Toolchain) -> None:
+    store = Store(tmp_path)
+    own_libraries.begin((UNIT,), store, toolchain)
+    own_libraries.settle()
+    assert list(tmp_path.glob("library/*/*.so"))
+    own_libraries.own_library((UNIT,), store, toolchain)
+
+
+def test_errors_are_told_to_who_asks(tmp_path: Path, toolchain: Toolchain) -> None:
+    store = Store(tmp_path)
+    own_libraries.begin(("nonsense;",), store, toolchain)
+    own_libraries.settle()
+    for _ in range(2):
+        with pytest.raises(BuildError, match="nonsense"):
+            own_libraries.own_library(("nonsense;",), store, toolchain)
+
+
+class Everything(torch.nn.Module):
+    def __init__(self, width: int, kernel: int = 3) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, width, kernel)
+        self.linear = torch.nn.Linear(width, width)
+
+    def forward(self, x: Any, rows: Any) -> Any:
+        q = self.linear(rows)[None, None]
+        return self.conv(x), torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "rows", "options", "expected"),
+    [
+        (256, 40, 256, {}, ["product", "attention", "convolution"]),
+        (256, 40, 256, {"library_kernels": "default"}, ["attention"]),
+        (256, 40, 256, {"attention": False}, ["product", "convolution"]),
+        (4, 6, 8, {}, []),
+    ],
+)
+def test_libraries_that_a_graph_will_ask_for(
+    width: int, size: int, rows: int, options: dict[str, Any], expected: list[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    begun: list[tuple[str, ...]] = []
+    monkeypatch.setattr(early_libraries, "begin", lambda units, *_: begun.append(units))
+    module = Everything(width).eval()
+    graph = torch.fx.symbolic_trace(module)
+    with torch.no_grad():
+        captured = capture_forward(graph, [torch.randn(1, 3, size, size), torch.randn(rows, width)])
+    captured.module.meta["frozen"] = frozenset((0,))
+    names = {
+        (PRODUCT_UNIT,): "product", (attention_unit(False),): "attention",
+        CONVOLUTION_UNITS: "convolution",
+    }  # fmt: skip
+    with config.patch(**{"library_kernels": "measure", **options}), base_config.patch(cache_dir=str(tmp_path)):
+        early_libraries.begin_libraries(captured.module)
+    assert sorted(names[units] for units in begun) == sorted(expected)

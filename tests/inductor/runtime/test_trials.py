@@ -1,0 +1,103 @@
+"""Measuring in turns: as long as it is not clear, not longer, and never beyond the time for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inductor.runtime import trials
+
+MARGIN = math.log(0.95)
+
+
+class Clock:
+    """A clock that calls move on; what they took is taken from `took` in turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def way(self, name: str, *took: float) -> list[Callable[[], Any]]:
+        def call() -> None:
+            self.now += took[self.calls.count(name) % len(took)]
+            self.calls.append(name)
+
+        return [call]
+
+
+def test_what_is_clear_ends_after_few_rounds() -> None:
+    clock = Clock()
+    ways = {"slow": clock.way("slow", 2.0), "usual": clock.way("usual", 1.0), "fast": clock.way("fast", 0.5)}
+    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
+    assert found == {"slow": pytest.approx(math.log(2)), "usual": 0.0, "fast": pytest.approx(-math.log(2))}
+    assert clock.calls.count("usual") == clock.calls.count("fast") == 1 + trials.FEWEST_ROUNDS
+
+
+def test_only_what_is_unclear_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    ways = {"usual": clock.way("usual", 1.0), "slow": clock.way("slow", 3.0), "near": clock.way("near", 0.95)}
+    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
+    assert found["near"] == pytest.approx(MARGIN)
+    assert clock.calls.count("slow") == 1 + trials.FEWEST_ROUNDS
+    assert clock.calls.count("near") > 20 and clock.now < 67.0
+
+
+def test_rounds_that_contradict_one_another_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 1.2)}
+    trials.compare(ways, "usual", MARGIN, clock, 50.0)
+    assert clock.calls.count("other") > 15
+
+
+def test_disturbances_do_not_count() -> None:
+    clock = Clock()
+    ways = {"usual": clock.way("usual", 1.0), "other": clock.way("other", 0.5, 0.5, 30.0, 0.5)}
+    found = trials.compare(ways, "usual", MARGIN, clock, 60.0)
+    assert found["other"] == pytest.approx(math.log(0.5))
+
+
+def test_ends_where_it_counts_for_nothing() -> None:
+    clock = Clock()
+    ways = {"usual": clock.way("usual", 1.0), "near": clock.way("near", 0.95)}
+    trials.compare(ways, "usual", MARGIN, clock, 60.0, lambda: False)
+    assert clock.calls.count("near") == 1 + trials.FEWEST_ROUNDS
+
+
+def test_a_clock_that_stands_still() -> None:
+    ways = {"usual": [lambda: None], "other": [lambda: None]}
+    assert trials.compare(ways, "usual", MARGIN, lambda: 0.0, 0.0) == {"usual": 0.0, "other": 0.0}
+
+
+def test_weights_take_turns() -> None:
+    seen: list[str] = []
+    ways = {
+        name: [lambda part=name + v: seen.append(part) for v in "ab"]  # type: ignore[misc]
+        for name in ("x", "y")
+    }
+    trials.compare(ways, "x", MARGIN, lambda: 0.0, 0.0)
+    assert seen[:2] == ["xa", "ya"]
+    assert seen[2:6] == ["xb", "yb", "xa", "ya"]
+
+
+def test_time_of_a_graph_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(trials.time, "perf_counter", clock)
+    assert trials.is_time_left()
+    with trials.spending(3.0):
+        for left in (True, True, False):
+            with trials.measuring():
+                clock.now += 1.5 if left else 0.0
+            clock.now += 100.0  # is not measured
+            assert trials.is_time_left() == (clock.now < 200.0)
+        with trials.spending(1.0):
+            assert trials.is_time_left()
+        assert not trials.is_time_left()
+    assert trials.is_time_left()
