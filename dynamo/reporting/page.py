@@ -156,7 +156,8 @@ class _Page:
                  "python_guards")
         values: Mapping[str, Any] = {name: getattr(graph, name) for name in names}
         shown_guards = max(LEAST_GUARDS, MOST_GUARDS // len(self.report.graphs))
-        shown = {**values, "parts": parts, "guards": graph.guards[:shown_guards], "svg": Markup(svg), "no_picture": why,
+        shown = {**values, "guards": graph.guards[:shown_guards], "parts": parts,
+                 "svg": Markup(svg), "no_picture": why,
                  "no_parts": "the graph runs as it was captured, or its code is forgotten by now."}
         return {**shown, "html": Markup(self.render("graph.html", graph=shown))}
 
