@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dynamo.bytecode.raw import RawCode
-from dynamo.symbolic.variables.base import Var
+from dynamo.symbolic.core.var import Var
 
 TEMPORARY = "__"
 
