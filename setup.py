@@ -1,6 +1,6 @@
 """Builds the two C++ extensions against the installed torch; all else is in pyproject.toml.
 
-`dynamo._C` is the frame hook and the guard program (needs c10's headers only);
+`dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
 `inductor.runtime._launch` calls compiled graphs (needs libtorch_python).
 """
 
@@ -47,6 +47,6 @@ def extension(name: str, folder: str, libraries: list[str]) -> list[Extension]:
                       depends=glob(f"{folder}/*.h"), extra_compile_args=CXX)]
 
 
-setup(ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10"])
+setup(ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"])
       + extension("inductor.runtime._launch", "inductor/runtime/csrc",
                   ["c10", "torch", "torch_cpu", "torch_python"]))

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
         substitute_in_graph,
     )
     from dynamo.explanation import explain
+    from dynamo.profiling import profile
+    from dynamo.reporting.api import report
     from dynamo.shapes.marks import Dim
     from dynamo.shipped import load_compiled
     from dynamo.summary_text import summary
@@ -83,6 +85,8 @@ _HOMES = {
     "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
     "substitute_in_graph",
     "dynamo.explanation": "explain",
+    "dynamo.profiling": "profile",
+    "dynamo.reporting.api": "report",
     "dynamo.shapes.marks": "Dim",
     "dynamo.shipped": "load_compiled",
     "dynamo.summary_text": "summary",
@@ -130,8 +134,10 @@ __all__ = [
     "nonstrict_trace",
     "optimize",
     "patch_dynamo_config",
+    "profile",
     "prune_cache",
     "register_backend",
+    "report",
     "reset",
     "run",
     "save_cache_artifacts",

@@ -52,6 +52,12 @@ class Regions:
 _regions = Regions()
 
 
+def live_policies() -> list[FramePolicy]:
+    """Those of all calls of `compile` whose result lives, oldest first."""
+    with _regions.lock:
+        return sorted(_regions.policies, key=lambda policy: policy.number)
+
+
 def compile(
     model: Any = None,
     *,
@@ -104,6 +110,8 @@ def compile_by(model: Any, settings: CompileOptions, *, disabled: bool = False) 
         raise TypeError(f"compile takes a function, a method or an nn.Module, not {model!r}{hint}")
     if disabled or config.disable:
         return model
+    if config.report:
+        importlib.import_module("dynamo.reporting.api").start()
     model = behind_torch(model)
     if settings.verify:  # rarely, and much code: loaded when it is asked for
         return importlib.import_module("dynamo.checked_calls").checked_calls(model, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import CodeType, MethodType
 from typing import Any
 
@@ -11,6 +12,7 @@ from dynamo.base.breaks import describe
 from dynamo.base.errors import Unsupported
 from dynamo.base.events import Event
 from dynamo.base.strictness import Part, is_strict
+from dynamo.base.user_lines import user_place
 from dynamo.codegen.continuation import Continuations
 from dynamo.guards.records import name_of_part, source_text
 from dynamo.options import CompileOptions
@@ -19,6 +21,8 @@ from dynamo.symbolic.core.stack_values import UnreadVar
 from dynamo.symbolic.core.trace_result import BreakExit, TraceResult
 from dynamo.symbolic.python.functions import MethodVar
 from dynamo.symbolic.python.objects import ObjectVar
+
+CALLS = ("call_function", "call_method", "call_module")
 
 
 class BreakReports:
@@ -76,12 +80,20 @@ def is_error(exit: BreakExit) -> bool:
 def frame_event(
     frame: hook.FrameState, result: TraceResult, context: CompileContext, repeated: bool
 ) -> Event:
-    """What tracing a frame has found: its operations, and the break at its end, if any.
+    """What tracing a frame has found: its operations with their lines, and the break at its end, if
+    any.
 
     repeated: see `BreakReports.is_repeated`.
     """
     operations = 0 if result.graph is None else result.graph.operations
-    data: dict[str, Any] = {"frame": name_of_part(frame.code), "operations": operations}
+    nodes = () if result.graph is None else result.graph.module.graph.nodes
+    lines = Counter(user_place(n.meta.get("stack_trace")) for n in nodes if n.op in CALLS)
+    what = logs.compile_now()
+    data: dict[str, Any] = {
+        "frame": name_of_part(frame.code), "operations": operations, "region": what.region,
+        "name": what.name, "file": frame.code.co_filename, "line": frame.code.co_firstlineno,
+        "lines": [(*place, count) for place, count in lines.items() if place is not None],
+    }
     if isinstance(result.exit, BreakExit):
         reason, frames = result.exit.reason, result.exit.frames
         data["break"] = {
@@ -89,5 +101,13 @@ def frame_event(
             "stack": [str(state.line) for state in reversed(frames)],
             "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
             "seconds_lost": context.seconds_lost, "repeated": repeated,
+            "places": [(state.line.filename, state.line.lineno) for state in reversed(frames)],
         }
     return Event("frame", context.compile_id, data)
+
+
+def skip_event(code: CodeType, reason: str, compile_id: str) -> Event:
+    """A frame of the program runs as it is."""
+    data = {"name": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
+            "reason": reason, "region": logs.compile_now().region}
+    return Event("skip", compile_id, data)

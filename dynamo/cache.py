@@ -26,7 +26,7 @@ from torch.utils._device import DeviceContext
 
 from dynamo import hook
 from dynamo.backends.registry import lookup_backend
-from dynamo.base import counters, logs
+from dynamo.base import counters, events, logs
 from dynamo.base.config import config
 from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
@@ -213,7 +213,7 @@ class FramePolicy:
         self, frame: hook.FrameState, compile_id: str
     ) -> contextlib.AbstractContextManager[None]:
         """What is written inside of the block belongs to that compile of the frame."""
-        return logs.compiling(logs.Compile(compile_id, self.number, name_of_part(frame.code)))
+        return logs.compiling(logs.Compile(compile_id, self.number, title_of(frame)))
 
     def waits(self, frame: hook.FrameState, record: CodeRecord) -> bool:
         """True in the first call, which only tells its numbers and sizes: those that the second has
@@ -282,6 +282,10 @@ class FramePolicy:
             f"{record.number}/{record.attempts}",
         )
         counters.counters["recompiles"][reason] += 1
+        line = nearest.line and (nearest.line.filename, nearest.line.lineno)
+        events.record(events.Event("recompile", f"{record.number}/{record.attempts}", {
+            "region": self.number, "place": place, "reason": reason, "line": line,
+            "advice": nearest.advice}))
         if stance_now().name == "fail_on_recompile":
             self.refuse(frame, reason)
         if config.error_on_recompile:
@@ -339,6 +343,13 @@ def forward_code(cls: type) -> CodeType | None:
     """The code of a module class's `forward`, None where that is no plain function."""
     forward = find_in_mro(cls, "forward")
     return forward.__code__ if isinstance(forward, FunctionType) else None
+
+
+def title_of(frame: hook.FrameState) -> str:
+    """What a person calls a frame: of a module that was compiled, its forward."""
+    if frame.code is torch.nn.Module._call_impl.__code__:
+        return f"{type(frame.locals['self']).__qualname__}.forward"
+    return name_of_part(frame.code)
 
 
 def place_of(frame: hook.FrameState) -> str:

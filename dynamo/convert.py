@@ -17,7 +17,8 @@ import torch.utils.checkpoint
 
 from dynamo import hook
 from dynamo.attempts import Attempts, choose_outputs
-from dynamo.base import counters, events, logs
+from dynamo.base import counters, events, logs, recordings
+from dynamo.base.breaks import summarize
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from dynamo.base.decisions import decisions
@@ -30,7 +31,7 @@ from dynamo.base.errors import (
 from dynamo.base.loading import collection_paused
 from dynamo.base.recursion import recursion_room
 from dynamo.base.shortfalls import Site
-from dynamo.break_reports import BreakReports, frame_event
+from dynamo.break_reports import BreakReports, frame_event, skip_event
 from dynamo.cache import EntryRecord, forward_code, function_modes
 from dynamo.callers import is_caller
 from dynamo.codegen.again import throw
@@ -100,7 +101,7 @@ class Converter:
             return hook.SKIP_RECURSIVE
         reason = self.skip_reason(frame)
         if reason is not None:
-            logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+            self.tell_skipped(frame, reason, compile_id)
             return hook.SKIP
         try:
             with timed("convert"), recursion_room():
@@ -110,7 +111,7 @@ class Converter:
                 finally:
                     context.raised_at.clear()
         except SkipFrame as skip:
-            logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {skip.reason}", compile_id)
+            self.tell_skipped(frame, skip.reason, compile_id)
             counters.counters["skips"][skip.reason] += 1
             return hook.SKIP if skip.forever else None
         except RecursionError:
@@ -120,6 +121,7 @@ class Converter:
             # what it calls is compiled.
             logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
             counters.counters["skips"][str(reason)] += 1
+            events.record(skip_event(frame.code, summarize(str(reason)), compile_id))
             return hook.SKIP
         except DynamoError as error:
             if config.verbose:
@@ -128,6 +130,12 @@ class Converter:
         except Exception as error:
             internal_error(frame.code, error, self.warned)
             return hook.SKIP
+
+    def tell_skipped(self, frame: hook.FrameState, reason: str, compile_id: str) -> None:
+        """A frame runs as it is."""
+        logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+        if library_of(frame.code, frame.globals) is None:
+            events.record(skip_event(frame.code, reason, compile_id))
 
     def throw(self, frame: hook.FrameState, error: BaseException) -> Any:
         """What a frame gives that meets an error of compiling it, as of Ctrl-C: a continuation may
@@ -250,6 +258,8 @@ class Converter:
         module = graph.module
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
+        if recordings.wanted():
+            recordings.keep("graph", copy_of_graph(module.graph))
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
         inputs = [item.source.fetch(scope) for item in graph.inputs]
         counters.counters["stats"]["graphs"] += 1
@@ -304,6 +314,13 @@ def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRe
     record.module.recompile()
     inputs = tuple(item for item in record.inputs if item.name in left)
     return replace(record, inputs=inputs, operations=operations)
+
+
+def copy_of_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """The graph as it is now: a backend may change it."""
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
 
 
 def guard_lines(frame: hook.FrameState, guards: Iterable[Guard], program: Any) -> list[str]:

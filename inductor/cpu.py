@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dynamo.base import logs
+from dynamo.base import logs, recordings
 from dynamo.base.config import config
 from dynamo.base.counters import timed
 from inductor import metrics
@@ -21,9 +21,10 @@ from inductor.codegen.cpp.unit import print_units
 from inductor.codegen.sharing import placeholder_layouts, share_kernels
 from inductor.codegen.wrapper import print_wrapper
 from inductor.ir.graph import Layout, LoopGraph
+from inductor.recorded import keep_lowered, tell_cache
 from inductor.runtime import _launch
 from inductor.runtime.build import Built, build_library, library_without_compiler
-from inductor.runtime.launched import note_launcher
+from inductor.runtime.launched import note_launcher, titled
 from inductor.runtime.store import Store, open_store
 from inductor.runtime.toolchain import Toolchain, find_toolchain
 from inductor.scheduler.memory import plan_memory
@@ -74,6 +75,7 @@ def generate(
     logs.keep("kernels.cpp", "\n".join(units))
     logs.log("kernel_code").emit(lambda: "\n".join(source.text for source in kernels))
     logs.log("schedule").emit(lambda: f"{schedule}\n{plan.places}\narena: {plan.arena_bytes}")
+    keep_lowered(graph, schedule, wrapper.spec["steps"])
     return units, wrapper.spec
 
 
@@ -152,16 +154,17 @@ def build(units: list[str], store: Store) -> str:
         return str(known)
     toolchain = need_toolchain(store)
     with timed("inductor.build"):
-        built: Built = build_library(units, toolchain, store, explain=log.enabled)
+        wanted = log.enabled or recordings.wanted()
+        built: Built = build_library(units, toolchain, store, explain=wanted)
     metrics.count("libraries_reused" if built.reused else "libraries_built")
-    log.emit(lambda: f"library {built.key.digest}: {'found' if built.reused else built.reason}")
+    tell_cache(f"library {built.key.digest}", built.reused, lambda: built.reason)
     return str(built.path)
 
 
 def load(units: list[str], spec: dict[str, Any], store: Store) -> Any:
     """Build (or find) the library and make it callable: flat tensors in, a tuple out."""
     path = build(units, store)
-    launcher = launch(path, spec)
+    launcher = launch(path, titled(spec))
     note_launcher(launcher, path, spec, units)
     return launcher
 
@@ -171,13 +174,14 @@ def bind_launcher(
 ) -> Callable[[tuple[int, ...]], Callable[..., Any]]:
     """What makes the callable for values of the symbols, which takes so many inputs. Where these
     are only numbers for kernels (the position in a cache, say), one launcher does for all."""
+    what = logs.compile_now()
     if not binder.is_fixed:
-        return lambda values: launch(path, binder.bind(values))
+        return lambda values: launch(path, titled(binder.bind(values), what))
     made: list[Any] = []
 
     def bind(values: tuple[int, ...]) -> Callable[..., Any]:
         if not made:
-            made.append(launch(path, binder.bind_any(values, inputs)))
+            made.append(launch(path, titled(binder.bind_any(values, inputs), what)))
         launcher, numbers = made[0], torch.tensor(values, dtype=torch.int64)
         return lambda *given: launcher(*given, numbers)
 

@@ -27,6 +27,7 @@ from inductor.codegen.triton.template import print_template
 from inductor.gpu_blocks import tune_blocks
 from inductor.ir.graph import ComputedBuffer, Layout, LoopGraph
 from inductor.ir.interpret import interpret_nodes
+from inductor.recorded import keep_on_gpu, tell_cache
 from inductor.runtime.store import make_key, open_store
 from inductor.runtime.triton_launch import Preparation, on_device
 from inductor.scheduler.schedule import Kernel, Schedule
@@ -97,6 +98,8 @@ def generate(
     )
     logs.log("schedule").emit(lambda: str(schedule))
     functions = {source.name: name for name, k in kernels.items() for source in k.all_sources()}
+    own = {template.name: name for name, template in templates.items()}
+    keep_on_gpu(graph, schedule, {**functions, **own}, text)
     return Generated(text, tuple(slow), functions)
 
 
@@ -171,6 +174,7 @@ def load(
     key = make_key("triton", {"source": text})
     path = store.find(key, ".py")
     metrics.count("libraries_reused" if path else "libraries_built")
+    tell_cache(f"module {key.digest}", path is not None, lambda: store.explain_miss(key))
     if path is None:
         path = store.write(key, ".py", text.encode())
     with timed("inductor.load"):

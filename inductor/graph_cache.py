@@ -21,6 +21,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from torch import fx
 from dynamo.aot.kept_graphs import KeptGraph, Rows
 from dynamo.aot.recipes import recipe_of
 from dynamo.aot.records import Unsupported
-from dynamo.base import counters, logs
+from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config as dynamo_config
 from dynamo.base.counters import timed
 from dynamo.base.shortfalls import left_to_aten
@@ -38,6 +39,7 @@ from inductor import cpu, metrics
 from inductor.config import config
 from inductor.freezing import FrozenCall
 from inductor.graph_key import TRUSTED, NoKey, changing_parts, parts_of_graph
+from inductor.recorded import tell_cache
 from inductor.runtime import _launch
 from inductor.runtime.convolutions import Convolver
 from inductor.runtime.folder import keep_small
@@ -48,6 +50,7 @@ from inductor.runtime.launched import (
     launch_again,
     product_of,
     watched,
+    with_numbers,
 )
 from inductor.runtime.products import Product
 from inductor.runtime.store import Key, Store, make_key
@@ -67,7 +70,8 @@ def keeper_of(
 ) -> Keeper | None:
     """What knows the compiled graph, if anything may.
 
-    given: what belongs to this compile, by name; records refer to it.
+    given: what belongs to this compile, by name; records refer to it. (Its `traces`: where in the
+    program the captured operations stand.)
     """
     if not config.graph_cache or not config.kernels or config.passes:  # passes have no key
         return None
@@ -96,8 +100,10 @@ class Keeper:
         self, store: Store, key: Key, gm: fx.GraphModule, given: Mapping[str, Any]
     ) -> None:
         self.store, self.key = store, key
-        self.given = {**given, "gm": gm, "keeping": self.backward}
+        traces = [node.meta.get("stack_trace") for node in gm.graph.nodes]
+        self.given = {**given, "gm": gm, "keeping": self.backward, "traces": traces}
         self.gm = gm
+        self.what = logs.compile_now()
 
     def is_kept(self) -> bool:
         """True where there is a record, which a damaged library may still spoil."""
@@ -105,8 +111,8 @@ class Keeper:
 
     @staticmethod
     def may_read() -> bool:
-        """False where a log shows stages that a hit leaves out."""
-        return not any(logs.log(name).enabled for name in STAGES)
+        """False where a log or a report shows stages that a hit leaves out."""
+        return not (recordings.wanted() or any(logs.log(name).enabled for name in STAGES))
 
     def forward(self, compile_now: Callable[[], Compiled]) -> Compiled:
         """The compiled graph, found or made."""
@@ -120,7 +126,8 @@ class Keeper:
             parts = {"forward": self.key.digest, "which": repr(which), **changing_parts()}
         except NoKey:
             return compile_now()
-        return self._found_or_made(make_key("backward", parts), compile_now)
+        with logs.compiling(replace(self.what, part="backward")):
+            return self._found_or_made(make_key("backward", parts), compile_now)
 
     def _found_or_made(self, key: Key, compile_now: Callable[[], Compiled]) -> Compiled:
         found = self._find(key)
@@ -137,7 +144,7 @@ class Keeper:
             return None
         content = self.store.read(key, SUFFIX)
         if content is None:
-            log.emit(lambda: f"{key.kind} {key.digest}: {self.store.explain_miss(key)}")
+            tell_cache(f"{key.kind} {key.digest}", False, lambda: self.store.explain_miss(key))
             return None
         try:
             with timed("inductor.kept"):
@@ -150,7 +157,7 @@ class Keeper:
             reason = _defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
-        log.emit(lambda: f"{key.kind} {key.digest}: found")
+        tell_cache(f"{key.kind} {key.digest}", True, str)
         metrics.count("graphs_reused")
         report_fallbacks(fallbacks)
         return made  # type: ignore[no-any-return]
@@ -233,7 +240,8 @@ class _Writer(pickle.Pickler):
             launch = seen.launch_of(value, store)
             if launch is None:
                 raise Unkept("it has a launcher of another compile")
-            return ("launch", launch.name, launch.digest, launch.calls, launch.spec)
+            spec = with_numbers(launch.spec, given["traces"])
+            return ("launch", launch.name, launch.digest, launch.calls, spec)
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -345,7 +353,8 @@ class _Reader(pickle.Unpickler):
             if len(name) == 1:
                 return LOADERS[name[0]](self.store)
             _, file, digest, calls, spec = name
-            return launch_again(file, digest, calls, spec, self.store)
+            return launch_again(
+                file, digest, calls, spec, self.store, self.given["traces"])
         if name == "captured":
             return self.given["gm"].forward
         return self.given[name]

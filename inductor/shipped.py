@@ -65,8 +65,9 @@ class _Captured:
 
 
 def names_given(captured: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What records refer to by name. Nothing is compiled at a call, for which they have more."""
-    return {"settings": settings, "site": NOWHERE, "gm": captured,
+    """What records refer to by name. Nothing is compiled at a call, for which they have more; the
+    program's lines are not shipped."""
+    return {"settings": settings, "site": NOWHERE, "gm": captured, "traces": (),
             "compiler": object(), "keeping": object()}  # fmt: skip
 
 

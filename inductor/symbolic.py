@@ -25,6 +25,7 @@ from dynamo.aot.records import SymbolTable, Unsupported
 from dynamo.aot.symbols import assumption_check
 from dynamo.base import logs
 from dynamo.base.counters import timed
+from dynamo.base.generated import function_of
 from dynamo.base.shortfalls import ATEN_SIZES, SIZES, line_of, refused
 from inductor import metrics
 from inductor.lowering.sizes import Source
@@ -241,6 +242,6 @@ def _write_call(
         "key": "".join(f"{part}, " for part in parts),
         "given": ", ".join(f"a{number}" for number in given),
     }
-    exec(CALL.format(missed=missed.format(**words), **words), scope)
-    call: Compiled = scope["call"]
+    source = CALL.format(missed=missed.format(**words), **words)
+    call: Compiled = function_of(source, "call", "sizes", scope)
     return call

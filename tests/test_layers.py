@@ -32,7 +32,7 @@ LAYERS = [
     ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph", "dynamo.shipped", "dynamo.shipping",
      "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
-     "dynamo.summary_text", "dynamo.doctor", "dynamo.bench"),
+     "dynamo.summary_text", "dynamo.reporting", "dynamo.profiling", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
 AOT = ("dynamo.base", "dynamo._C", "dynamo.background", "dynamo.shapes", "dynamo.aot")

@@ -38,6 +38,7 @@ from dynamo.aot.reference import (
 )
 from dynamo.base.errors import Signal
 from dynamo.base.kernel_launches import launches_recorded
+from dynamo.base.user_lines import with_ranges
 from dynamo.base.written_operators import prepare_operators
 from dynamo.shapes.fake import Fake
 
@@ -236,16 +237,29 @@ class _Checker(Observer):
     def __init__(self, recorder: Recorder, reference: Reference) -> None:
         self.recorder = recorder
         self.metadata = reference.metadata
+        self.ranges: dict[fx.Node, str] = {}  # of the program's `record_function`s, that are open
 
     def before(self, node: fx.Node, args: Any, kwargs: Any) -> None:
-        self.recorder.stack_trace = node.meta.get("stack_trace")
+        trace = node.meta.get("stack_trace")
+        self.note_range(node)
+        self.recorder.stack_trace = (
+            with_ranges(trace, list(self.ranges.values())) if self.ranges else trace)
         seen = metadata_of((*args, *kwargs.values()) if kwargs else args)
         if seen != self.metadata[node][0]:
             raise Unsupported(f"an argument of {node.name} has other strides after mutation")
 
+    def note_range(self, node: fx.Node) -> None:
+        """Capture writes them as two functions, `enter` and `leave`."""
+        name = getattr(node.target, "__name__", "")
+        if name == "enter" and node.args[0] == "record_function":
+            self.ranges[node] = str(node.args[1])
+        elif name == "leave" and node.args:
+            self.ranges.pop(node.args[0], None)  # type: ignore[arg-type]
+
     def after(self, node: fx.Node, value: Any) -> None:
         if metadata_of(value) != self.metadata[node][1]:
             raise Unsupported(f"{node.name} has other strides in functional form")
+        self.recorder.note_history(value, node.meta.get("stack_trace"))
 
 
 @dataclass(frozen=True, slots=True)

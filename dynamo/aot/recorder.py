@@ -31,10 +31,10 @@ _SHARED_CONSTANT = 64
 class Recorder(TorchDispatchMode):
     """Records every ATen call that runs while it is active.
 
-    graph: grows. stack_trace: what new nodes get as the user's stack. constants: attributes for
-    the module, by name. wrappers: the functional tensors of the inputs, by the id of the fake
-    inside. bernoulli: whether each draw to come is in place. in_program: False for what the program
-    does not do itself.
+    graph: grows. stack_trace: what new nodes get as the user's stack. histories: the same by
+    autograd's node, for what backward does. constants: attributes for the module, by name.
+    wrappers: the functional tensors of the inputs, by the id of the fake inside. bernoulli: whether
+    each draw to come is in place. in_program: False for what the program does not do itself.
     """
 
     in_program = False
@@ -46,6 +46,7 @@ class Recorder(TorchDispatchMode):
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.stack_trace: str | None = None
+        self.histories: dict[Any, str | None] = {}
         self.wrappers: dict[int, tuple[Fake, torch.Tensor]] = {}
         self.numbers: NumberNodes | None = None
         self._constant_nodes: dict[Any, fx.Node] = {}
@@ -90,13 +91,29 @@ class Recorder(TorchDispatchMode):
             {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {},
         )
         node.meta["val"] = None
-        if self.stack_trace is not None:
-            node.meta["stack_trace"] = self.stack_trace
+        trace = self.stack_trace
+        if trace is None and self.histories:
+            trace = self.histories.get(torch._C._current_autograd_node())  # type: ignore
+        if trace is not None:
+            node.meta["stack_trace"] = trace
         if is_again():
             node.meta[AGAIN] = True
         if self.in_program and may_fail(func, args, kwargs):
             node.meta[FAILS] = True
         return node
+
+    def note_history(self, value: Any, trace: str | None) -> None:
+        """Autograd's nodes that stand behind a result, and are new, belong to that stack. (A view
+        is not asked for its own, which may make one anew: that belongs to who reads it.)"""
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        tensors = [item for item in values if isinstance(item, torch.Tensor)]
+        waiting = [(item._base if item._is_view() else item).grad_fn  # type: ignore[union-attr]
+                   for item in tensors]
+        while waiting:
+            history = waiting.pop()
+            if history is not None and history not in self.histories:
+                self.histories[history] = trace
+                waiting += [before for before, _ in history.next_functions]
 
     def _argument(self, arg: Any) -> Any:
         kind = type(arg)

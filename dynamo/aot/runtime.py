@@ -11,8 +11,6 @@ inputs and outputs of the program. It is one generated Python function, readable
 
 from __future__ import annotations
 
-import linecache
-import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -39,6 +37,7 @@ from dynamo.aot.records import (
 from dynamo.aot.spent import spend
 from dynamo.aot.symbols import names_of, reads, text_of
 from dynamo.base import logs
+from dynamo.base.generated import function_of
 
 Callee = Callable[..., Any]
 
@@ -62,12 +61,8 @@ def wrap_compiled(graph: AtenGraph, compiled: Callee, original: Callee) -> Calle
 def call_of(source: str, names: dict[str, Any], compiled: Callee, original: Callee) -> Callee:
     """The function `call` of a source. names: its globals beside what it calls."""
     scope = {**names, "compiled": compiled, "original": original}
-    filename = f"<aot runtime {id(scope):x}>"
-    exec(compile(source, filename, "exec"), scope)
-    call: Callee = scope["call"]
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    weakref.finalize(call, linecache.cache.pop, filename, None)
-    call.source = source  # type: ignore[attr-defined]
+    call = function_of(source, "call", "wrapper", scope)
+    call.source = source
     return noted(call, call_of, source, names, compiled, original)  # type: ignore[no-any-return]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from dynamo.aot.records import Place, SymbolTable, Unsupported
+from dynamo.base.generated import function_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,5 @@ def assumption_check(table: SymbolTable) -> Callable[..., bool]:
     tests = [f"{name} >= 2" for name in sizes]
     tests += [text_of(assumption, names) for assumption in table.assumptions]
     lines.append(f"    return {' and '.join(tests) or True}")
-    scope: dict[str, Any] = {}
-    exec("\n".join(lines), scope)
-    check: Callable[..., bool] = scope["check"]
+    check: Callable[..., bool] = function_of("\n".join(lines), "check", "sizes", {})
     return check

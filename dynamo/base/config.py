@@ -203,6 +203,12 @@ config = Config(
             ("DYNAMO_DEBUG_DIR",),
         ),
         Knob(
+            "report",
+            "",
+            "Folder for a page about all that was compiled, written at the end of the process.",
+            ("DYNAMO_REPORT",),
+        ),
+        Knob(
             "progress",
             True,
             "One line on a terminal where a compile takes more than two seconds.",

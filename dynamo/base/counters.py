@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator
 
 counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -21,6 +21,8 @@ _seconds: dict[str, float] = defaultdict(float)
 _since = [0.0]
 _told: set[Hashable] = set()
 _lock = threading.Lock()
+# Of the timed blocks: stage, begin and end by `time.perf_counter`, thread.
+_spans: deque[tuple[str, float, float, int]] = deque(maxlen=20_000)
 
 
 @contextlib.contextmanager
@@ -30,14 +32,22 @@ def timed(stage: str) -> Iterator[None]:
     try:
         yield
     finally:
+        end = time.perf_counter()
         with _lock:
-            _seconds[stage] += time.perf_counter() - start
+            _seconds[stage] += end - start
+            _spans.append((stage, start, end, threading.get_ident()))
 
 
 def compile_times() -> dict[str, float]:
     """Seconds by stage since the start of the process or the last `reset`."""
     with _lock:
         return {stage: round(seconds, 6) for stage, seconds in _seconds.items()}
+
+
+def spans() -> list[tuple[str, float, float, int]]:
+    """The timed blocks since then, each as (stage, begin, end, thread)."""
+    with _lock:
+        return list(_spans)
 
 
 def once(key: Hashable) -> bool:
@@ -60,4 +70,5 @@ def reset() -> None:
     _since[0] = time.time()
     with _lock:
         _seconds.clear()
+        _spans.clear()
         _told.clear()

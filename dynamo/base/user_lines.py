@@ -9,11 +9,14 @@ In: the text that a graph's node keeps. Out: the innermost line that is not torc
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+from collections.abc import Sequence
 
 _spec = importlib.util.find_spec("torch")
 TORCH = os.path.dirname(_spec.origin) + os.sep if _spec and _spec.origin else "torch" + os.sep
+_RANGES = "  Ranges: "
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (.*)\n?(.*)')
 
 
@@ -25,6 +28,24 @@ def user_frame(trace: str | None) -> tuple[str, str, str, str] | None:
     return own[-1] if own else None
 
 
+def user_place(trace: str | None) -> tuple[str, int] | None:
+    """File and line of that frame: quickly, for many nodes.
+
+    >>> user_place('File "m.py", line 3, in f\\n    y = x.sin()')
+    ('m.py', 3)
+    """
+    place, end = None, len(trace or "")
+    while trace and (start := trace.rfind('File "', 0, end)) >= 0:
+        file, _, rest = trace[start + 6:end].partition('", line ')
+        number = rest.partition(",")[0].partition("\n")[0]
+        if number.isdigit():
+            if not file.startswith(TORCH):
+                return file, int(number)
+            place = place or (file, int(number))
+        end = start
+    return place
+
+
 def user_line(trace: str | None) -> str:
     """That frame as text, with its code on a second line; "" without any."""
     frame = user_frame(trace)
@@ -32,3 +53,18 @@ def user_line(trace: str | None) -> str:
         return ""
     file, line, function, text = frame
     return f"{file}:{line} in {function}" + (f"\n    {text.strip()}" if text else "")
+
+
+def with_ranges(trace: str | None, names: Sequence[str]) -> str:
+    """The trace of an operation inside of the program's `record_function`s, outermost first.
+
+    >>> ranges_in(with_ranges('File "m.py", line 3, in f', ["attention", "scores"]))
+    ('attention', 'scores')
+    """
+    return f"{trace or ''}\n{_RANGES}{json.dumps(list(names))}"
+
+
+def ranges_in(trace: str | None) -> tuple[str, ...]:
+    """These names."""
+    _, found, names = (trace or "").rpartition(_RANGES)
+    return tuple(json.loads(names)) if found else ()

@@ -35,6 +35,7 @@ from dynamo.codegen.copied import copy_instruction, net_effect, null_place
 from dynamo.codegen.direct import Direct, direct_call
 from dynamo.codegen.draws import Draws
 from dynamo.codegen.fetch import Fetcher
+from dynamo.codegen.local_names import name_locals
 from dynamo.codegen.modes import Modes
 from dynamo.codegen.operands import operands
 from dynamo.codegen.rebuild import Rebuilder, is_fetched, needed
@@ -179,6 +180,8 @@ class Generator:
         self._emit_passing(self.passing)
         self._emit_handlers(begin)
         release(self.raw, self._kept_locals(), self.leaves)
+        if isinstance(self.plan.exit, BreakExit):
+            name_locals(self.raw, self.plan.exit.frames[-1].locals, self.rebuilder.places)
         self.raw.stacksize = emitter.stack_bound() + self.plan.code.co_stacksize
         return assemble(self.raw), direct_call(self.raw)
 

@@ -4,6 +4,7 @@
  * only in such threads. `Compiled` enters a region around a call, `Disabled` leaves all. */
 #define DYNAMO_NEEDS_FRAMES
 #include "hook.h"
+#include "ranges.h"
 
 __thread ThreadRegion thread_region __attribute__((tls_model("initial-exec")));
 
@@ -242,9 +243,43 @@ typedef struct {
     PyObject *weakrefs;
 } Wrapper;
 
+/* What a profiler calls the call: the function, or of a module that is called its class. */
+static PyObject *name_of_range(Wrapper *wrapper, PyObject *const *args, size_t flags) {
+    PyObject *function = wrapper->function;
+    PyObject *receiver = PyMethod_Check(function) ? PyMethod_GET_SELF(function)
+                         : PyVectorcall_NARGS(flags) > 0 ? args[0] : NULL;
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    PyErr_Clear();
+    PyObject *text = NULL;
+    if (name != NULL && PyUnicode_Check(name)) {
+        int of_module = PyUnicode_CompareWithASCIIString(name, "Module._call_impl") == 0 ||
+                        PyUnicode_CompareWithASCIIString(name, "Module._wrapped_call_impl") == 0;
+        text = of_module && receiver != NULL
+                   ? PyUnicode_FromFormat("%s.forward (compiled)", _PyType_Name(Py_TYPE(receiver)))
+                   : PyUnicode_FromFormat("%U (compiled)", name);
+    }
+    Py_XDECREF(name);
+    return text != NULL ? text : PyUnicode_FromString("a function (compiled)");
+}
+
+static PyObject *call_in_range(Wrapper *wrapper, PyObject *const *args, size_t flags,
+                               PyObject *kwnames) {
+    PyObject *name = name_of_range(wrapper, args, flags);
+    const char *text = name != NULL ? PyUnicode_AsUTF8(name) : NULL;
+    PyErr_Clear();
+    void *range = begin_range(text != NULL ? text : "a function (compiled)");
+    PyObject *result = call_in(wrapper->region, wrapper->function, args, flags, kwnames);
+    end_range(range);
+    Py_XDECREF(name);
+    return result;
+}
+
 HOT static PyObject *wrapper_vectorcall(PyObject *self, PyObject *const *args, size_t flags,
                                     PyObject *kwnames) {
     Wrapper *wrapper = (Wrapper *)self;
+    if (wrapper->region != NULL && profiler_runs()) {
+        return call_in_range(wrapper, args, flags, kwnames);
+    }
     return call_in(wrapper->region, wrapper->function, args, flags, kwnames);
 }
 

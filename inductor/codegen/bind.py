@@ -34,6 +34,10 @@ class Binder:
         arguments = ", ".join(sizes.symbols)
         self.holds = where_it_holds(sizes)
         lives = spec["lives"]
+        self._slots = [life[0] for life in lives]
+        self._steps = spec["steps"]  # texts, in which a symbol's name is none, and two numbers
+        sizes_of_steps = _spell([row[-2:] for row in self._steps], {})
+        self._sizes_of_steps = _compiled(f"lambda {arguments}: {sizes_of_steps}", {})
         spans = _spell([life[1:] for life in lives], {})
         self._lives = _compiled(f"lambda {arguments}: {spans}", {})
         place_of = {life[0]: f"p[{number}]" for number, life in enumerate(lives)}
@@ -43,7 +47,7 @@ class Binder:
             if key == "slots":
                 rows = [_spell_slot(row, place_of.get(n), constants) for n, row in enumerate(value)]
                 parts.append(f"'slots': [{', '.join(rows)}]")
-            elif key not in ("lives", "arena_bytes"):
+            elif key not in ("lives", "arena_bytes", "steps"):
                 parts.append(f"{key!r}: {_spell(value, constants)}")
         text = f"lambda p, {arguments}: {{{', '.join(parts)}}}"
         self._spec = _compiled(text, constants)
@@ -67,9 +71,13 @@ class Binder:
         return spec
 
     def _plan(self, values: Sequence[int]) -> dict[str, Any]:
-        positions, total = pack_arena(self._lives(*values))
+        spans = self._lives(*values)
+        positions, total = pack_arena(spans)
         spec: dict[str, Any] = self._spec(positions, *values)
-        spec["arena_bytes"] = total
+        lives = [(slot, *span) for slot, span in zip(self._slots, spans, strict=True)]
+        sizes = self._sizes_of_steps(*values)
+        steps = [(*row[:-2], *own) for row, own in zip(self._steps, sizes, strict=True)]
+        spec.update(arena_bytes=total, lives=lives, steps=steps, rows=self._steps)
         return spec
 
 

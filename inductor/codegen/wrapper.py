@@ -17,6 +17,7 @@ from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import CONVOLUTION_DECLARATION, CONVOLUTION_NAME
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
+from inductor.codegen.step_facts import Row, facts_of_step
 from inductor.cpu_attention import OPERATOR as ATTENTION
 from inductor.ir.convolutions import geometry_of, is_own_convolution
 from inductor.ir.graph import Argument, ExternKernel, Layout, LoopGraph, MultiOutput, ViewRef
@@ -77,6 +78,7 @@ class _Writer:
         self.views: dict[tuple[Any, ...], int] = {}
         self.externs: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
+        self.steps: list[Row] = []
         self.declarations: set[str] = set()
         # What an operator returns and nobody looks at may have any size.
         self.used = {name for step in schedule.steps for name in step.reads()}
@@ -90,6 +92,10 @@ class _Writer:
             meta = (layout.dtype, layout.size, layout.stride)
             self.slots.append((place.kind, place.position, *meta))
         for position, step in enumerate(self.schedule.steps):
+            facts = facts_of_step(step, self.layouts)
+            if facts is not None:
+                self.lines.append(f"  if (rt->step) rt->step(rt, {len(self.steps)});")
+                self.steps.append(facts)
             if isinstance(step, Kernel):
                 self._call_kernel(step)
             elif isinstance(step, FusedConvolution):
@@ -117,10 +123,12 @@ class _Writer:
             "constants": [constant.value for constant in self.graph.constants],
             "externs": self.externs,
             "outputs": [self._output(output) for output in self.graph.outputs],
+            "steps": self.steps,
         }
         spec["views"] = list(self.views)
         head = [*sorted(self.declarations), HEAD, *self._sizes()]
-        lines = [*head, *self.lines, "  return 0;", "}", ""]
+        end = "  if (rt->step) rt->step(rt, -1);"
+        lines = [*head, *self.lines, end, "  return 0;", "}", ""]
         return Wrapper("\n".join(lines), spec)
 
     def _sizes(self) -> list[str]:

@@ -78,23 +78,26 @@ class ViewRef:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Which fx nodes a buffer came from, and the user's lines (`file:line`), for names and logs."""
+    """Which fx nodes a buffer came from, and the user's lines (`file:line`), for names and logs;
+    ranges: the names of the `record_function`s around each."""
 
     nodes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, ...], ...] = ()
 
 
 def joined_origins(origins: Sequence[Origins]) -> Origins:
     """The union, each once, in order."""
 
-    def join(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    def join(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(item for items in lists for item in items))
 
     return Origins(
         join([o.nodes for o in origins]),
         join([o.lines for o in origins]),
         join([o.targets for o in origins]),
+        join([o.ranges for o in origins]),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from dynamo.aot.records import PART, Unsupported
 from dynamo.base.shortfalls import AT, line_of
-from dynamo.base.user_lines import user_frame
+from dynamo.base.user_lines import ranges_in, user_place
 from dynamo.base.written_operators import written_places
 from dynamo.shapes.fake import Fake
 from inductor.fx_passes.in_place import PLACE
@@ -416,6 +416,7 @@ def _device_of(module: torch.fx.GraphModule) -> torch.device:
 
 
 def _origins(node: torch.fx.Node) -> Origins:
-    frame = user_frame(node.meta.get("stack_trace"))
-    lines = () if frame is None else (f"{frame[0]}:{frame[1]}",)
-    return Origins((node.name,), lines, (str(node.target),))
+    trace = node.meta.get("stack_trace")
+    place, ranges = user_place(trace), ranges_in(trace)
+    lines = () if place is None else (f"{place[0]}:{place[1]}",)
+    return Origins((node.name,), lines, (str(node.target),), (ranges,) if ranges else ())

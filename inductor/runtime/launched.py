@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dynamo.base import logs
+from dynamo.base.extension import BUILD
+from dynamo.base.shortfalls import site_now
+from dynamo.base.user_lines import user_frame
 from inductor.codegen.cpp.attention import attention_name
 from inductor.codegen.cpp.convolution import CONVOLUTION_NAME
 from inductor.codegen.cpp.product import PRODUCT_NAME
@@ -27,6 +32,14 @@ from inductor.runtime.cpu_attention import load_attention
 from inductor.runtime.products import Product, load_product
 from inductor.runtime.store import Store, is_ours, note_used
 from inductor.runtime.toolchain import Toolchain, find_toolchain, last_toolchain
+
+LINES = 4  # the place of the user's lines in a row of steps, see `codegen/step_facts.py`
+RUNTIME = 2  # what `csrc/launcher.h` has to be for code that is generated now
+
+if getattr(_launch, "runtime_version", 1) != RUNTIME:
+    raise ImportError(
+        "dynamo-jit: the extension inductor.runtime._launch was built from other sources than "
+        f"these; {BUILD}.")
 
 
 class Stale(Exception):
@@ -81,6 +94,50 @@ def note_launcher(launcher: Any, path: str, spec: dict[str, Any], units: list[st
         found.launches.append((launcher, path, spec, calls))
 
 
+# -- what profilers and reports are told ----------------------------------------------------------
+
+
+def title_of(what: logs.Compile) -> str:
+    """What a profiler calls a graph of a compile: `Net.forward 0/0`, and behind a break in line 12
+    `f from line 12 1/0`; `graph` outside of a compile."""
+    if not what.id:
+        return "graph"
+    name = re.sub(r"^__resume_(\d+)_(.*)", r"\2 from line \1", what.name)
+    return f"{name} {what}"
+
+
+def titled(spec: Mapping[str, Any], what: logs.Compile | None = None) -> dict[str, Any]:
+    """The description with whose it is. what: the compile, by default that of this thread."""
+    what = what or logs.compile_now()
+    return {**spec, "name": title_of(what), "place": site_now().place,
+            "compile": (what.region, what.id, what.part)}
+
+
+def with_numbers(spec: Mapping[str, Any], traces: Sequence[str | None]) -> dict[str, Any]:
+    """The description with its steps' lines as positions among nodes of the captured graph, whose
+    stack traces are given: in another program the same graph stands on other lines."""
+    places: dict[str, int] = {}
+    for number, trace in enumerate(traces):
+        frame = user_frame(trace)
+        if frame is not None:
+            places.setdefault(f"{frame[0]}:{frame[1]}", number)
+    rows = []
+    for row in spec.get("steps", ()):
+        numbers = tuple(places[line] for line in row[LINES] if line in places)
+        rows.append((*row[:LINES], numbers, *row[LINES + 1:]))
+    return {**spec, "steps": rows}
+
+
+def lines_of_step(spec: Mapping[str, Any], row: Sequence[Any]) -> tuple[str, ...]:
+    """The user's lines, `file:line`, of a row of the description's steps."""
+    traces: Sequence[str | None] = spec.get("traces", ())
+    found: dict[str, None] = {}
+    for line in row[LINES]:
+        frame = user_frame(traces[line]) if isinstance(line, int) else None
+        found[f"{frame[0]}:{frame[1]}" if frame else str(line)] = None
+    return tuple(found)
+
+
 def note_fallbacks(operators: Sequence[tuple[str, str]]) -> None:
     """Operators of the graph were left to ATen, with the reasons."""
     found = _watched.get()
@@ -93,16 +150,17 @@ def digest_of(path: Path) -> str:
 
 
 def launch_again(
-    name: str, digest: str, calls: Sequence[str], spec: dict[str, Any], store: Store
+    name: str, digest: str, calls: Sequence[str], spec: dict[str, Any], store: Store,
+    traces: Sequence[str | None],
 ) -> Any:
-    """The launcher, see `Launch`. Errors: Stale."""
+    """The launcher, see `Launch`. traces: see `with_numbers`. Errors: Stale."""
     path = store.root / name
     if not is_ours(path) or not is_whole(path) or digest_of(path) != digest:
         raise Stale(f"the library {name} is not there, or is another one")
     note_used(path)
     for function in calls:
         OWN_FUNCTIONS[function](store)
-    return _launch.Launcher(str(path), spec)
+    return _launch.Launcher(str(path), {**titled(spec), "traces": traces})
 
 
 def _toolchain(store: Store) -> Toolchain | str:

@@ -84,7 +84,7 @@ def test_sources_go_with_the_functions_that_were_made_of_them() -> None:
     def sources() -> set[str]:
         for _ in range(4):
             gc.collect()
-        return {name for name in linecache.cache if name.startswith("<aot runtime ")}
+        return {name for name in linecache.cache if name.startswith("<dynamo wrapper ")}
 
     def writes() -> None:
         def f(x: torch.Tensor) -> Any:

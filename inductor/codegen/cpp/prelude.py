@@ -39,6 +39,7 @@ struct Runtime {
   i64 error_value;
   i64 error_bound;
   void* state;
+  void (*step)(Runtime*, i64 index);
 };
 """
 

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -68,6 +69,23 @@ struct Runtime {
   int64_t error_value;
   int64_t error_bound;
   CallState* state;
+  void (*step)(Runtime*, int64_t index);       // step `index` begins; null where nobody asks
+};
+
+// A kernel or a call of a library: its name, and how often and how long it ran while times were kept
+// (in all, and the fastest time).
+struct Step {
+  std::string name;
+  std::vector<std::string> ranges;  // of the user's `record_function`s around it, outermost first
+  int64_t calls = 0;
+  int64_t nanoseconds = 0;
+  int64_t least = 0;
+};
+
+// When a step of a call began; `index` is that of the step, -1 for the end of the call.
+struct Stamp {
+  int64_t index;
+  int64_t nanoseconds;
 };
 
 using RunFunction = int (*)(Runtime*);
@@ -140,6 +158,11 @@ struct CallState {
   std::vector<at::Tensor>* views = nullptr;  // over the arena, by view index
   torch::jit::Stack stack;
   std::exception_ptr error;
+  bool keeps_times = false;
+  std::vector<Stamp> stamps;
+  // For a profiler of torch's: the range of the step that runs, and the user's around it.
+  std::unique_ptr<at::RecordFunction> range;
+  std::vector<std::pair<const std::string*, std::unique_ptr<at::RecordFunction>>> ranges;
 };
 
 struct Graph {
@@ -156,7 +179,9 @@ struct Graph {
   std::vector<at::Tensor> constants;
   std::vector<ExternCall> externs;
   std::vector<GraphOutput> outputs;
-  std::mutex mutex;
+  std::vector<Step> steps;
+  std::vector<Stamp> last_call;  // of those whose times were kept
+  std::mutex mutex;              // of all below, and of times
   std::vector<std::unique_ptr<CallState>> idle;
 
   ~Graph();
@@ -168,6 +193,18 @@ void parse_graph(PyObject* spec, Graph& graph);
 // The two functions of `Runtime` that call back into the library.
 int call_extern(Runtime* runtime, int64_t index);
 void drop_slot(Runtime* runtime, int64_t slot);
+
+// Times and ranges of the steps of one call (steps.cpp). `begin_steps` before it, `end_steps` behind.
+void begin_steps(CallState& state);
+void end_steps(CallState& state, Graph& graph);
+
+// Whether somebody looks at this thread's calls: `keep_times` or a profiler of torch's.
+bool is_watched();
+
+// Functions for Python: (on: bool) -> None; and a launcher's times, see `Launcher.times`.
+PyObject* py_keep_times(PyObject* module, PyObject* on);
+PyObject* show_times(Graph& graph);
+void clear_times(Graph& graph);
 
 // A tensor for a view of a slot of the running call.
 at::Tensor make_view(CallState& state, const View& view);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DispatchKeySet.h>
@@ -36,9 +37,17 @@ struct LauncherObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   Graph* graph;
+  PyObject* path;
+  PyObject* spec;
 };
 
 std::atomic<uint64_t> next_graph_id{1};
+
+// Those that live, by number: who holds the GIL may look.
+std::map<uint64_t, PyObject*>& living() {
+  static auto* launchers = new std::map<uint64_t, PyObject*>;  // outlives the last of them
+  return *launchers;
+}
 
 // The library is loaded, but not into the global scope. Null where it has no such product.
 decltype(Runtime::sgemm) find_sgemm() {
@@ -87,7 +96,8 @@ struct RunningCall {
       made->tensors[i] = graph.constants.at(graph.slots[i].position);
       made->data[i] = const_cast<void*>(made->tensors[i].const_data_ptr());
     }
-    made->runtime = Runtime{made->data.data(), &call_extern, &drop_slot, sgemm, 0, 0, 0, made.get()};
+    made->runtime = Runtime{made->data.data(), &call_extern, &drop_slot, sgemm, 0, 0, 0, made.get(),
+                            nullptr};
     return made;
   }
 };
@@ -163,8 +173,22 @@ void bind_memory(CallState& state) {
                                                   " failed with code ", runtime.error_code));
 }
 
-void run_graph(CallState& state) {
-  const Graph& graph = *state.graph;
+// What a profiler sees of a call: a range of the graph, and its steps.
+struct WatchedCall {
+  CallState& state;
+  Graph& graph;
+  at::RecordFunction range{at::RecordScope::USER_SCOPE};
+
+  WatchedCall(CallState& s, Graph& g) : state(s), graph(g) {
+    if (range.isActive()) range.before(graph.name);
+    begin_steps(state);
+  }
+  ~WatchedCall() { end_steps(state, graph); }
+};
+
+void run_graph(CallState& state, Graph& graph) {
+  std::optional<WatchedCall> watched;
+  if (C10_UNLIKELY(is_watched())) watched.emplace(state, graph);
   auto run = [&]() -> int {
     if (graph.externs.empty()) return graph.run(&state.runtime);
     at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -204,7 +228,7 @@ PyObject* run_launcher(PyObject* self, PyObject* const* args, size_t flags, PyOb
   RunningCall call(graph);
   bind_inputs(*call.state, args);
   bind_memory(*call.state);
-  run_graph(*call.state);
+  run_graph(*call.state, graph);
   PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(graph.outputs.size()));
   if (results == nullptr) throw python_error();
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -244,6 +268,9 @@ PyObject* make_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (self == nullptr) throw python_error();
   self->vectorcall = &call_launcher;
   self->graph = graph.release();
+  self->path = PyUnicode_FromString(path);
+  self->spec = Py_NewRef(spec);
+  living()[self->graph->id] = reinterpret_cast<PyObject*>(self);
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -251,10 +278,30 @@ PyObject* new_launcher(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return guarded([&] { return make_launcher(type, args, kwargs); });
 }
 
-void delete_launcher(PyObject* self) {
-  delete reinterpret_cast<LauncherObject*>(self)->graph;
-  Py_TYPE(self)->tp_free(self);
+void delete_launcher(PyObject* object) {
+  auto* self = reinterpret_cast<LauncherObject*>(object);
+  living().erase(self->graph->id);
+  delete self->graph;
+  Py_XDECREF(self->path);
+  Py_XDECREF(self->spec);
+  Py_TYPE(object)->tp_free(object);
 }
+
+PyObject* launcher_times(PyObject* self, PyObject*) {
+  return guarded([&] { return show_times(*reinterpret_cast<LauncherObject*>(self)->graph); });
+}
+
+PyObject* launcher_clear_times(PyObject* self, PyObject*) {
+  clear_times(*reinterpret_cast<LauncherObject*>(self)->graph);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef launcher_methods[] = {
+    {"times", launcher_times, METH_NOARGS,
+     "times() -> [(calls, nanoseconds, those of the fastest)] of the steps, and of the last call [(step's index, when it began)], "
+     "which ends with (-1, when the call ended): what `keep_times` has kept."},
+    {"clear_times", launcher_clear_times, METH_NOARGS, "Forgets them."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyObject* show_launcher(PyObject* self) {
   const Graph& graph = *reinterpret_cast<LauncherObject*>(self)->graph;
@@ -265,6 +312,8 @@ PyObject* show_launcher(PyObject* self) {
 
 PyMemberDef launcher_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(LauncherObject, vectorcall), READONLY, nullptr},
+    {"path", T_OBJECT, offsetof(LauncherObject, path), READONLY, "Of the library."},
+    {"spec", T_OBJECT, offsetof(LauncherObject, spec), READONLY, "What it was made of."},
     {nullptr, 0, 0, 0, nullptr}};
 
 PyTypeObject launcher_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -280,6 +329,7 @@ bool prepare_launcher_type() {
   launcher_type.tp_dealloc = &delete_launcher;
   launcher_type.tp_repr = &show_launcher;
   launcher_type.tp_members = launcher_members;
+  launcher_type.tp_methods = launcher_methods;
   return PyType_Ready(&launcher_type) == 0;
 }
 
@@ -328,7 +378,18 @@ PyObject* py_sample(PyObject*, PyObject* tensors) {
   });
 }
 
+PyObject* py_launchers(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (auto& [id, launcher] : living()) {
+    if (list != nullptr && PyList_Append(list, launcher) < 0) Py_CLEAR(list);
+  }
+  return list;
+}
+
 PyMethodDef methods[] = {
+    {"launchers", py_launchers, METH_NOARGS, "All launchers that live, oldest first."},
+    {"keep_times", py_keep_times, METH_O,
+     "keep_times(True): launchers count and time their steps, until as many calls with False."},
     {"sample", py_sample, METH_O, "A number that tells contents of tensors apart, by some of them."},
     {"release_memory", py_release_memory, METH_NOARGS, "Frees the memory kept between calls."},
     {"report_memory", py_report_memory, METH_NOARGS, "How much memory is kept between calls."},
@@ -349,6 +410,11 @@ PyMODINIT_FUNC PyInit__launch() {
   if (PyModule_AddObject(result, "Launcher",
                          reinterpret_cast<PyObject*>(&inductor::launcher_type)) < 0) {
     Py_DECREF(&inductor::launcher_type);
+    Py_DECREF(result);
+    return nullptr;
+  }
+  // What generated code expects of `Runtime`; see `codegen/cpp/prelude.py`.
+  if (PyModule_AddIntConstant(result, "runtime_version", 2) < 0) {
     Py_DECREF(result);
     return nullptr;
   }

@@ -8,6 +8,8 @@
 //     ("views", indices, -1 for None) or ("constant", value), one for each argument of the schema;
 //     results: slot of each returned tensor, -1 if it is not wanted
 //   outputs: ("view", index), ("input", index) or ("object", value)
+//   steps (may be missing): tuples that begin with a name and the names of the ranges around it;
+//     more items, and more keys, are for readers in Python
 #include <ATen/ScalarOps.h>
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -163,6 +165,12 @@ void parse_graph(PyObject* spec_object, Graph& graph) {
   }
   for (auto row : spec["externs"]) add_extern(graph, py::reinterpret_borrow<py::tuple>(row));
   for (auto row : spec["outputs"]) add_output(graph, py::reinterpret_borrow<py::tuple>(row));
+  if (!spec.contains("steps")) return;
+  for (auto row : spec["steps"]) {
+    auto facts = py::reinterpret_borrow<py::tuple>(row);
+    graph.steps.push_back({graph.name + ": " + facts[0].cast<std::string>(),
+                           facts[1].cast<std::vector<std::string>>()});
+  }
 }
 
 }  // namespace inductor

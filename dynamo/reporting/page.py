@@ -1,0 +1,208 @@
+"""A `Report` as one HTML page, without network: texts, tables and pictures for the template."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from dynamo.base.words import counted
+from dynamo.reporting.facts import Graph, Report
+from dynamo.reporting.kernels import Part, Step
+from dynamo.reporting.pictures import bars_svg, megabytes, memory_svg, milliseconds
+from dynamo.reporting.sources import sources
+from dynamo.reporting.timeline import compile_bars, step_bars
+
+FOLDER = Path(__file__).parent
+MOST_DRAWN = 400  # nodes of a picture
+MOST_GUARDS, LEAST_GUARDS = 4_000, 15  # rows in all, and of one graph
+MOST_TEXT = 60_000  # characters of one listing
+MOST_ALL = 2_500_000  # of all pictures and listings
+SLOWEST = 12
+NO_TIMES = ("No times were kept: run with DYNAMO_REPORT=folder, or inside of "
+            "`with dynamo.profile():`.")
+TIMING = ("Rates are those of the fastest call. MB: each element that is read or written, once. "
+          "More than 100%: the data was in a cache of the processor.")
+NO_PICTURE = "Graphs and loops are kept where DYNAMO_REPORT=folder is set from the start."
+
+
+def page(report: Report, trace: str = "") -> str:
+    """trace: the name of the file with the Chrome trace, if there is one."""
+    made = _Page(report)
+    return made.render("page.html", **made.everything(trace))
+
+
+def anchor(file: str, line: int) -> str:
+    """The id of a line's element."""
+    return f"line-{re.sub(r'[^A-Za-z0-9]+', '-', file)}-{line}"
+
+
+def short(file: str, line: int) -> str:
+    return f"{os.path.basename(file)}:{line}"
+
+
+def readable(file: str) -> str:
+    """The path below the current folder, or in a library."""
+    _, found, rest = file.rpartition(f"{os.sep}site-packages{os.sep}")
+    if found:
+        return rest
+    inside = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if inside.startswith("..") else inside
+
+
+class _Page:
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
+            undefined=jinja2.StrictUndefined)
+        self.environment.globals.update(anchor=anchor, short=short, readable=readable)
+        self.left = MOST_ALL
+
+    def render(self, name: str, **values: Any) -> str:
+        return self.environment.get_template(name).render(**values)
+
+    def everything(self, trace: str) -> dict[str, Any]:
+        report = self.report
+        graphs = [graph for graph in report.graphs if graph.number is not None]
+        seconds = report.seconds
+        inside = [f"{stage} {milliseconds(each)}" for stage, each in seconds.items()
+                  if stage != "convert"]
+        found = sum(look.found for look in report.looks)
+        looks = len(report.looks)
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.made))
+        return {
+            "title": report.machine.get("program", "a program"),
+            "style": Markup((FOLDER / "style.css").read_text()),
+            "head": self._head(graphs), "machine": "; ".join(
+                [*(f"{k}: {v}" for k, v in report.machine.items() if k != "program"), made]),
+            "files": sources(report), "breaks": report.breaks, "recompiles": report.recompiles,
+            "skipped": report.skipped, "not_compiled": report.not_compiled,
+            "left": [(graph.number, *row) for graph in graphs for row in graph.left_to_aten],
+            "slowest": Markup(self._slowest()), "peaks": self._peaks(),
+            "timing": TIMING,
+            "compile_total": milliseconds(seconds.get("convert", 0.0)),
+            "compile_svg": Markup(bars_svg(compile_bars(report))),
+            "stages": "; ".join(inside), "step_svg": Markup(bars_svg(step_bars(report))),
+            "no_times": NO_TIMES,
+            "trace": f"As a Chrome trace (chrome://tracing, Perfetto): {trace}" if trace else "",
+            "cache_sentence": f"{found} of {looks} looks into the disk cache found what they "
+                              "wanted." if looks else "The disk cache was not asked.",
+            "looks": report.looks,
+            "graphs": [self._graph(graph) for graph in graphs],
+            "others": [{"title": part.title, "html": Markup(self._part(part))}
+                       for part in report.others],
+        }
+
+    def _head(self, graphs: Sequence[Graph]) -> list[tuple[str, str]]:
+        report = self.report
+        kernels = sum(step.kind == "kernel" for part in report.parts() for step in part.steps)
+        calls = sum(step.kind == "library" for part in report.parts() for step in part.steps)
+        rows = [
+            (len(graphs), "graph"), (sum(graph.operations for graph in graphs), "operation"),
+            (sum(row.count for row in report.breaks), "graph break"),
+            (sum(row.count for row in report.recompiles), "recompile"),
+            (kernels, "kernel"), (calls, "library call"),
+        ]
+        words = [tuple(counted(count, word).split(" ", 1)) for count, word in rows]
+        total = milliseconds(report.seconds.get("convert", 0.0))
+        return [*words, (total, "of compiling")]  # type: ignore[list-item]
+
+    def _peaks(self) -> str:
+        if not self.report.peaks:
+            return ""
+        each = "; ".join(f"{name}: {peaks}" for name, peaks in self.report.peaks.items())
+        return f"The machine's measured best: {each}."
+
+    # -- kernels ----------------------------------------------------------------------------------
+
+    def _slowest(self) -> str:
+        timed = [(step, part) for part in self.report.parts() for step in part.steps if step.calls]
+        timed.sort(key=lambda row: -row[0].seconds)
+        rows = [{**self._row(step, part), "part": part.title} for step, part in timed[:SLOWEST]]
+        return self.render("slowest.html", rows=rows, no_times=NO_TIMES)
+
+    def _row(self, step: Step, part: Part) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "title": step.title, "lines": step.lines, "calls": step.calls or "",
+            "ms": f"{1e3 * step.seconds / step.calls:.4f}" if step.calls else "",
+            "total": f"{1e3 * step.seconds:.3f}", "mb": megabytes(step.moved) if step.moved else "",
+            "bandwidth": "", "rate": "", "peak": "",
+        }
+        if step.calls and step.fastest:
+            if step.moved:
+                row["bandwidth"] = f"{step.moved / step.fastest / 1e9:.1f}"
+            if step.operations:
+                row["rate"] = f"{step.operations / step.fastest / 1e9:.1f}"
+            peaks = self.report.peaks.get(part.device.partition(":")[0])
+            if peaks is not None and (step.moved or step.operations):
+                row["peak"] = f"{peaks.seconds(step.operations, step.moved) / step.fastest:.0%}"
+        return row
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def _graph(self, graph: Graph) -> dict[str, Any]:
+        svg, why = self._picture(graph)
+        parts = [{"title": part.title, "part": part.part, "html": Markup(self._part(part))}
+                 for part in graph.parts]
+        names = ("number", "name", "key", "operations", "ends_in_break", "guards", "guard_count",
+                 "python_guards")
+        values: Mapping[str, Any] = {name: getattr(graph, name) for name in names}
+        shown_guards = max(LEAST_GUARDS, MOST_GUARDS // len(self.report.graphs))
+        shown = {**values, "guards": graph.guards[:shown_guards], "parts": parts,
+                 "svg": Markup(svg), "no_picture": why,
+                 "no_parts": "the graph runs as it was captured, or its code is forgotten by now."}
+        return {**shown, "html": Markup(self.render("graph.html", graph=shown))}
+
+    def _picture(self, graph: Graph) -> tuple[str, str]:
+        """The graph's picture, or why there is none."""
+        if graph.captured is None:
+            return "", NO_PICTURE
+        count = len(graph.captured.nodes)
+        if count > MOST_DRAWN:
+            return "", f"{count} nodes are too many for a picture; tools.draw makes one."
+        kernel_of = {place: step.title for part in reversed(graph.parts) for step in part.steps
+                     for place in step.lines}
+        lines = importlib.import_module("tools.lines")
+
+        def label(node: Any) -> str:
+            line = lines.user_line(node)
+            return kernel_of.get((line.file, line.number), "")
+
+        svg: str = importlib.import_module("tools.draw").to_svg(_Module(graph.captured), label)
+        return (svg, "") if self._fits(svg) else ("", "The page is large enough without a picture.")
+
+    def _part(self, part: Part) -> str:
+        code = "\n".join(step.code for step in _each_kernel_once(part.steps))
+        code, loops, fused = map(self._cut, (code, part.loops, part.fused))
+        return self.render(
+            "part.html", rows=[self._row(step, part) for step in part.steps],
+            memory=Markup(memory_svg(part)), arena=megabytes(part.arena), lives=len(part.lives),
+            code=code, part={"loops": loops, "fused": fused, "refusals": part.refusals[:200]})
+
+    def _cut(self, text: str) -> str:
+        if len(text) > MOST_TEXT:
+            text = f"{text[:MOST_TEXT]}\n... {len(text) - MOST_TEXT} more characters"
+        return text if self._fits(text) else "(left out: the page is large enough)"
+
+    def _fits(self, text: str) -> bool:
+        self.left -= len(text)
+        return self.left >= 0
+
+
+class _Module:
+    """What `tools.draw` looks at."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+
+def _each_kernel_once(steps: Iterable[Step]) -> list[Step]:
+    return list({step.code: step for step in steps if step.code}.values())
