@@ -60,6 +60,8 @@ def load_onnxrt(model: bytes, weights: Mapping[int, Tensor]) -> Built:
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3
+    # Each part has threads of its own, and PyTorch has others: those that wait must not spin.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     kept: list[Any] = []
     if weights:
         proto = onnx.load_from_string(model)
