@@ -10,6 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 import dynamo
+from inductor import metrics
+from inductor.config import config as backend
 from inductor.runtime import _launch
 
 
@@ -145,7 +147,8 @@ def test_times_are_kept_only_while_they_are_wanted() -> None:
 def test_lines_follow_the_program_out_of_the_cache(tmp_path: Path) -> None:
     """A graph that comes from the disk cache has the lines of the program that runs now."""
     found = []
-    with dynamo.config.patch(cache_dir=str(tmp_path / "cache")):
+    before = metrics.snapshot()["graphs_reused"]
+    with dynamo.config.patch(cache_dir=str(tmp_path / "cache")), backend.patch(graph_cache=True):
         for above in (0, 7):
             name = tmp_path / f"program{above}.py"
             name.write_text("\n" * above + "def f(x):\n    return x.sin() + 1\n")
@@ -156,4 +159,5 @@ def test_lines_follow_the_program_out_of_the_cache(tmp_path: Path) -> None:
             with dynamo.profile() as profiled:
                 compiled(torch.ones(8))
             found.append(profiled.rows[0].lines)
+    assert metrics.snapshot()["graphs_reused"] == before + 1
     assert found == [((str(tmp_path / "program0.py"), 2),), ((str(tmp_path / "program7.py"), 9),)]

@@ -232,3 +232,15 @@ def test_the_end_of_a_process(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.html").read_text()
     assert re.search(r'class="row break" id="line-[\w-]+-script-py-5"', text) and "Keep it a tensor" in text
     assert json.loads((tmp_path / "out" / "report_trace.json").read_text())["traceEvents"]
+
+
+def test_a_report_keeps_graphs_in_the_disk_cache(tmp_path: Path) -> None:
+    """What it loads must not be what makes the backend keep nothing."""
+    script = ("import torch, dynamo\nx = torch.ones(4)\ndynamo.compile(lambda x: x.sin() + 1)(x)\n"
+              f"dynamo.report({str(tmp_path / 'page.html')!r})\nimport inductor.metrics as m\nfor _ in range(2):\n"
+              "    dynamo.compile(lambda x: x.cos() * 3)(x)\nprint(m.snapshot()['graphs_reused'])\n")
+    (tmp_path / "script.py").write_text(script)
+    environment = {**os.environ, "DYNAMO_CACHE_DIR": str(tmp_path / "cache"), "DYNAMO_GRAPH_CACHE": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True,
+                          env=environment, check=True)
+    assert done.stdout.strip() == "1", done.stdout
