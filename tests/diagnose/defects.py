@@ -216,10 +216,10 @@ def wrong_stride(x: torch.Tensor) -> Any:
 
 
 def wrong_decomposition(patch: pytest.MonkeyPatch) -> None:
-    table = dict(COMPILE_FX._decompositions())
+    table = dict(COMPILE_FX.decompositions())
     table[aten.lerp.Scalar] = lambda a, b, weight: b + weight * (a - b)
     patch.delitem(LOWERINGS, aten.lerp.Scalar)
-    patch.setattr(COMPILE_FX, "_decompositions", lambda: table)
+    patch.setattr(COMPILE_FX, "decompositions", lambda: table)
 
 
 @defect(wrong_decomposition, "lerp", "torch.lerp", (4,), (4,), stage="aot_eager")
