@@ -98,6 +98,7 @@ config = Config(
             "",
             "Optimizations that are not done, by their names: see `inductor.config.STAGES`. For "
             "finding what each is worth, or which one is wrong.",
+            ("DYNAMO_LEAVE_OUT",),
         ),
         Knob(
             "passes",

@@ -182,6 +182,8 @@ class Pool:
             while True:
                 with self.changed:
                     while not self.queue:
+                        if self.stopped:
+                            return
                         self.changed.wait()
                     job = self.running[number] = self.queue.popleft()
                 try:
@@ -215,17 +217,22 @@ class Pool:
         return True
 
     def stop(self) -> None:
-        """Ends all jobs, as the interpreter ends."""
+        """Ends all jobs and threads, as the interpreter ends: a thread that comes back later is
+        killed by it, and that ends the process where frames of C++ are on its stack."""
+        end_at = time.monotonic() + EXIT_PATIENCE
         with self.changed:
             self.stopped = True
             self.queue.clear()
             numbers = list(self.running)
+            self.changed.notify_all()
         for end in self.at_stop:
             end()
         for number in numbers:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(number), ctypes.py_object(Stopped))
-        self.wait(EXIT_PATIENCE)
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end_at - time.monotonic()))
 
 
 pool = Pool()
