@@ -111,20 +111,37 @@ def pointwise(
     function: Function,
     dtype: torch.dtype | None = None,
     cost: int = 1,
+    rounds: bool = False,
 ) -> Any:
-    """`function(ops, *values)` of operands that were converted to `dtype` (default: promoted)."""
+    """`function(ops, *values)` of operands that were converted to `dtype` (default: promoted).
+    rounds: numbers among half precision are rounded to it first, as eager's kernels take them."""
     why = unsupported([*operands, *([call.result] if is_odd(call.result.dtype) else [])])
     if why or is_odd(call.result.dtype):
         return call.refuse(why or f"{call.result.dtype} is left to ATen")
     held = promoted(operands) if dtype is None else dtype
     goal = compute_dtype(call.result.dtype)
+    narrow = next((x.dtype for x in operands if rounds and _is_half_tensor(x)), None)
+
+    def load(ops: Ops, operand: Any, indices: Indices) -> Value:
+        value = load_as(ops, operand, indices, held)
+        if narrow is None or held is not torch.float32 or _has_axes(operand):
+            return value
+        return ops.to_dtype(ops.to_dtype(value, narrow), held)
 
     def compute(ops: Ops, indices: Indices) -> Value:
-        values = [load_as(ops, operand, indices, held) for operand in operands]
+        values = [load(ops, operand, indices) for operand in operands]
         return ops.to_dtype(function(ops, *values), goal)
 
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     return call.builder.computed(call.layout, tensors, cost, compute)
+
+
+def _has_axes(operand: Any) -> bool:
+    return isinstance(operand, Tensor) and len(operand.size) > 0
+
+
+def _is_half_tensor(operand: Any) -> bool:
+    return _has_axes(operand) and operand.dtype in (torch.float16, torch.bfloat16)
 
 
 def is_odd(dtype: torch.dtype) -> bool:
@@ -202,13 +219,20 @@ def _enter_binary(name: str, op: str, kind: Kind, cost: int) -> None:
             return pointwise(call, [x, y], _row("bitwise_and"), dtype)
         if op in ("remainder", "fmod") and dtype_kind(dtype) == "i" and not _divides(y, dtype):
             return call.refuse("integer division by a number that may be zero")
-        return pointwise(call, [x, y], _row(op), dtype, cost)
+        rounds = op in ("remainder", "fmod", "atan2") and _is_alone(x, y)
+        return pointwise(call, [x, y], _row(op), dtype, cost, rounds)
+
+
+def _is_alone(x: Any, y: Any) -> bool:
+    """Whether one of them is a number, or a tensor of one without axes: promotion leaves the
+    dtype to the other."""
+    return not (_has_axes(x) and _has_axes(y))
 
 
 def _enter_comparison(name: str) -> None:
     @lowering(_overload(f"{name}.Tensor"), _overload(f"{name}.Scalar"))
     def lower(call: Call, x: Any, y: Any) -> Any:
-        return pointwise(call, [x, y], _row(name))
+        return pointwise(call, [x, y], _row(name), rounds=_is_alone(x, y))
 
 
 def _enter_bitwise(name: str) -> None:
