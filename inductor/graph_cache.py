@@ -86,7 +86,7 @@ def keeper_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # the graph can be compiled all the same
-        reason = _defect("a key", defect)
+        reason = cache_defect("a key", defect)
     else:
         return Keeper(store, key, gm, given)
     logs.log("cache").emit(lambda: f"this graph is not kept: {reason}")
@@ -154,7 +154,7 @@ class Keeper:
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         except Exception as defect:  # compiled again
-            reason = _defect("what was read", defect)
+            reason = cache_defect("what was read", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
         tell_cache(f"{key.kind} {key.digest}", True, str)
@@ -174,11 +174,11 @@ class Keeper:
             reason = str(error)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
         except Exception as defect:  # what was compiled is right all the same
-            reason = _defect("what is kept", defect)
+            reason = cache_defect("what is kept", defect)
             log.emit(lambda: f"{key.kind} {key.digest}: it is not kept, {reason}")
 
 
-def _defect(what: str, defect: Exception) -> str:
+def cache_defect(what: str, defect: Exception) -> str:
     """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
     are not suppressed."""
     if not dynamo_config.suppress_errors or is_of_signal(defect):

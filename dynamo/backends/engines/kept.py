@@ -19,10 +19,9 @@ from torch import fx
 
 from dynamo.backends.engines.records import Engine
 from dynamo.base import logs
-from dynamo.base.config import config as dynamo_config
-from dynamo.base.signals import is_of_signal
 from inductor import cpu
 from inductor.config import config
+from inductor.graph_cache import cache_defect
 from inductor.graph_key import NoKey, parts_of_graph
 from inductor.runtime.folder import keep_small
 from inductor.runtime.store import Key, Store, make_key
@@ -67,9 +66,7 @@ def _key_of(
     except NoKey as why:
         reason = why.reason
     except Exception as defect:  # it can be converted all the same
-        if not dynamo_config.suppress_errors or is_of_signal(defect):
-            raise
-        reason = f"{type(defect).__name__}: {defect}"
+        reason = cache_defect("the key of an engine's model", defect)
     logs.log("cache").emit(lambda: f"this part of {engine.name} is not kept: {reason}")
     return None
 
