@@ -10,9 +10,12 @@ import os
 import shutil
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 
 def fail(sentence: str) -> None:
@@ -34,7 +37,8 @@ INCLUDE = [os.path.join(ROOT, "include"), os.path.join(ROOT, "include/torch/csrc
 LIB = os.path.join(ROOT, "lib")
 with open(os.path.join(ROOT, "include/torch/csrc/autograd/python_variable.h")) as header:
     OWNED = ["-DTENSOR_OWNED"] if "at::Tensor cdata;" in header.read() else []
-CXX = [*OWNED, "-O2", "-std=c++20", "-fvisibility=hidden", "-w",
+# Python's own flags ask for debug information, a third of the build's time.
+CXX = [*OWNED, "-O2", "-g0", "-std=c++20", "-fvisibility=hidden", "-w",
        f'-DDYNAMO_TORCH_VERSION="{torch.__version__}"']
 
 
@@ -47,6 +51,24 @@ def extension(name: str, folder: str, libraries: list[str]) -> list[Extension]:
                       depends=glob(f"{folder}/*.h"), extra_compile_args=CXX)]
 
 
-setup(ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"])
+class SideBySide(build_ext):
+    """Compiles the files of an extension at the same time, one on each core."""
+
+    def build_extensions(self) -> None:
+        compile_in_turn = self.compiler.compile
+
+        def compile_all(sources: list[str], **how: Any) -> list[str]:
+            for source in sources:  # two threads would make one folder
+                os.makedirs(os.path.join(self.build_temp, os.path.dirname(source)), exist_ok=True)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: compile_in_turn([source], **how), sources)
+                return [file for files in made for file in files]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
+
+setup(cmdclass={"build_ext": SideBySide},
+      ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"])
       + extension("inductor.runtime._launch", "inductor/runtime/csrc",
                   ["c10", "torch", "torch_cpu", "torch_python"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -263,6 +264,7 @@ def test_a_graph_that_nobody_can_call_any_more_is_not_compiled() -> None:
     g = dynamo.compile(f, backend=second, options=LATER)
     g(x, x)
     dynamo.reset()
+    gc.collect()  # what is left in a cycle could still be called
     first.go.set(), second.go.set()
     assert dynamo.background.wait(SECONDS)
     assert not second.threads
