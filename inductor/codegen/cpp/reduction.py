@@ -17,8 +17,10 @@ from inductor.codegen.cpp.nest import Loop, Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.phases import Pass, Phases, split_phases
 from inductor.codegen.cpp.pointwise import BAD_STRIDE, simd_pragma
 from inductor.codegen.cpp.scope import Scope, checked_ops
+from inductor.codegen.cpp.strips import half_loads
 from inductor.codegen.cpp.types import value_type
 from inductor.ir.extent import Extent, divides, hint_of, surely_less, up_to_multiple
+from inductor.ir.index import variable as index_variable
 
 ROW_CHUNK = 1024
 COLUMN_CHUNK = 256
@@ -240,7 +242,7 @@ class ReductionPrinter:
                 self.writer.line(f"const i64 {name}e = {limit} < {end} ? {limit} : {end};")
                 self._print_chunk(loops, one, found, (f"{name}b", f"{name}e"))
             return
-        for opened in self._loops(loop, rest, found, (begin, end)):
+        for opened in self._loops(loop, rest, one, found, (begin, end)):
             with opened:
                 self.scope.print_ready(one.members)
                 self._print_loops(rest, one, found, inside)
@@ -258,7 +260,7 @@ class ReductionPrinter:
             self._declare(accumulator.variables, lanes=True)
         if bounds is not None:
             loop, *rest = loops
-            for opened in self._loops(loop, rest, narrow, bounds):
+            for opened in self._loops(loop, rest, one, narrow, bounds):
                 with opened:
                     self.scope.print_ready(one.members)
                     self._print_loops(rest, one, narrow, inside=True)
@@ -278,7 +280,8 @@ class ReductionPrinter:
             self.writer.line(f"for (i64 k = 0; k < {self.plan.block}; ++k) {{ {text} }}")
 
     def _loops(
-        self, loop: Loop, rest: list[Loop], found: list[Accumulator], bounds: tuple[str, str]
+        self, loop: Loop, rest: list[Loop], one: Pass, found: list[Accumulator],
+        bounds: tuple[str, str],
     ) -> Iterator[AbstractContextManager[None]]:
         """The loop, to be filled; two where what is left over by the lanes has one of its own."""
         if rest or not self.lanes:
@@ -286,24 +289,38 @@ class ReductionPrinter:
             return
         name, (begin, end) = loop.name, bounds
         if divides(self.lanes, loop.extent):
-            yield self._lane_loop(name, f"{begin}; {name}l < {end}")
+            yield self._lane_loop(loop, one, f"{begin}; {name}l < {end}")
             return
         whole = f"{name}w"
         steps = f"({end} - {begin}) / {self.lanes}"
         with self.writer.block("{"):
             self.writer.line(f"const i64 {whole} = {begin} + {steps} * {self.lanes};")
-            yield self._lane_loop(name, f"{begin}; {name}l < {whole}")
+            yield self._lane_loop(loop, one, f"{begin}; {name}l < {whole}")
             yield self._rest_loop(name, whole, end)
 
     @contextmanager
-    def _lane_loop(self, name: str, bounds: str) -> Iterator[None]:
+    def _lane_loop(self, loop: Loop, one: Pass, bounds: str) -> Iterator[None]:
+        name = loop.name
         with self.writer.block(f"for (i64 {name}l = {bounds}; {name}l += {self.lanes}) {{"):
             with self.scope.nested():
+                halves = half_loads(self.scope, name, one.members)
+                self._widen(loop, halves)
                 self.writer.line("#pragma omp simd")
                 with self.writer.block(f"for (i64 k = 0; k < {self.lanes}; ++k) {{"):
                     self.writer.line(f"const i64 {name} = {name}l + k;")
                     with self.scope.nested(name):
+                        self.scope.known.update({n: f"h{n}[k]" for n in halves})
                         yield
+
+    def _widen(self, loop: Loop, halves: Sequence[int]) -> None:
+        """Float32 of all lanes of these loads, in arrays called `h` and their positions."""
+        first = index_variable(f"{loop.name}l", loop.extent)
+        for position in halves:
+            op = self.nest.ops[position]
+            assert op.index is not None
+            place = self.scope.memory(op.buffer, op.index.substitute({loop.name: first}))
+            self.writer.line(f"alignas(64) f32 h{position}[{self.lanes}];")
+            self.writer.line(f"k_widen_strip(&{place}, h{position}, {self.lanes});")
 
     @contextmanager
     def _rest_loop(self, name: str, begin: str, end: str) -> Iterator[None]:

@@ -9,7 +9,7 @@ loads and stores go to float32 arrays instead, and these arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,14 +19,14 @@ from inductor.codegen.cpp.nest import Nest, indirect_variables, stride_in
 from inductor.codegen.cpp.scope import Scope
 from inductor.codegen.cpp.types import HALF
 from inductor.codegen.cpp.work import MATH, weigh
-from inductor.ir.body import Op
-from inductor.ir.extent import hint_of
+from inductor.ir.body import IndirectVar, Op
+from inductor.ir.extent import divides, hint_of
 from inductor.ir.index import Index, variable
 from inductor.ir.scalar_ops import STRUCTURAL
 
-STRIP = 256  # elements
+STRIP = 64  # elements, so few that g++ unrolls the loop and keeps them in registers
 SHORTEST = 64
-MOST_STRIPS = 12  # 12 KiB of the first cache
+MOST_STRIPS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,30 @@ def find_strips(scope: Scope, loop: str, extent: int) -> Strips | None:
     if _is_light(nest) and all(nest.ops[p].dtype is torch.bfloat16 for p in (*loads, *stores)):
         return None
     return Strips(_widened(nest, loads, stores), loop, tuple(loads), tuple(stores))
+
+
+def half_loads(scope: Scope, loop: str, members: Iterable[int]) -> list[int]:
+    """Loads among `members` of neighbouring halves, of which only float32 is made: those that may
+    be converted in front of a loop over a few neighbours."""
+    nest, wanted = scope.nest, set(members)
+    if scope.guard or may_collide(nest):
+        return []
+    users = _users(nest)
+    found = [p for p in _candidates(scope, loop, "load")
+             if p in wanted and _widens_only(nest, users[p]) and _is_placed(scope, p)]
+    light = _is_light(nest) and all(nest.ops[p].dtype is torch.bfloat16 for p in found)
+    return [] if light or len(found) > MOST_STRIPS else found
+
+
+def _is_placed(scope: Scope, position: int) -> bool:
+    """Whether all values in the index of an access have been printed."""
+    index = scope.nest.ops[position].index
+    assert index is not None
+    names = {var.name for var in index.variables()}
+    return all(
+        n in scope.known for n, op in enumerate(scope.nest.ops)
+        if isinstance(op.imm, IndirectVar) and op.imm.var.name in names
+    )
 
 
 def _is_light(nest: Nest) -> bool:
@@ -128,11 +152,13 @@ def _widened(nest: Nest, loads: list[int], stores: list[int]) -> Nest:
 
 
 def print_strips(scope: Scope, strips: Strips, begin: str, end: str, pragma: str) -> None:
-    """The loop from `begin` to `end` in strips."""
+    """The loop from `begin` to `end` in strips. What is left over by whole ones is a loop of its
+    own: one whose count g++ knows takes half of the time."""
     writer, name = scope.writer, strips.loop
-    start, stop = f"{name}_from", f"{name}_to"
+    start = f"{name}_from"
     arrays = [strips.array(p) for p in (*strips.loads, *strips.stores)]
-    at_start = variable(start, next(x.extent for x in scope.nest.loops if x.name == name))
+    extent = next(loop.extent for loop in scope.nest.loops if loop.name == name)
+    at_start = variable(start, extent)
 
     def memory(buffer: str, index: Index) -> str:
         if buffer in arrays:
@@ -144,17 +170,23 @@ def print_strips(scope: Scope, strips: Strips, begin: str, end: str, pragma: str
         assert op.index is not None
         return "&" + scope.memory(op.buffer, op.index.substitute({name: at_start}))
 
-    with writer.block(f"for (i64 {start} = {begin}; {start} < {end}; {start} += {STRIP}) {{"):
-        writer.line(f"const i64 {stop} = {start} + {STRIP} < {end} ? {start} + {STRIP} : {end};")
-        for array in arrays:
-            writer.line(f"alignas(64) f32 {array}[{STRIP}];")
+    def print_strip(count: str) -> None:
         for position in strips.loads:
-            array = strips.array(position)
-            writer.line(f"k_widen_strip({place(position)}, {array}, {stop} - {start});")
+            writer.line(f"k_widen_strip({place(position)}, {strips.array(position)}, {count});")
         writer.line(pragma)
-        with writer.block(f"for (i64 {name} = {start}; {name} < {stop}; ++{name}) {{"):
+        with writer.block(f"for (i64 {name} = {start}; {name} < {start} + {count}; ++{name}) {{"):
             inner = scope.over(strips.nest, memory, name)
             inner.print_ready(range(len(strips.nest.ops)), stores=True)
         for position in strips.stores:
-            array = strips.array(position)
-            writer.line(f"k_narrow_strip({array}, {place(position)}, {stop} - {start});")
+            writer.line(f"k_narrow_strip({strips.array(position)}, {place(position)}, {count});")
+
+    with writer.block(f"for (i64 {start} = {begin}; {start} < {end}; {start} += {STRIP}) {{"):
+        for array in arrays:
+            writer.line(f"alignas(64) f32 {array}[{STRIP}];")
+        if (begin, end) == ("0", str(extent)) and divides(STRIP, extent):
+            print_strip(str(STRIP))
+            return
+        with writer.block(f"if ({end} - {start} >= {STRIP}) {{"):
+            print_strip(str(STRIP))
+        with writer.block("else {"):
+            print_strip(f"({end} - {start})")

@@ -82,7 +82,7 @@ def test_bfloat16_is_converted_in_strips_where_functions_are_computed(runner: Ru
     kernel = kernel_of("brain", (len(x),), body)
     storages = {"x": x, "loaded": loaded, "widened": torch.zeros(len(x))}
     storages |= {name: torch.zeros(len(x), dtype=B) for name in ("narrowed", "sine")}
-    assert text_of(kernel, storages).count("_strip") == 3
+    assert text_of(kernel, storages).count("_strip") == 6  # whole strips, and what is left over
     runner.compile(kernel, storages)(storages)
     number = ~x.isnan()
     for name, want in (("narrowed", x.to(B)), ("widened", loaded.float())):
@@ -122,6 +122,29 @@ def test_all_lengths_and_nothing_behind_the_end(runner: Runner, count: int) -> N
     expected = torch.full((3, count + 7), 9.0).half()
     expected[:, 3 : 3 + count] = x[:, 2 : 2 + count] * y
     assert torch.equal(storages["out"], expected)
+
+
+@pytest.mark.parametrize("count", [15, 16, 17, 64, 255, 512, 1037, 5000])
+@pytest.mark.parametrize("dtype", [H, B])
+def test_rows_are_widened_in_front_of_their_sums(
+    runner: Runner, count: int, dtype: torch.dtype
+) -> None:
+    x, y = torch.randn(3, count + 5).to(dtype), torch.randn(count).to(dtype)
+
+    def body(ops, i, r):
+        a = ops.to_dtype(ops.load("x", i[0] * (count + 5) + r[0] + 2, dtype), F)
+        b = ops.to_dtype(ops.load("y", r[0], dtype), F)
+        ops.store("total", i[0], ops.reduction("sum", ops.mul(a, ops.exp(b))))
+        ops.store("top", i[0], ops.reduction("max", a))
+
+    kernel = Kernel(f"rows{count}_{str(dtype)[6:]}", (), (trace_body((3,), (count,), body),))
+    storages = {"x": x, "y": y, "total": torch.zeros(3), "top": torch.zeros(3)}
+    assert ("k_widen_strip" in text_of(kernel, storages)) == (count >= 16)
+    runner.compile(kernel, storages)(storages)
+    rows = x[:, 2 : 2 + count].double()
+    assert torch.equal(storages["top"], rows.amax(1).float())
+    exact = (rows * y.double().exp()).sum(1)
+    torch.testing.assert_close(storages["total"].double(), exact, rtol=1e-5, atol=1e-4)
 
 
 def test_a_value_of_the_same_stage_is_read_after_it_was_written(runner: Runner) -> None:
