@@ -165,7 +165,6 @@ class Attempts:
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
-        trace.made.check(reached)
         settle_picks(trace, reached)
         refuse_escaping(trace, reached, exit)
         outputs = choose_outputs(exit, effects)

@@ -16,7 +16,7 @@ from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.codegen.rebuild_containers import store_items
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import exceptions, weakrefs
+from dynamo.symbolic.python import classes, exceptions, weakrefs
 from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.supers import SuperVar
@@ -31,21 +31,25 @@ OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
 STATIC_NEW = (collections.OrderedDict, types.SimpleNamespace)
 
 
+@rebuilds(classes.ClassVar)
+def class_(rebuilder: Rebuilder, var: classes.ClassVar) -> None:
+    rebuilder.emitter.load_const(var.cls)
+
+
+@rebuilds(object_vars.EnumVar)
+def enum_member(rebuilder: Rebuilder, var: object_vars.EnumVar) -> None:
+    rebuilder.emitter.load_const(var.real)
+
+
 @rebuilds(object_vars.ObjectVar)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
     base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
-    if var.class_var is not None:
-        rebuilder.load(var.class_var)
-        rebuilder.emitter.emit("POP_TOP")
-        if var in rebuilder.places:  # the class refers to this instance
-            rebuilder.load(var)
-            return
     if base in OWN_NEW and content is not None:
-        rebuilder.call_const(base.__new__, var.class_var or cls, content)
+        rebuilder.call_const(base.__new__, cls, content)
         return
     new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
-    rebuilder.call_const(new, var.class_var or cls)
+    rebuilder.call_const(new, cls)
     rebuilder.keep(var)
     if isinstance(content, DictVar):
         store_items(rebuilder, var, content, cls)
@@ -69,9 +73,9 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
     if isinstance(var, exceptions.GroupVar):
         parts = var.message, var.sequence
-        rebuilder.call_const(BaseExceptionGroup.__new__, var.class_var or var.cls, *parts)
-    elif var.class_var is not None or isinstance(var.cls.__new__, types.FunctionType):
-        rebuilder.call_const(var.base().__new__, var.class_var or var.cls, *var.args)
+        rebuilder.call_const(BaseExceptionGroup.__new__, var.cls, *parts)
+    elif isinstance(var.cls.__new__, types.FunctionType):
+        rebuilder.call_const(var.base().__new__, var.cls, *var.args)
     elif plain_init:
         rebuilder.call_const(var.cls, *var.args)
     else:

@@ -82,14 +82,6 @@ def inline_function(
     return GeneratorVar(frame)
 
 
-def run_class_body(tx: RunningFrame, body: FunctionVar, namespace: Var) -> Var:
-    """Runs the body of a class in a child frame."""
-    closure = dict(zip(body.code.co_freevars, body.closure(tx), strict=True))
-    frame = tx.child(body, {}, closure)
-    frame.namespace = namespace
-    return frame.run()
-
-
 def refuse(tx: RunningFrame, function: FunctionVar, *args: Var) -> None:
     """Breaks for functions that must not be traced; `graph_break` may say why it is called."""
     code = function.code
@@ -327,5 +319,3 @@ def _throw_into_delegate(frame: RunningFrame, tx: RunningFrame, exception: Var) 
         if following.arg & 3 == RESUME_OF_YIELD_FROM:
             raise Break("iteration_unknown", "throw() into `yield from`")
     return None
-
-

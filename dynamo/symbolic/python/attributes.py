@@ -313,15 +313,12 @@ class Attributes:
         self.guard_search(type(var.cls), name, found[0])
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
-            made = self.trace.made.vars.get(var.cls)
-            if made is not None and name == "__annotations__":
-                return made.annotations(tx)
             if name == "__annotations__" and name not in class_dict(var.cls) and (
                 not is_settled(var.cls)
             ):
                 raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
-            if is_settled(var.cls) or var.cls in self.trace.made.vars:
+            if is_settled(var.cls):
                 return self.trace.constant(value)
             place = ObjectSource(var.cls, var.cls.__qualname__)
             return self.trace.wrap(value, AttrSource(place, name))

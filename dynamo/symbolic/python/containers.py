@@ -178,7 +178,6 @@ def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
         return TupleVar(values)
     if is_named_tuple_class(kind):
         named = NamedTupleVar(kind, values)
-        named.class_var = tx.trace.made.vars.get(kind)
         named.guard_class(tx.trace)
         return named
     plain = value_base(kind) is tuple and not is_struct(kind)

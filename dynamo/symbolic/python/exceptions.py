@@ -93,8 +93,6 @@ class ExceptionVar(Var):
         yield from (self.cause, self.context)
         yield from self.named.values()
         yield from (value for value in self.written.values() if value is not None)
-        if self.class_var is not None:
-            yield self.class_var
         if not self.traceback.is_constant():
             yield self.traceback
 

@@ -256,11 +256,6 @@ class NamedTupleVar(TupleVar):
         super().python_type()
         return self.cls
 
-    def children(self) -> Iterable[Var]:
-        yield from super().children()
-        if self.class_var is not None:
-            yield self.class_var
-
     def as_constant(self) -> Any:
         values = [part_value(item) for item in self.items]
         return self.rebuild(values) if self._real is None else self._real
@@ -330,7 +325,7 @@ class ListVar(SequenceVar):
         """`append` and `extend` with known items."""
         trace, source = self._trace, self.source
         plain = type(self._real) is self.kind
-        if trace is None or not plain or trace.made.is_inside(source):
+        if trace is None or not plain:
             self.change(tx).extend(items)
             return
         trace.guard("TYPE", source, self.kind)

@@ -88,8 +88,6 @@ class ObjectVar(Var):
         yield from (value for value in self.written.values() if value is not None)
         if self.content is not None:
             yield self.content
-        if self.class_var is not None:
-            yield self.class_var
 
     def as_proxy(self) -> Any:
         self.python_type()

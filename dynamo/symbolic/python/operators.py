@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TypeGuard
 import numpy
 
 from dynamo.base.errors import Break
-from dynamo.base.instances import is_class
 from dynamo.symbolic.core import large, table
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
@@ -152,8 +151,6 @@ def union_of_types(tx: Frame, left: Var, right: Var) -> Var | None:
         if isinstance(var, ClassVar):
             real = var.cls
             tx.trace.attributes.find_special(type(real), "__or__")
-        if is_class(real) and real in tx.trace.made.vars:
-            raise Break("class_definition", f"{var!r} stands in a union")
         if var.is_constant() and var.as_constant() is None:
             real = None
         elif not issubclass(type(real), (type, *ALIASES)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dynamo.symbolic.machine.opcodes import (
     calls,
-    class_bodies,
     containers,
     exceptions,
     generators,
@@ -16,7 +15,7 @@ from dynamo.symbolic.machine.opcodes import (
 from dynamo.symbolic.machine.opcodes.table import HANDLERS
 
 FAMILIES = (
-    calls, class_bodies, containers, exceptions, generators, jumps, matching, names, operators
+    calls, containers, exceptions, generators, jumps, matching, names, operators
 )
 
 __all__ = ["FAMILIES", "HANDLERS"]
