@@ -71,10 +71,7 @@ def set_outer_context(error: BaseException) -> None:
 @rebuilds(exceptions.ExceptionVar)
 def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
-    if isinstance(var, exceptions.GroupVar):
-        parts = var.message, var.sequence
-        rebuilder.call_const(BaseExceptionGroup.__new__, var.cls, *parts)
-    elif isinstance(var.cls.__new__, types.FunctionType):
+    if isinstance(var.cls.__new__, types.FunctionType):
         rebuilder.call_const(var.base().__new__, var.cls, *var.args)
     elif plain_init:
         rebuilder.call_const(var.cls, *var.args)
@@ -93,10 +90,6 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__suppress_context__")
-    if isinstance(var, exceptions.GroupVar) and var.args != [var.message, var.sequence]:
-        rebuilder.build("BUILD_TUPLE", var.args)
-        rebuilder.load(var)
-        rebuilder.emitter.store_attr("args")
     if not var.traceback.is_constant():
         rebuilder.load(var.traceback)
         rebuilder.load(var)

@@ -41,7 +41,7 @@ from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python import decided
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.exceptions import ExceptionVar, make_group
+from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.python.objects import ObjectVar, instance_of
 
@@ -141,14 +141,9 @@ class Construction:
 
     def new_object(self, tx: Frame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
-        if issubclass(cls, BaseExceptionGroup):
-            return make_group(tx, cls, args)
-        return self._new_object(cls, args)
-
-    def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
             if find_in_mro(cls, "__del__") is not None or (
-                issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError)
+                issubclass(cls, ODD_EXCEPTIONS)
             ):
                 raise Break("call_of_unknown_function", full_name(cls))
             self.trace.attributes.guard_names(cls)
@@ -167,6 +162,10 @@ class Construction:
         if base not in CONTENT_TYPES:
             raise Break("call_of_unknown_function", full_name(cls))
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
+
+
+# Exceptions with more state than their arguments.
+ODD_EXCEPTIONS = (OSError, SyntaxError, ImportError, UnicodeError, BaseExceptionGroup)
 
 
 def enum_member(tx: Frame, cls: type[enum.Enum], values: list[Any]) -> Var:

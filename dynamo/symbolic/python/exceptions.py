@@ -164,29 +164,6 @@ class ExceptionVar(Var):
         return identity_key(tx.trace, self)
 
 
-class GroupVar(ExceptionVar):
-    """An exception group made in the trace, of a message and a sequence."""
-
-    def __init__(self, cls: type[BaseException], message: Var, sequence: Var, items: list[Var]):
-        super().__init__(cls, [message, sequence])
-        self.message, self.sequence = message, sequence
-        self.exceptions = TupleVar(items)
-
-    def children(self) -> Iterable[Var]:
-        yield from super().children()
-        yield from (self.message, self.sequence)
-
-    def get_attr(self, tx: Frame, name: str) -> Var:
-        if name in ("message", "exceptions"):
-            return getattr(self, name)  # type: ignore[no-any-return]
-        return super().get_attr(tx, name)
-
-    def set_attr(self, tx: Frame, name: str, value: Var) -> None:
-        if name in ("message", "exceptions"):
-            tx.trace.raise_exception(AttributeError, "readonly attribute")
-        super().set_attr(tx, name, value)
-
-
 def read_attribute(tx: Frame, value: Var, name: str) -> Var:
     """`value.name`; the error of a failed lookup tells of what was looked for.
 
@@ -201,32 +178,6 @@ def read_attribute(tx: Frame, value: Var, name: str) -> Var:
             if found.name_once(name=ConstVar(name), obj=value) and error.step is not None:
                 error.step = tx.step_at_start - tx.current.part
         raise
-
-
-def make_group(tx: Frame, cls: type[BaseException], args: list[Var]) -> GroupVar:
-    """`BaseExceptionGroup.__new__(cls, message, exceptions)`, with its checks."""
-    if len(args) != 2:
-        raise Break("argument_mismatch", f"{cls.__qualname__} of {len(args)} arguments")
-    message, sequence = args
-    if not issubclass(message.python_type(), str):
-        text = f"argument 1 must be str, not {message.python_type().__name__}"
-        tx.trace.raise_exception(TypeError, f"BaseExceptionGroup.__new__() {text}")
-    if sequence.python_type() not in (list, tuple):
-        raise Break("argument_mismatch", f"{cls.__qualname__} of {sequence!r}")
-    items, what = sequence.unpack(tx), "second argument (exceptions)"
-    if not items:
-        tx.trace.raise_exception(ValueError, f"{what} must be a non-empty sequence")
-    kinds: list[type] = [item.python_type() for item in items]
-    for index, kind in enumerate(kinds):
-        if not issubclass(kind, BaseException):
-            tx.trace.raise_exception(ValueError, f"Item {index} of {what} is not an exception")
-    plain = all(issubclass(kind, Exception) for kind in kinds)
-    if cls is BaseExceptionGroup and plain:
-        cls = ExceptionGroup
-    elif issubclass(cls, Exception) and not plain:
-        owner = "an ExceptionGroup" if cls is ExceptionGroup else repr(cls.__name__)
-        tx.trace.raise_exception(TypeError, f"Cannot nest BaseExceptions in {owner}")
-    return GroupVar(cls, message, sequence, items)
 
 
 def stopped(stop: Var) -> ExceptionVar:
