@@ -9,7 +9,7 @@ from dynamo.base.loading import load_all
 load_all(__name__, """
     ranges lists classes dicts objects plain_values cells functions aliases
     binders supers builtin_attributes dict_views partials standins python_sources weakrefs
-    python_random seeded_random cached iteration builtins
+    python_random cached iteration builtins
     python_modules texts operators comparisons container_methods containers context_variables
     dates dispatching folding foreign identity open_texts patterns warning_filters
     standard_library standin_iterators value_rules exception_rules generator_rules attributes
