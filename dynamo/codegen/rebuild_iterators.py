@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import re
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -77,15 +76,6 @@ def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> Non
         raise Break("container_changed_in_loop", repr(var.deque))
     rebuilder.expect_filled(var.deque)
     rebuilder.call_const(iterate_deque, var.deque, var.backwards, var.size - var.left)
-
-
-@rebuilds(iterators.MatchIteratorVar)
-def match_iterator(rebuilder: Rebuilder, var: iterators.MatchIteratorVar) -> None:
-    matches = len(var.sequence.items)
-    rebuilder.emitter.start_call_const(advance)
-    rebuilder.call_const(re.Pattern.finditer, *map(ConstVar, var.arguments))
-    rebuilder.emitter.load_const(matches + 1 if var.position is None else var.position)
-    rebuilder.emitter.call(2)
 
 
 @rebuilds(iterators.RangeIteratorVar)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -159,18 +158,6 @@ class DequeIteratorVar(IteratorVar):
         tx.trace.effects.tick()
         self.left -= 1
         return self.deque.items[self.left if self.backwards else -self.left - 1]
-
-
-class MatchIteratorVar(SequenceIteratorVar):
-    """`pattern.finditer(*arguments)` of constants, with all matches."""
-
-    def __init__(self, matches: SequenceVar, arguments: tuple[Any, ...]) -> None:
-        super().__init__(matches)
-        self.arguments = arguments
-        self.kind = type(re.finditer("", ""))
-
-    def children(self) -> Iterable[Var]:
-        return ()
 
 
 class RangeIteratorVar(IteratorVar):

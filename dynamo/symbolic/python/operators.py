@@ -4,7 +4,6 @@ follow Python's protocol. Those that compare stand in `comparisons`."""
 from __future__ import annotations
 
 import collections
-import datetime
 import operator
 import sys
 import types
@@ -22,7 +21,6 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, no_deletion, told_name
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.table import rule
-from dynamo.symbolic.core.value_classes import overrides
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
@@ -253,10 +251,6 @@ def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: 
 
 def of_folded(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> Var:
     """The operation on two constants."""
-    if any(var.python_type() is datetime.timedelta for var in (a, b)) and any(
-        isinstance(var, ObjectVar) and overrides(var.cls, "as_integer_ratio") for var in given
-    ):
-        raise Break("operator_unknown", f"{given}")  # it asks a float for its ratio
     try:
         result = table.fold(tx, op.real, [a, b], {})
     except ObservedException as error:

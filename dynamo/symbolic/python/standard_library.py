@@ -6,22 +6,18 @@ effect: it appears after the graph that it was waiting for, in program order.
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import functools
 import inspect
 import io
-import json
 import logging
 import os
-import posixpath
 import re
 import sys
 import sysconfig
 import types
 import warnings
 import weakref
-import zlib
 from typing import Any
 
 import torch
@@ -31,7 +27,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
-from dynamo.symbolic.core.table import foldable, plain_value, rule
+from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python import warning_filters as filters
 from dynamo.symbolic.python.classes import ClassVar
@@ -59,10 +55,7 @@ TELLING = re.DEBUG | getattr(re, "TEMPLATE", 0)
 ERRORS = frozenset({"strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace",
                     "namereplace", "surrogateescape", "surrogatepass"})
 
-foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
-          binascii.unhexlify, zlib.crc32])
-if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
-    foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
+foldable([sys.intern])
 COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
 FILES = (io.TextIOWrapper, io.StringIO)
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
@@ -124,34 +117,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, tuple) and type(value) in (tuple, torch.Size):
         return all(map(is_plain, value))
     return type(value) in (*VALUE_TYPES, *TORCH_VALUE_TYPES)
-
-
-JSON_TYPES = (str, int, float, bool, type(None))
-
-
-def _register_json(function: Any) -> None:
-    @rule(function)
-    def evaluate(tx: Frame, value: Var, /, **kwargs: Var) -> Var | None:
-        """Of plain values, evaluated while tracing."""
-        if any(not is_json(arg) for arg in kwargs.values()):
-            return None
-        plain = plain_value(value)
-        keywords = {name: plain_value(arg) for name, arg in kwargs.items()}
-        try:
-            result = function(plain, **keywords)
-        except json.JSONDecodeError:  # it knows more than its arguments
-            return None
-        except (TypeError, ValueError) as error:
-            tx.trace.raise_exception(type(error), *error.args)
-        return tx.trace.constant(result)
-
-
-def is_json(var: Var) -> bool:
-    return var.is_constant() and type(var.as_constant()) in (*JSON_TYPES, tuple)
-
-
-for _function in (json.dumps, json.loads):
-    _register_json(_function)
 
 
 def is_seen(tx: Frame, logger: logging.Logger | None) -> bool:
