@@ -25,7 +25,6 @@ from dynamo.codegen import effects as effect_rows
 from dynamo.codegen import rebuild_containers as rebuild_containers  # registers rows
 from dynamo.codegen import rebuild_functions as rebuild_functions
 from dynamo.codegen import rebuild_iterators as rebuild_iterators
-from dynamo.codegen import rebuild_keys as rebuild_keys
 from dynamo.codegen import rebuild_objects as rebuild_objects
 from dynamo.codegen.break_frames import Level, Passing, exit_roots
 from dynamo.codegen.continuation import QUIET_RESUME, Continuations

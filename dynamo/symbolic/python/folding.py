@@ -34,7 +34,8 @@ def is_math(function: Any) -> bool:
 def register_folds() -> None:
     """Pure functions and methods of constants."""
     found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int,
-                        float, complex, bytes, format, hash, max, min, len]
+                        float, complex, bytes, format, hash, max, min, len,
+                        slice.indices]
     for name in dir(math):
         if callable(getattr(math, name)) and not name.startswith("_"):
             found.append(getattr(math, name))
