@@ -9,7 +9,6 @@ reachable from outside.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -46,7 +45,6 @@ class Effects:
         self._globals: dict[tuple[int, str], Var | None] = {}
         self._calls = 0
         self._hooked: set[Var] = set()
-        self.taken: Counter[int] = Counter()  # locks, by identity
         self.quiet = 0
 
     def _write(self, place: Hashable, effect: Effect) -> None:

@@ -69,7 +69,6 @@ class EffectLog(Protocol):
 
     quiet: int
     clock: int
-    taken: Any
 
     def tick(self) -> None: ...
     def store_attr(self, target: Var, name: str, value: Var | None, raw: bool = True) -> None: ...

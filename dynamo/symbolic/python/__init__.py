@@ -11,7 +11,7 @@ load_all(__name__, """
     binders supers builtin_attributes dict_views partials standins weakrefs
     python_random cached iteration builtins
     python_modules texts operators comparisons container_methods containers context_variables
-    dispatching folding foreign identity open_texts warning_filters
+    dispatching folding foreign identity open_texts
     standard_library standin_iterators value_rules exception_rules generator_rules attributes
     construction outside_iterators
 """)

@@ -7,14 +7,17 @@ effect: it appears after the graph that it was waiting for, in program order.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
 import logging
 import os
 import re
+import reprlib
 import sys
 import sysconfig
+import threading
 import types
 import warnings
 import weakref
@@ -29,7 +32,6 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
 from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import warning_filters as filters
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.exceptions import handled_outside, traceback_of
 from dynamo.symbolic.python.handlers import sees_errors
@@ -199,6 +201,32 @@ def warn_at(
     warnings.warn_explicit(message, category, filename, line, module, registry)
 
 
+SHOW = "_showwarnmsg"
+ORIGINAL_SHOW = vars(warnings)[SHOW]
+
+
+def filters_are_known(tx: Frame) -> bool:
+    """False where the program has put another module in place of `warnings`, or has changed in the
+    trace what is done with a warning."""
+    effects, names = tx.trace.effects, vars(warnings)
+    if sys.modules.get("warnings") is not warnings or names.get(SHOW) is not ORIGINAL_SHOW:
+        return False
+    if any(part not in names or effects.written_global(names, part)[0] for part in READ_PARTS):
+        return False
+    known = tx.trace.objects.var_of(warnings.filters)
+    return known is None or all(known is not target for target in effects.targets_since({}))
+
+
+READ_PARTS = ("filters", "showwarning", SHOW, "_showwarnmsg_impl")
+RECURSION = (reprlib.__file__, dataclasses.__file__)
+
+
+@rule(threading.get_ident)
+def thread_number(tx: Frame) -> Var | None:
+    """Only for the key with which a `repr` looks out for recursion."""
+    return ConstVar(0) if tx.code.co_filename in RECURSION else None
+
+
 @rule(warnings.warn)
 def warn(
     tx: Frame, message: Var, category: Var = ConstVar(None), stacklevel: Var = ConstVar(1)  # noqa: B008
@@ -213,17 +241,10 @@ def warn(
     level = max(level, 1)
     if type(text) is not str or type(level) is not int or level > len(frames):
         return None
-    if not filters.are_whole(tx):
+    if not filters_are_known(tx):
         return None
     frame = frames[-level]
     place = frame.user_line()
-    if filters.are_changed(tx):
-        found = filters.action(tx, kind)
-        if found == "ignore":
-            return ConstVar(None)
-        if found == "error":
-            tx.trace.raise_exception(kind, text)
-        return filters.record(tx, text, kind, place) if found == "always" else None
     if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
         return None
     if warnings.showwarning is not warnings._showwarning_orig:  # type: ignore[attr-defined]
