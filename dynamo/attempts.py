@@ -43,7 +43,6 @@ from dynamo.symbolic.machine.frame import SymbolicFrame
 from dynamo.symbolic.machine.noticed import Noticed, guard_let_go
 from dynamo.symbolic.machine.trace import Trace
 from dynamo.symbolic.python.generators import GeneratorVar
-from dynamo.symbolic.python.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.shapes.sizes import open_axes
 from dynamo.symbolic.shapes.unknown import UnknownNumber
@@ -196,8 +195,6 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
                 f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         if isinstance(var, UnreadText):
             raise RestartTrace(var.made_at, Break("item", var.tensor))
-        if isinstance(var, OutsideIteratorVar) and var.is_torn():
-            raise RestartTrace(var.begun_at, Break("opaque_iterator", repr(var)))
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
 

@@ -236,16 +236,8 @@ def store_cell(rebuilder: Rebuilder, effect: tr.StoreCellEffect) -> None:
 
 
 def consume(rebuilder: Rebuilder, effect: tr.ConsumeEffect) -> None:
-    rebuilder.call_const(move, effect.iterator, effect.count)
+    rebuilder.call_const(advance, effect.iterator, effect.count)
     _drop(rebuilder)
-
-
-def move(iterator: Any, count: int) -> None:
-    """Takes items from a real iterator; a generator that has come to its end is closed."""
-    if count < 0:
-        iterator.close()
-    else:
-        advance(iterator, count)
 
 
 def call(rebuilder: Rebuilder, effect: tr.CallEffect) -> None:

@@ -156,11 +156,6 @@ def filter_(rebuilder: Rebuilder, var: iterators.FilterVar) -> None:
     rebuilder.call_const(filter, var.function or ConstVar(None), var.iterator)
 
 
-@rebuilds(iterators.CountVar)
-def count_(rebuilder: Rebuilder, var: iterators.CountVar) -> None:
-    rebuilder.call_const(itertools.count, var.item, var.step)
-
-
 @rebuilds(generators.GeneratorVar)
 def generator(rebuilder: Rebuilder, var: generators.GeneratorVar) -> None:
     """A generator that has not started is made again by calling its function."""

@@ -36,7 +36,6 @@ class Effects:
     """The effects of one trace.
 
     clock: grows with every mutation; who finds it unchanged may drop what it did since.
-    quiet: above 0 while an iterator moves others that the real one will move, too.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,6 @@ class Effects:
         self._globals: dict[tuple[int, str], Var | None] = {}
         self._calls = 0
         self._hooked: set[Var] = set()
-        self.quiet = 0
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1
@@ -101,7 +99,7 @@ class Effects:
         self._write_name(("global", id(module_globals), name), effect)
 
     def consume(self, iterator: Var, count: int) -> None:
-        """In all, `count` items were taken from a real iterator (-1: it has ended)."""
+        """In all, `count` items were taken from a real iterator."""
         self._write(("consume", iterator), ConsumeEffect(iterator, count))
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:

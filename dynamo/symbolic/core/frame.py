@@ -67,7 +67,6 @@ class Frame(Protocol):
 class EffectLog(Protocol):
     """What the program has changed so far; `Effects` is the record."""
 
-    quiet: int
     clock: int
 
     def tick(self) -> None: ...

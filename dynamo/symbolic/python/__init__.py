@@ -13,5 +13,5 @@ load_all(__name__, """
     python_modules texts operators comparisons container_methods containers context_variables
     dispatching folding foreign identity open_texts
     standard_library standin_iterators value_rules exception_rules generator_rules attributes
-    construction outside_iterators
+    construction
 """)

@@ -7,8 +7,6 @@ taken from it (an effect: the real one is advanced as far).
 from __future__ import annotations
 
 import collections
-import itertools
-import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -400,22 +398,3 @@ class LiveIteratorVar(IteratorVar):
     def remaining(self) -> list[Var]:
         """The items that are still to come."""
         return [self.item(index) for index in range(self.position, self.count())]
-
-
-class CountVar(IteratorVar):
-    """`itertools.count(start, step)` of constants."""
-
-    kind = itertools.count
-
-    def __init__(self, item: Var, step: Var, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.item, self.step = item, step
-
-    def children(self) -> Iterable[Var]:
-        return (self.item, self.step)
-
-    def next_item(self, tx: Frame) -> Var:
-        item = self.item
-        self.item = tx.trace.call(tx, operator.add, item, self.step)
-        tx.trace.effects.tick()
-        return item
