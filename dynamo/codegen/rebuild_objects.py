@@ -24,7 +24,6 @@ from dynamo.symbolic.tensors import contexts
 
 # Built-in base -> how an instance of a subclass is filled from its built-in part.
 FILLED = {list: list.extend, dict: dict.update, set: set.update}
-OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
 
 
 # Built-in classes that insist on their own `__new__`.
@@ -44,10 +43,7 @@ def enum_member(rebuilder: Rebuilder, var: object_vars.EnumVar) -> None:
 @rebuilds(object_vars.ObjectVar)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
-    base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
-    if base in OWN_NEW and content is not None:
-        rebuilder.call_const(base.__new__, cls, content)
-        return
+    base = next((kind for kind in FILLED if issubclass(cls, kind)), object)
     new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
     rebuilder.call_const(new, cls)
     rebuilder.keep(var)

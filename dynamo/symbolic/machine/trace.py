@@ -59,7 +59,6 @@ from dynamo.symbolic.python.generators import GeneratorVar
 from dynamo.symbolic.python.lists import ListVar, SizeVar, TupleVar
 from dynamo.symbolic.python.makers import Makers
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.plain_values import value_in, value_unless
 from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.shapes.unknown import UnknownNumber
@@ -313,13 +312,10 @@ class Trace:
                 return operator.index(number)  # numpy's integers are none of Python's
             except TypeError:
                 return None
-        value = value_in(key)
-        if value is not None and issubclass(value.python_type(), int):
-            return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
         if isinstance(key, ObjectVar) and self.attributes.find_special(
             key.python_type(), "__index__"
         ) is not None:
-            return int(value_unless(key.call_special(tx, "__index__")).as_constant())
+            return int(key.call_special(tx, "__index__").as_constant())
         if isinstance(key, TensorVar):
             known = self.world.constant_of(key.fake)
             if known is None:

@@ -224,8 +224,6 @@ def bind_slot(tx: Frame, raw: RawAttribute) -> Var:
         return raw.wrap(tx.trace)
     if not isinstance(raw.instance, ObjectVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
-    if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
-        return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
     found = raw.instance.read_slot(tx, slot_name(tx, raw.value, raw.cls), raw.value)
     if found is None:
         message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
@@ -238,7 +236,7 @@ def bind_field(tx: Frame, raw: RawAttribute) -> Var:
     """A field of a named tuple."""
     if raw.instance is None:
         return raw.wrap(tx.trace)
-    items = raw.instance.plain_value if isinstance(raw.instance, ObjectVar) else raw.instance
+    items = raw.instance
     if not isinstance(items, TupleVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
     if not is_settled(raw.owner):
@@ -279,9 +277,6 @@ def bind_getset(tx: Frame, raw: RawAttribute) -> Var:
         return raw.wrap(tx.trace)
     if raw.instance.is_constant():
         return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
-    value = getattr(raw.instance, "plain_value", None)
-    if value is not None and raw.owner in (int, float, complex, str, bytes, tuple):
-        return tx.trace.constant(getattr(value.as_constant(), raw.name))
     raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
 
 

@@ -163,8 +163,6 @@ def str_(tx: Frame, *args: Var) -> Var | None:
                 return args[0].call_special(tx, name)
             if not isinstance(found, types.WrapperDescriptorType):
                 return None
-            if found is not object.__str__ and args[0].plain_value is not None:
-                return tx.trace.call(tx, str, args[0].plain_value)
     return None
 
 

@@ -30,9 +30,8 @@ from dynamo.symbolic.python.operators import (
     of_constants,
     type_name,
 )
-from dynamo.symbolic.python.plain_values import value_unless
 from dynamo.symbolic.python.ranges import RangeVar
-from dynamo.symbolic.python.reflected import has_own_operator, plain_right, try_user
+from dynamo.symbolic.python.reflected import has_own_operator, try_user
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.shapes import numbers, unknown
 
@@ -168,14 +167,13 @@ def comparison(name: str) -> Callable[..., Var]:
     real = function_of(name)
 
     def handle(tx: Frame, a: Var, b: Var) -> Var:
-        kind, given = a.python_type(), (a, b)
+        a.python_type()
+        given = (a, b)
         check_scalars(a, b, SYMBOLS[name])
         if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
             a.is_tensor or b.is_tensor
         ):
             raise unknown_comparison(name, a, b)
-        a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
-        b = plain_right(f"__{name}__", kind, a, b)
         decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided

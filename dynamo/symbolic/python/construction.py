@@ -35,7 +35,6 @@ from dynamo.symbolic.core.lookup import (
     told_name,
 )
 from dynamo.symbolic.core.table import rule
-from dynamo.symbolic.core.value_classes import value_base
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python import decided
@@ -104,7 +103,7 @@ class Construction:
                 return made
             cls = made.python_type()
         else:
-            made = self._new_plain(tx, cls, args, kwargs)
+            made = self.new_object(tx, cls, args)
         self.trace.attributes.find_special(cls, "__init__")
         init = find_owner(cls, "__init__")
         if init is not None and not isinstance(init[1], types.WrapperDescriptorType):
@@ -113,8 +112,6 @@ class Construction:
             if result is not type(None):
                 message = f"__init__() should return None, not '{told_name(result)}'"
                 tx.trace.raise_exception(TypeError, message)
-        elif value_base(cls) is not None:
-            pass  # `__new__` has taken the arguments
         elif issubclass(cls, collections.OrderedDict):  # it may call methods of the class
             self.trace.call_real(tx, collections.OrderedDict.__init__, [made, *args], kwargs)
         elif isinstance(made, ObjectVar) and made.content is not None:
@@ -126,18 +123,6 @@ class Construction:
         elif not made_by_python and (kwargs or (args and new is object.__new__)):
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
-
-    def _new_plain(
-        self, tx: Frame, cls: type, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        base = value_base(cls)
-        if base is None or issubclass(cls, torch.Size):
-            return self.new_object(tx, cls, args)
-        new = tuple.__new__ if base is tuple else base.__new__
-        is_struct = find_in_mro(cls, "__new__") is not vars(base)["__new__"]
-        if is_struct or find_in_mro(cls, "__del__") is not None:
-            raise Break("call_of_unknown_function", full_name(cls))
-        return self.trace.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)
 
     def new_object(self, tx: Frame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""

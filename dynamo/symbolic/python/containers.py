@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +12,6 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import NONE, rule
-from dynamo.symbolic.core.value_classes import value_base
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.builtins import pairs_of
 from dynamo.symbolic.python.classes import ClassVar
@@ -37,7 +35,6 @@ from dynamo.symbolic.python.lists import (
     is_named_tuple_class,
 )
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.plain_values import make_value
 from dynamo.symbolic.python.sized import iterate_sized
 from dynamo.symbolic.shapes import numbers
 
@@ -164,13 +161,6 @@ def list_sort(
     return NONE
 
 
-def is_struct(kind: type) -> bool:
-    """True for struct sequences (`time.struct_time`), which are made by their own `__new__`."""
-    return any(not isinstance(new, staticmethod | types.FunctionType)
-               for part in kind.__mro__ if part not in (tuple, object)
-               for new in [vars(part).get("__new__")] if new is not None)
-
-
 @rule([tuple.__new__])
 def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
     kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
@@ -180,11 +170,7 @@ def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
         named = NamedTupleVar(kind, values)
         named.guard_class(tx.trace)
         return named
-    plain = value_base(kind) is tuple and not is_struct(kind)
-    made = make_value(kind, TupleVar(values)) if plain else None
-    if made is None:
-        raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
-    return made
+    raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
 
 
 @rule([list.__init__], ListVar)
@@ -213,6 +199,8 @@ def delitem(tx: Frame, var: Var, key: Var) -> Var:
 
 @rule([list.__len__, tuple.__len__, dict.__len__, set.__len__, frozenset.__len__],
       (SequenceVar, DictVar, SetVar))
+
+
 def length(tx: Frame, var: Var) -> Var:
     return var.length(tx)
 
@@ -220,6 +208,8 @@ def length(tx: Frame, var: Var) -> Var:
 @rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__,
        frozenset.__iter__],
       (SequenceVar, DictVar, SetVar))
+
+
 def iterate(tx: Frame, var: Var) -> Var:
     return var.iterate(tx)
 

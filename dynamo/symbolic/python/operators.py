@@ -35,14 +35,12 @@ from dynamo.symbolic.python.lists import (
     TupleVar,
 )
 from dynamo.symbolic.python.objects import EnumVar, ObjectVar
-from dynamo.symbolic.python.plain_values import value_unless
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import (
     REPEATED,
     has_own_operator,
     has_special,
     is_left_to_c,
-    plain_right,
     try_user,
     unless_not_implemented,
     user_method,
@@ -169,7 +167,7 @@ def plain_number(var: Var, name: str) -> Var:
                 return var
         kind = int if issubclass(var.cls, int) else float
         return ConstVar(kind(var.as_constant()))
-    return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
+    return var
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +202,8 @@ def binary(op: Operator) -> Callable[..., Var]:
         a = plain_number(a, name)
         formats = name == "mod" and issubclass(a.python_type(), str | bytes)
         if not formats:
-            b = plain_right(f"__{name}__", given[0].python_type(), a, plain_number(b, name))
+            b = plain_number(b, name)
         check_repeating(tx, op, given, a, b)
-        if a.is_tensor:  # which knows what to do with any number
-            b = value_unless(b)
         number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
         if number is not None:
             return number
@@ -218,9 +214,7 @@ def binary(op: Operator) -> Callable[..., Var]:
             return found
         if is_left_to_c(tx, name, a, b):
             raise Break("operator_unknown", f"{a!r} {op.shown} {b!r}")
-        if (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)) and not (
-            formats and value_unless(b, "__rmod__") is not b
-        ):
+        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
             found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
             if found is not None:
                 return found
@@ -241,7 +235,7 @@ def binary(op: Operator) -> Callable[..., Var]:
 
 
 def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> None:
-    """The error of `*=` between an instance of a number's subclass and a sequence."""
+    """The error of `*=` between a member of an enumeration of numbers and a sequence."""
     kind = given[0].python_type()
     if op.inplace and op.name == "mul" and a is not given[0] and kind not in BARE and (
         issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
@@ -382,8 +376,7 @@ INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
 
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
-    def handle(tx: Frame, given: Var) -> Var:
-        a = value_unless(given, f"__{name}__")
+    def handle(tx: Frame, a: Var) -> Var:
         if real is operator.invert and INVERT_WARNS and (
             not a.is_tensor and a.python_type() is bool
         ):
@@ -396,12 +389,11 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
         method = user_method(tx, a, f"__{name}__")
         if method is not None:
             return method.call(tx, [], {})
-        knows = a is given or find_in_mro(a.python_type(), f"__{name}__") is not None
-        if knows and a.is_constant():  # else errors name the subclass
+        if a.is_constant():
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
         if isinstance(a, OpaqueVar) or has_own_operator(tx, a, f"__{name}__"):
             raise Break("operator_unknown", f"{words} of {a!r}")
-        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(given)}'")
+        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(a)}'")
 
     return handle
 
