@@ -175,11 +175,11 @@ class Effects:
 
     def reach(self, roots: Iterable[Var]) -> bool:
         """True when something outside was changed that is found from the roots, or by a name: as a
-        global, in a closure, through a class. `grad` of tensors does not count."""
+        global, in a closure. `grad` of tensors does not count."""
         reached = closure(roots)
         return any(
             _is_outside(effect) and not _is_of_torch(effect) and not _is_gradient(effect)
-            and (_target(effect) in reached or isinstance(effect, BY_NAME) or _is_of_class(effect))
+            and (_target(effect) in reached or isinstance(effect, BY_NAME))
             for effect in self._places.values()
         )
 
@@ -278,10 +278,6 @@ def _is_of_torch(effect: Effect) -> bool:
     """True for a global name of a module of torch."""
     return isinstance(effect, StoreGlobalEffect) and str(
         effect.module_globals.get("__name__")).startswith("torch.")
-
-
-def _is_of_class(effect: Effect) -> bool:
-    return isinstance(effect, StoreAttrEffect) and issubclass(effect.target.python_type(), type)
 
 
 def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:

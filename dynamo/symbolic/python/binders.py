@@ -23,7 +23,7 @@ from dynamo.hook import Compiled
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import class_dict, find_in_mro, is_derived, is_local, told_name
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar
+from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
 
@@ -63,13 +63,6 @@ class RawAttribute:
     def guard_identity(self, trace: Evaluation) -> None:
         if not is_settled(self.owner):
             trace.guard("ID", self.source(), self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Stands for a class attribute that the trace has set: a function, or no descriptor."""
-
-    value: Var
 
 
 class Field(NamedTuple):
@@ -285,14 +278,6 @@ def bind_cached_function(tx: Frame, raw: RawAttribute) -> Var:
     """A method behind lru_cache."""
     function = raw.wrap(tx.trace)
     return function if raw.instance is None else MethodVar(function, raw.instance)
-
-
-@binds(Written)
-def bind_written(tx: Frame, raw: RawAttribute) -> Var:
-    """What the trace itself has stored in the class."""
-    value: Var = raw.value.value
-    is_method = raw.instance is not None and isinstance(value, FunctionVar)
-    return MethodVar(value, raw.instance) if is_method else value  # type: ignore[arg-type]
 
 
 # Packages whose classes nobody changes.
