@@ -8,14 +8,13 @@ from dynamo.symbolic.machine.opcodes import (
     exceptions,
     generators,
     jumps,
-    matching,
     names,
     operators,
 )
 from dynamo.symbolic.machine.opcodes.table import HANDLERS
 
 FAMILIES = (
-    calls, containers, exceptions, generators, jumps, matching, names, operators
+    calls, containers, exceptions, generators, jumps, names, operators
 )
 
 __all__ = ["FAMILIES", "HANDLERS"]
