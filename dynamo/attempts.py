@@ -141,7 +141,6 @@ class Attempts:
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
         if self.continuations.is_continuation(frame.code):
             trace.noticed = Noticed(locals_)
-            trace.refers_weakly = self.continuations.keeps_all(frame.code)
             trace.passed_iterator = self.continuations.passed_iterator(frame.code)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
@@ -158,7 +157,8 @@ class Attempts:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
-            all_values = trace.refers_weakly or tells_lifetimes(end.exit)
+            keeps = self.continuations.keeps_all(frame.code)
+            all_values = keeps or tells_lifetimes(end.exit)
             exit = live_frames(end.exit, self.codes, trace.objects.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import collections
 import sys
 import types
-import weakref
 from typing import cast
 
 from dynamo import hook
 from dynamo._C import read_dict
-from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict, own_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.codegen.rebuild_containers import store_items
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import classes, exceptions, weakrefs
+from dynamo.symbolic.python import classes, exceptions
 from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.supers import SuperVar
@@ -116,13 +114,6 @@ def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
 def outside_traceback(rebuilder: Rebuilder, var: exceptions.OutsideTracebackVar) -> None:
     rebuilder.load(var.exception)
     rebuilder.emitter.load_attr("__traceback__")
-
-
-@rebuilds(weakrefs.WeakRefVar)
-def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
-    if var.target is None:
-        raise Break("rebuild_unknown", repr(var))
-    rebuilder.call_const(weakref.ref, var.target)
 
 
 @rebuilds(object_vars.InstanceDictVar, object_vars.InstanceEntriesVar)

@@ -205,7 +205,6 @@ class Evaluation(Objects, Protocol):
 
     steps: int
     calls: int
-    refers_weakly: bool
     handled: bool
     collecting: dict[int, Any]
 

@@ -90,7 +90,6 @@ class Trace:
         self.attributes = Attributes(self)
         self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
         self.handled = sys.exception() is not None  # by a caller, or an outer block
-        self.refers_weakly = False  # from then on the program can tell when an object dies
         self.make = Makers()
         self.objects = self.state(KnownObjects)
         self.wrap = self.objects.wrap

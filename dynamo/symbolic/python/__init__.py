@@ -12,6 +12,6 @@ load_all(__name__, """
     python_random cached iteration builtins
     python_modules texts operators comparisons container_methods containers context_variables
     dispatching folding foreign identity open_texts
-    standard_library standin_iterators exception_rules generator_rules attributes
+    standard_library standin_iterators exception_rules attributes
     construction
 """)

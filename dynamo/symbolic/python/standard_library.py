@@ -20,7 +20,6 @@ import sysconfig
 import threading
 import types
 import warnings
-import weakref
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, module_of
 from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -37,7 +36,6 @@ from dynamo.symbolic.python.exceptions import handled_outside, traceback_of
 from dynamo.symbolic.python.handlers import sees_errors
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.weakrefs import WeakRefVar
 from dynamo.symbolic.shapes.numbers import is_open
 from dynamo.symbolic.shapes.open_text import is_open_text
 
@@ -161,19 +159,6 @@ def _register_logging(function: Any) -> None:
 
 for _function in LOGGING:
     _register_logging(_function)
-
-
-@rule(weakref.ref)
-def make_weakref(tx: Frame, target: Var, *callback: Var) -> Var | None:
-    """`weakref.ref(target)`, without a callback."""
-    if any(not (var.is_constant() and var.as_constant() is None) for var in callback):
-        return None
-    cls = target.python_type()
-    if not cls.__weakrefoffset__:
-        message = f"cannot create weak reference to '{told_name(cls)}' object"
-        tx.trace.raise_exception(TypeError, message)
-    tx.trace.refers_weakly = True
-    return WeakRefVar(target)
 
 
 @rule(sys.exc_info)
