@@ -11,7 +11,6 @@ from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
-from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 
@@ -51,31 +50,6 @@ def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) ->
         return
     rebuilder.expect_filled(var.sequence)
     rebuilder.call_const(reverse_from, var.sequence, var.position)
-
-
-@rebuilds(iterators.ReverseIndexIteratorVar)
-def reverse_index_iterator(
-    rebuilder: Rebuilder, var: iterators.ReverseIndexIteratorVar
-) -> None:
-    if var.position is None:
-        rebuilder.call_const(reversed, TupleVar())
-        return
-    if not is_settled(var.sequence.python_type()):  # its length would be asked again
-        raise Break("rebuild_unknown", repr(var))
-    rebuilder.call_const(reverse_from, var.sequence, var.position)
-
-
-def iterate_deque(deque: collections.deque[Any], backwards: bool, count: int) -> Any:
-    """An iterator over a deque, behind its first items."""
-    return advance(reversed(deque) if backwards else iter(deque), count)
-
-
-@rebuilds(iterators.DequeIteratorVar)
-def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> None:
-    if var.deque.mutations != var.mutations:
-        raise Break("container_changed_in_loop", repr(var.deque))
-    rebuilder.expect_filled(var.deque)
-    rebuilder.call_const(iterate_deque, var.deque, var.backwards, var.size - var.left)
 
 
 @rebuilds(iterators.RangeIteratorVar)

@@ -34,7 +34,6 @@ STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
         python/standins python/standin_iterators python/standin_checks
-        python/container_methods
         tensors/autograd_functions tensors/optimizer_steps tensors/loops tensors/standin_hooks
         tensors/averaging
     """.split()

@@ -10,7 +10,7 @@ load_all(__name__, """
     ranges lists classes dicts objects cells functions aliases
     binders supers builtin_attributes dict_views partials standins weakrefs
     python_random cached iteration builtins
-    python_modules texts operators comparisons container_methods containers context_variables
+    python_modules texts operators comparisons containers context_variables
     dispatching folding foreign identity open_texts
     standard_library standin_iterators exception_rules attributes
     construction

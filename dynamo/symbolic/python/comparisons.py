@@ -58,22 +58,17 @@ def compare_sequences(
     """Lexicographic order, as lists and tuples have it: that of the first items that differ is
     passed on as it is."""
     left, right = a.items, b.items
-    lengths = len(left), len(right)
     if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
         return name == "ne"  # tuples compare their items all the same
     index = 0
     while index < min(len(left), len(right)):  # which comparisons of items may change
         pair = left[index], right[index]
         same = is_or_equals(tx, *pair)
-        if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
-            raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
         if not same:
             break
         index += 1
     if index >= min(len(left), len(right)):
         return bool(function_of(name)(len(left), len(right)))
-    if isinstance(a, DequeVar):  # asks the pair that differs again, whatever the comparison
-        return tx.trace.call(tx, function_of(name), *pair).truth(tx)
     if name in ("eq", "ne"):
         return name == "ne"
     return tx.trace.call(tx, function_of(name), left[index], right[index])
@@ -90,7 +85,9 @@ def equal_dicts(tx: Frame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool
 
 
 def compare_containers(tx: Frame, name: str, a: Var, b: Var) -> bool | Var | None:
-    if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
+    if isinstance(a, DequeVar) or isinstance(b, DequeVar):
+        raise unknown_comparison(name, a, b)
+    if both(a, b, ListVar) and a.python_type() is b.python_type():
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, TupleVar | NamedTupleVar):
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]

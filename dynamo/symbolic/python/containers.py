@@ -127,13 +127,13 @@ def count(tx: Frame, var: SequenceVar, item: Var) -> Var:
     return ConstVar(sum(is_or_equals(tx, other, item) for other in var.items))
 
 
-@rule([list.clear, collections.deque.clear], ListVar)
+@rule(list.clear, ListVar)
 def clear(tx: Frame, var: ListVar) -> Var:
     changed(tx, var).clear()
     return NONE
 
 
-@rule([list.reverse, collections.deque.reverse], ListVar)
+@rule(list.reverse, ListVar)
 def reverse_(tx: Frame, var: ListVar) -> Var:
     changed(tx, var).reverse()
     return NONE
@@ -330,6 +330,13 @@ def ordered_copy(tx: Frame, var: DictVar) -> Var:
     return DictVar.from_pairs(tx, list(var.entries.values()), var.kind)
 
 
+@rule([collections.defaultdict.copy, collections.defaultdict.__copy__], DictVar)  # type: ignore[attr-defined]
+def defaultdict_copy(tx: Frame, var: DictVar) -> Var:
+    result = DictVar(collections.defaultdict, factory=var.factory)
+    result.entries.update(var.entries)
+    return result
+
+
 @rule(dict.copy, DictVar)
 def dict_copy(tx: Frame, var: DictVar) -> Var:
     return DictVar.from_pairs(tx, list(var.entries.values()))
@@ -496,6 +503,16 @@ def add(tx: Frame, var: SetVar, item: Var) -> Var:
     return NONE
 
 
+@rule(set.pop, SetVar)
+def set_pop(tx: Frame, var: SetVar) -> Var | None:
+    """Which item it gives is known where there is one."""
+    if len(var.entries) > 1:
+        return None
+    if not var.entries:
+        tx.trace.raise_exception(KeyError, "pop from an empty set")
+    return var.change(tx).popitem()[1]
+
+
 @rule([set.discard, set.remove], SetVar)
 def discard(tx: Frame, var: SetVar, item: Var) -> Var | None:
     key = var.find_key(tx, item)
@@ -565,68 +582,8 @@ def deque_append(tx: Frame, var: DequeVar, item: Var) -> Var:
     return NONE
 
 
-@rule(collections.deque.appendleft, DequeVar)
-def appendleft(tx: Frame, var: DequeVar, item: Var) -> Var:
-    values = changed(tx, var)
-    values.insert(0, item)
-    if var.limit is not None and len(values) > var.limit:
-        del values[-1]
-    return NONE
-
-
-@rule([collections.deque.pop, collections.deque.popleft], DequeVar)
-def deque_pop(tx: Frame, var: DequeVar) -> Var | None:
-    if not var.items:
-        tx.trace.raise_exception(IndexError, "pop from an empty deque")
-    return None
-
-
-@rule(collections.deque.pop, DequeVar)
-def deque_pop_right(tx: Frame, var: DequeVar) -> Var:
-    return changed(tx, var).pop()
-
-
-@rule(collections.deque.popleft, DequeVar)
-def deque_pop_left(tx: Frame, var: DequeVar) -> Var:
-    return changed(tx, var).pop(0)
-
-
 @rule(collections.deque.extend, DequeVar)
 def deque_extend(tx: Frame, var: DequeVar, items: Var) -> Var:
     for item in each_item(tx, items):
         deque_append(tx, var, item)
-    return NONE
-
-
-@rule(collections.deque.rotate, DequeVar)
-def deque_rotate(tx: Frame, var: DequeVar, steps: Var = ConstVar(1)) -> Var | None:  # noqa: B008
-    count = tx.trace.as_index(tx, steps)
-    if count is None:
-        return None
-    tx.trace.run_real(lambda: collections.deque().rotate(count))  # it may be too large
-    if len(var.items) > 1:
-        values = changed(tx, var)
-        count %= len(values)
-        values[:] = values[len(values) - count :] + values[: len(values) - count]
-    return NONE
-
-
-@rule(collections.deque.remove, DequeVar)
-def deque_remove(tx: Frame, var: DequeVar, item: Var) -> Var:
-    before = var.mutations
-    for index, other in enumerate(var.items):
-        found = is_or_equals(tx, other, item)
-        if var.mutations != before:
-            raise Break("container_changed_in_loop", f"a comparison changes {var!r}")
-        if found:
-            del changed(tx, var)[index]
-            return NONE
-    text = tx.trace.call(tx, repr, item).as_constant()
-    tx.trace.raise_exception(ValueError, f"{text} is not in deque")
-
-
-@rule(collections.deque.extendleft, DequeVar)
-def deque_extendleft(tx: Frame, var: DequeVar, items: Var) -> Var:
-    for item in each_item(tx, items):
-        appendleft(tx, var, item)
     return NONE

@@ -19,13 +19,10 @@ from dynamo.symbolic.python.dict_iterators import DictIteratorVar
 from dynamo.symbolic.python.dict_views import DictViewVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.iterators import (
-    CallIteratorVar,
-    DequeIteratorVar,
     EnumerateVar,
     FilterVar,
     MapVar,
     RangeIteratorVar,
-    ReverseIndexIteratorVar,
     ReverseIteratorVar,
     ZipVar,
 )
@@ -39,7 +36,7 @@ from dynamo.symbolic.shapes import numbers
 @rule([iter])
 def iter_(tx: Frame, var: Var, *sentinel: Var) -> Var:
     if sentinel:
-        return CallIteratorVar(var, sentinel[0])
+        raise Break("iteration_unknown", f"iter({var!r}, {sentinel[0]!r})")
     return var.iterate(tx)
 
 
@@ -97,9 +94,7 @@ def reversed_(tx: Frame, items: Var) -> Var:
     if isinstance(items, RangeVar):
         value = items.as_constant()
         return RangeIteratorVar(value[::-1])
-    if isinstance(items, DequeVar):
-        return DequeIteratorVar(items, True, tx.step_at_start)
-    if isinstance(items, SequenceVar):
+    if isinstance(items, SequenceVar) and not isinstance(items, DequeVar):
         return ReverseIteratorVar(items)
     if isinstance(items, DictVar):
         return DictIteratorVar(items, "keys", backwards=True)
@@ -117,8 +112,6 @@ def reversed_(tx: Frame, items: Var) -> Var:
     if isinstance(items, ObjectVar):
         if find_in_mro(cls, "__reversed__") is not None:
             return items.call_special(tx, "__reversed__")
-        if not items.has_special(tx, "__reversed__") and find_special(cls, "__len__"):
-            return ReverseIndexIteratorVar(items, items.length(tx).as_constant())
     raise Break("iteration_unknown", f"reversed({items!r})")
 
 

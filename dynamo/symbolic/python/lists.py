@@ -408,8 +408,7 @@ class ListVar(SequenceVar):
 
 
 class DequeVar(ListVar):
-    """`collections.deque`; items in a list, `limit` is its maxlen. mutations: its changes but for
-    stored items, of which its iterators take no notice."""
+    """`collections.deque`, which can be filled and read; items in a list, `limit` is its maxlen."""
 
     kind = collections.deque
 
@@ -424,19 +423,12 @@ class DequeVar(ListVar):
     ) -> None:
         super().__init__(items, source, real=real, trace=trace)
         self.limit = limit
-        self.mutations = 0
 
     def _read(self) -> None:
         raise Break("value_unknown", "deque from outside")
 
-    def change(self, tx: Frame) -> list[Var]:
-        self.mutations += 1
-        return super().change(tx)
-
-    def set_item(self, tx: Frame, key: Var, value: Var) -> None:
-        before = self.mutations
-        super().set_item(tx, key, value)
-        self.mutations = before
+    def iterate(self, tx: Frame) -> Var:
+        raise Break("iteration_unknown", repr(self))
 
     def rebuild(self, values: list[Any]) -> Any:
         return collections.deque(values, self.limit)

@@ -47,7 +47,7 @@ from dynamo.symbolic.python.reflected import (
 )
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.python.sized import is_iterable
-from dynamo.symbolic.python.texts import plain_operand
+from dynamo.symbolic.python.texts import is_told
 from dynamo.symbolic.shapes import numbers, unknown
 
 BINARY = {
@@ -293,7 +293,9 @@ def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | No
     if formats and issubclass(a.python_type(), bytes):
         raise Break("operator_unknown", f"{a!r} % {b!r}")
     if op.name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
-        operand = plain_operand(tx, b)
+        if not is_told(b):
+            raise Break("not_a_constant", f"the text of {b!r}")
+        operand = table.plain_value(b)
         large.break_where_large(operator.mod, [a.as_constant(), operand])
         return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
     return None
@@ -459,8 +461,6 @@ def delitem(tx: Frame, a: Var, key: Var) -> Var:
 
 @rule([operator.contains])
 def contains(tx: Frame, a: Var, item: Var) -> Var:
-    if isinstance(a, DequeVar):
-        return ConstVar(is_among(tx, a.iterate(tx), item))
     if isinstance(a, SequenceVar):  # which a comparison may change
         return ConstVar(any(is_or_equals(tx, other, item) for other in a.items))
     if isinstance(a, RangeVar):

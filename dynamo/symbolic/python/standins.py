@@ -18,7 +18,7 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.functions import inline_stand_in
-from dynamo.symbolic.python.lists import DequeVar, ListVar, NamedTupleVar, TupleVar, is_structseq
+from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar, is_structseq
 from dynamo.symbolic.python.objects import ObjectVar
 
 Wants = dict[str, Callable[[Var], bool]]  # what the stand-in takes for a parameter
@@ -166,8 +166,6 @@ def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
     if type(value) is DictVar and kind is collections.defaultdict:
         given = [] if value.factory is None else [value.factory]
         return reduced(tx, kind, given, 1, value.call_method(tx, "items", [], {}))
-    if type(value) is DequeVar and value.limit is None:
-        return reduced(tx, kind, [], 0, value)
     if type(value) is NamedTupleVar and not (kind.__dictoffset__ or is_structseq(kind)):
         make = tx.trace.wrap(copyreg.__newobj__, None)  # type: ignore[attr-defined]
         return TupleVar([make, TupleVar([tx.trace.wrap(kind, None), *value.items]),
