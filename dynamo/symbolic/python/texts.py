@@ -19,7 +19,7 @@ from dynamo.symbolic.python.sized import is_iterable
 
 
 def is_told(var: Var) -> bool:
-    """False for what holds a set, whose order is not known, or an instance of a container's subclass,
+    """False for what holds a set, whose order is not known, or a container of a subclass,
     which may show itself as it likes."""
     if isinstance(var, SetVar):
         return len(var.entries) <= 1 and all(map(is_told, var.entries.values()))
