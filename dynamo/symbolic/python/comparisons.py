@@ -28,7 +28,6 @@ from dynamo.symbolic.python.operators import (
     is_scalar,
     is_set_like,
     of_constants,
-    type_name,
 )
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import has_own_operator, try_user
@@ -195,12 +194,7 @@ def comparison(name: str) -> Callable[..., Var]:
             return ConstVar(are_same(tx, a, b) is (name == "eq"))
         if left.is_constant() and right.is_constant():
             return of_constants(tx, real, given, left, right)
-        if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
-            raise unknown_comparison(name, a, b)
-        tx.trace.raise_exception(
-            TypeError,
-            f"'{SYMBOLS[name]}' not supported between instances of "
-            f"'{type_name(given[0])}' and '{type_name(given[1])}'")
+        raise unknown_comparison(name, a, b)
 
     return handle
 

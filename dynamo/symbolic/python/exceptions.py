@@ -33,16 +33,13 @@ NAMED: dict[type, tuple[str, ...]] = {
 }
 
 
-def is_exception_or_none(value: Var) -> bool:
-    """True for what `__cause__` may be."""
-    if issubclass(value.python_type(), BaseException):
-        return True
-    return value.is_constant() and value.as_constant() is None
-
-
-def is_traceback_or_none(value: Var) -> bool:
-    """True for what `__traceback__` may be."""
-    return value.python_type() in (types.TracebackType, type(None))
+def may_be(name: str, value: Var) -> bool:
+    """True for what Python takes for an exception's attribute of this name."""
+    kind = value.python_type()
+    if name == "__suppress_context__":
+        return kind is bool
+    wanted = types.TracebackType if name == "__traceback__" else BaseException
+    return kind is type(None) or issubclass(kind, wanted)
 
 
 class ExceptionVar(Var):
@@ -137,14 +134,8 @@ class ExceptionVar(Var):
             self.named[name] = value
         elif name == FIRST_ARGUMENT.get(self.base()):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
-        elif name in ("__cause__", "__context__") and not is_exception_or_none(value):
-            part = name.strip("_")
-            message = f"exception {part} must be None or derive from BaseException"
-            tx.trace.raise_exception(TypeError, message)
-        elif name == "__traceback__" and not is_traceback_or_none(value):
-            tx.trace.raise_exception(TypeError, "__traceback__ must be a traceback or None")
-        elif name == "__suppress_context__" and value.python_type() is not bool:
-            tx.trace.raise_exception(TypeError, "attribute value type must be bool")
+        elif name in SLOTS and not may_be(name, value):
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
         elif name == "__cause__":
             self.cause, self.suppress_context = value, ConstVar(True)
         elif name in SLOTS:

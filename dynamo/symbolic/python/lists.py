@@ -136,16 +136,8 @@ class SequenceVar(Var):
         kind = tuple if issubclass(self.kind, tuple) else self.kind
         what = what if kind is list else ""
         size = len(self.items)  # what is told below is of this type: reading the items guards it
-        if position is None:
-            tx.trace.raise_exception(
-                TypeError,
-                f"{kind.__name__} indices must be integers or slices, "
-                f"not {told_name(key.python_type())}",
-            )
-        if not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
-            name = told_name(key.python_type())
-            tx.trace.raise_exception(
-                IndexError, f"cannot fit '{name}' into an index-sized integer")
+        if position is None or not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
+            raise Break("index_unknown", f"{self!r}[{key!r}]")
         if not -size <= position < size:
             tx.trace.raise_exception(IndexError, f"{kind.__name__} {what}index out of range")
         return position
@@ -372,35 +364,25 @@ class ListVar(SequenceVar):
             if where.step in (None, 1) and not NEW_ITEMS_FIRST:  # reading them may change the list
                 start, stop, _ = where.indices(len(self.items))
                 where = slice(start, max(start, stop))
-            new = self._assigned(tx, value, where)
-            self._check_extended(tx, where, len(new))
+            new = self._assigned(tx, value)
+            self._check_extended(where, len(new))
             self.change(tx)[where] = new
             return
         position = self.index(tx, key, "assignment ")
         assert isinstance(position, int)
         self.change(tx)[position] = value
 
-    def _assigned(self, tx: Frame, value: Var, where: slice) -> list[Var]:
+    def _assigned(self, tx: Frame, value: Var) -> list[Var]:
         """The items that are stored into a slice."""
         try:
-            iterator = value.iterate(tx)
+            return value.iterate(tx).unpack(tx)
         except ObservedException as error:
-            if not issubclass(error.value.python_type(), TypeError):
-                raise
-            plain = where.step in (None, 1) and not NEW_ITEMS_FIRST
-            tx.trace.raise_exception(TypeError, "can only assign an iterable" if plain else (
-                "must assign iterable to extended slice"))
-        return iterator.unpack(tx)
+            raise Break("index_unknown", f"{self!r}[..] = {value!r}") from error
 
-    def _check_extended(self, tx: Frame, where: slice, count: int) -> None:
-        if where.step in (None, 1):
-            return
+    def _check_extended(self, where: slice, count: int) -> None:
         size = len(range(*where.indices(len(self.items))))
-        if size != count:
-            tx.trace.raise_exception(
-                ValueError,
-                f"attempt to assign sequence of size {count} to extended slice of size {size}",
-            )
+        if where.step not in (None, 1) and size != count:
+            raise Break("index_unknown", f"{count} items into {size} places of {self!r}")
 
     def del_item(self, tx: Frame, key: Var) -> None:
         position = self.index(tx, key, "assignment ")

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy
 
@@ -18,8 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core import large, table
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, no_deletion, told_name
-from dynamo.symbolic.core.stack_values import OpaqueVar
+from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, told_name
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -38,7 +37,6 @@ from dynamo.symbolic.python.objects import EnumVar, ObjectVar
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import (
     REPEATED,
-    has_own_operator,
     has_special,
     is_left_to_c,
     try_user,
@@ -57,8 +55,6 @@ BINARY = {
 NUMBERS = int | float | complex
 # The classes for which `*=` asks a sequence on its right, as `*` does for all.
 BARE = (int, float, complex, bool, types.NoneType)
-# Those whose errors are known.
-KNOWN_KINDS = (ObjectVar, ConstVar, SequenceVar, DictVar)
 SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 
 
@@ -227,8 +223,6 @@ def binary(op: Operator) -> Callable[..., Var]:
             return found
         if a.is_constant() and b.is_constant():
             return of_constants(tx, op.real, given, a, b)
-        if isinstance(a, KNOWN_KINDS) and isinstance(b, KNOWN_KINDS):
-            refuse(tx, op, given, a, b)
         raise Break("operator_unknown", f"{a!r} {op.symbol} {b!r}")
 
     return handle
@@ -240,7 +234,7 @@ def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: 
     if op.inplace and op.name == "mul" and a is not given[0] and kind not in BARE and (
         issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
     ):
-        refuse_operands(tx, op.shown, *given)
+        raise Break("operator_unknown", f"{given[0]!r} {op.shown} {b!r}")
 
 
 def of_folded(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> Var:
@@ -311,36 +305,6 @@ def of_classes(tx: Frame, a: Var, b: Var) -> Var | None:
     return found
 
 
-def refuse(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> NoReturn:
-    """The error of an operator between values that do not know it."""
-    if op.name == "add" and issubclass(a.python_type(), str | list | tuple | DEQUE):
-        owner = next(k for k in (str, list, tuple, DEQUE) if issubclass(a.python_type(), k))
-        what, own = f'"{type_name(given[1])}"', owner.__name__
-        if isinstance(a, SizeVar):
-            what, own = type_name(given[1]), "torch.Size"
-        tx.trace.raise_exception(
-            TypeError, f"can only concatenate {owner.__name__} (not {what}) to {own}")
-    if op.name == "add" and issubclass(a.python_type(), bytes):
-        one, other = map(type_name, given)
-        tx.trace.raise_exception(TypeError, f"can't concat {other} to {one}")
-    for sequence, count in (given, given[::-1]):
-        if sequence is given[1] and op.inplace and given[0].python_type() not in BARE:
-            continue
-        if op.name == "mul" and issubclass(sequence.python_type(), REPEATED):
-            if tx.trace.attributes.find_special(count.python_type(), "__index__"):
-                raise Break("operator_unknown", f"{a!r} * {b!r}")
-            message = f"can't multiply sequence by non-int of type '{type_name(count)}'"
-            tx.trace.raise_exception(TypeError, message)
-    refuse_operands(tx, op.shown, *given)
-
-
-def refuse_operands(tx: Frame, symbol: str, a: Var, b: Var) -> NoReturn:
-    """The error of an operator that neither operand has."""
-    tx.trace.raise_exception(
-        TypeError,
-        f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
-
-
 def of_constants(
     tx: Frame, real: Callable[..., Any], given: tuple[Var, Var], a: Var, b: Var
 ) -> Var:
@@ -393,9 +357,7 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
             return method.call(tx, [], {})
         if a.is_constant():
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
-        if isinstance(a, OpaqueVar) or has_own_operator(tx, a, f"__{name}__"):
-            raise Break("operator_unknown", f"{words} of {a!r}")
-        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(a)}'")
+        raise Break("operator_unknown", f"{words} of {a!r}")
 
     return handle
 
@@ -437,15 +399,14 @@ def is_not(tx: Frame, a: Var, b: Var) -> Var:
 @rule([operator.getitem])
 def getitem(tx: Frame, a: Var, key: Var) -> Var:
     if isinstance(a, ConstVar) and find_in_mro(a.python_type(), "__getitem__") is None:
-        tx.trace.raise_exception(TypeError, f"'{type_name(a)}' object is not subscriptable")
+        raise Break("index_unknown", f"{a!r}[{key!r}]")
     return a.get_item(tx, key)
 
 
 @rule([operator.setitem])
 def setitem(tx: Frame, a: Var, key: Var, value: Var) -> Var:
     if isinstance(a, ConstVar | TupleVar):
-        tx.trace.raise_exception(
-            TypeError, f"'{type_name(a)}' object does not support item assignment")
+        raise Break("index_unknown", f"{a!r}[{key!r}] = {value!r}")
     a.set_item(tx, key, value)
     return ConstVar(None)
 
@@ -453,8 +414,7 @@ def setitem(tx: Frame, a: Var, key: Var, value: Var) -> Var:
 @rule([operator.delitem])
 def delitem(tx: Frame, a: Var, key: Var) -> Var:
     if isinstance(a, ConstVar | TupleVar):
-        tx.trace.raise_exception(
-            TypeError, no_deletion(a.python_type(), key.python_type()).format(type_name(a)))
+        raise Break("index_unknown", f"del {a!r}[{key!r}]")
     a.del_item(tx, key)
     return ConstVar(None)
 
@@ -467,8 +427,7 @@ def contains(tx: Frame, a: Var, item: Var) -> Var:
         return ConstVar(item.as_constant() in a.as_constant())
     if isinstance(a, ConstVar):
         if not isinstance(a.as_constant(), str | bytes):
-            message = f"argument of type '{type_name(a)}' is not iterable"
-            tx.trace.raise_exception(TypeError, message)
+            raise Break("iteration_unknown", repr(a))
         return tx.trace.constant(
             tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
     if isinstance(a, DictVar | SetVar):
@@ -478,8 +437,7 @@ def contains(tx: Frame, a: Var, item: Var) -> Var:
     if tx.trace.attributes.find_special(a.python_type(), "__contains__") is not None:
         return a.contains(tx, item)
     if not is_iterable(tx.trace, a):
-        message = f"argument of type '{type_name(a)}' is not iterable"
-        tx.trace.raise_exception(TypeError, message)
+        raise Break("iteration_unknown", repr(a))
     return ConstVar(is_among(tx, a.iterate(tx), item))
 
 
@@ -490,8 +448,7 @@ def divmod_(tx: Frame, a: Var, b: Var) -> Var | None:
         return None
     found = try_user(tx, a, b, "__divmod__", "__rdivmod__")
     if found is None:
-        message = f"unsupported operand type(s) for divmod(): '{type_name(a)}' and '{type_name(b)}'"
-        tx.trace.raise_exception(TypeError, message)
+        raise Break("operator_unknown", f"divmod({a!r}, {b!r})")
     return found
 
 
