@@ -11,6 +11,7 @@ from dynamo.base.errors import Break
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.python import dict_iterators, generators, iterators
+from dynamo.symbolic.python.binders import is_settled
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 
@@ -49,6 +50,18 @@ def reverse_iterator(rebuilder: Rebuilder, var: iterators.ReverseIteratorVar) ->
         rebuilder.call_const(reversed, ListVar() if is_list else TupleVar())
         return
     rebuilder.expect_filled(var.sequence)
+    rebuilder.call_const(reverse_from, var.sequence, var.position)
+
+
+@rebuilds(iterators.ReverseIndexIteratorVar)
+def reverse_index_iterator(
+    rebuilder: Rebuilder, var: iterators.ReverseIndexIteratorVar
+) -> None:
+    if var.position is None:
+        rebuilder.call_const(reversed, TupleVar())
+        return
+    if not is_settled(var.sequence.python_type()):  # its length would be asked again
+        raise Break("rebuild_unknown", repr(var))
     rebuilder.call_const(reverse_from, var.sequence, var.position)
 
 

@@ -22,6 +22,7 @@ from dynamo.symbolic.python.iterators import (
     FilterVar,
     MapVar,
     RangeIteratorVar,
+    ReverseIndexIteratorVar,
     ReverseIteratorVar,
     ZipVar,
 )
@@ -110,6 +111,8 @@ def reversed_(tx: Frame, items: Var) -> Var:
     if isinstance(items, ObjectVar):
         if find_in_mro(cls, "__reversed__") is not None:
             return items.call_special(tx, "__reversed__")
+        if not items.has_special(tx, "__reversed__") and find_special(cls, "__len__"):
+            return ReverseIndexIteratorVar(items, items.length(tx).as_constant())
     raise Break("iteration_unknown", f"reversed({items!r})")
 
 

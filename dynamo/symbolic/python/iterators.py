@@ -173,6 +173,19 @@ class IndexIteratorVar(IteratorVar):
             self.position += 1
 
 
+class ReverseIndexIteratorVar(IndexIteratorVar):
+    """`reversed(x)` of an object with `__len__` and `__getitem__`."""
+
+    kind = reversed
+
+    def __init__(self, sequence: Var, length: int) -> None:
+        super().__init__(sequence)
+        self.position = length - 1 if length else None
+
+    def advance(self) -> None:
+        self.position = self.position - 1 if self.position else None
+
+
 class EnumerateVar(IteratorVar):
     """`enumerate(iterable, start)`."""
 
