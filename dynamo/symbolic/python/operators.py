@@ -421,6 +421,8 @@ def delitem(tx: Frame, a: Var, key: Var) -> Var:
 
 @rule([operator.contains])
 def contains(tx: Frame, a: Var, item: Var) -> Var:
+    if isinstance(a, DequeVar):  # a comparison that changes it is an error
+        raise Break("iteration_unknown", repr(a))
     if isinstance(a, SequenceVar):  # which a comparison may change
         return ConstVar(any(is_or_equals(tx, other, item) for other in a.items))
     if isinstance(a, RangeVar):
