@@ -215,7 +215,7 @@ def test_the_break_says_why(name: str, text: str) -> None:
 def test_one_graph_is_refused_with_the_line() -> None:
     scope = build("y = x + 1\nclass A:\n    k = 2\nreturn y * A.k", SETUP)
     with pytest.raises(dynamo.exc.Unsupported, match="a class is defined"):
-        dynamo.compile(scope["f"], backend="eager", fullgraph=True)(torch.ones(2))
+        dynamo.compile(scope["f"], backend="eager", fullgraph=True)(torch.ones(2), torch.ones(2))
 
 
 def facts_of(cls: Any, instance: Any) -> list[Any]:

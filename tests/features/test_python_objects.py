@@ -152,8 +152,14 @@ i = Index("12"); j = Index("ff", 16); n = Name(3.5); return x + i, j, n, Index()
 # Rows that break the graph: an object with `__hash__` as a key, one with `__eq__` from outside, one
 # with `__str__` in `text % value`, and errors that name the class.
 BREAKS = {
-    "int subclass with operators of its own", "instances from outside", "str subclass",
-    "float subclass with operators of its own", "construction that fails", "copies of values",
+    "attributes of values", "bytes and complex subclasses", "class attribute counts instances",
+    "class attribute of a subclass hides that of its base", "construction that fails",
+    "copies of values", "float subclass with operators of its own",
+    "float subclass: made, used, returned", "instances as arguments of a function",
+    "instances from outside", "int subclass with operators of its own",
+    "int subclass: as an index, a size and a key", "setattr and getattr on classes", "str subclass",
+    "str subclass with a repr", "tuple subclass", "tuple subclass with operators of its own",
+    "unions of dicts", "values of strings",
 }
 if sys.version_info >= (3, 13):  # a method that dispatches is kept in a dict of weak references
     BREAKS.add("single dispatch")

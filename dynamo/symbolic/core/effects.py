@@ -9,6 +9,7 @@ reachable from outside.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,7 @@ class Effects:
         self._globals: dict[tuple[int, str], Var | None] = {}
         self._calls = 0
         self._hooked: set[Var] = set()
+        self.taken: Counter[int] = Counter()  # locks, by identity
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1

@@ -68,6 +68,7 @@ class EffectLog(Protocol):
     """What the program has changed so far; `Effects` is the record."""
 
     clock: int
+    taken: Any
 
     def tick(self) -> None: ...
     def store_attr(self, target: Var, name: str, value: Var | None, raw: bool = True) -> None: ...

@@ -582,6 +582,27 @@ def deque_append(tx: Frame, var: DequeVar, item: Var) -> Var:
     return NONE
 
 
+@rule(collections.deque.appendleft, DequeVar)
+def deque_append_left(tx: Frame, var: DequeVar, item: Var) -> Var:
+    values = changed(tx, var)
+    values.insert(0, item)
+    if var.limit is not None and len(values) > var.limit:
+        del values[-1]
+    return NONE
+
+
+def register_pop(function: Any, index: int) -> None:
+    @rule(function, DequeVar)
+    def pop(tx: Frame, var: DequeVar) -> Var:
+        if not var.items:
+            tx.trace.raise_exception(IndexError, "pop from an empty deque")
+        return changed(tx, var).pop(index)
+
+
+register_pop(collections.deque.pop, -1)
+register_pop(collections.deque.popleft, 0)
+
+
 @rule(collections.deque.extend, DequeVar)
 def deque_extend(tx: Frame, var: DequeVar, items: Var) -> Var:
     for item in each_item(tx, items):

@@ -177,6 +177,15 @@ def exception(tx: Frame) -> Var | None:
     return tx.exception or (None if handled_outside(tx.trace) else ConstVar(None))
 
 
+@rule(os.fspath)
+def fspath(tx: Frame, path: Var) -> Var | None:
+    if path.is_constant() and isinstance(path.as_constant(), str | bytes):
+        return path
+    if isinstance(path, ObjectVar) and find_in_mro(path.python_type(), "__fspath__") is not None:
+        return path.call_special(tx, "__fspath__")
+    return None
+
+
 def warn_at(
     module_globals: dict[str, Any], message: str, category: type[Warning], filename: str, line: int
 ) -> None:
@@ -204,12 +213,42 @@ def filters_are_known(tx: Frame) -> bool:
 
 READ_PARTS = ("filters", "showwarning", SHOW, "_showwarnmsg_impl")
 RECURSION = (reprlib.__file__, dataclasses.__file__)
+RLOCK = type(threading.RLock())
+
+
+@rule(warnings._filters_mutated)  # type: ignore[attr-defined]
+def filters_mutated(tx: Frame) -> Var:
+    tx.trace.effects.output(hook.Disabled(warnings._filters_mutated))  # type: ignore[attr-defined]
+    return ConstVar(None)
 
 
 @rule(threading.get_ident)
 def thread_number(tx: Frame) -> Var | None:
     """Only for the key with which a `repr` looks out for recursion."""
     return ConstVar(0) if tx.code.co_filename in RECURSION else None
+
+
+def _register_lock(name: str) -> None:
+    function = getattr(RLOCK, name)
+
+    @rule(function)
+    def handle(tx: Frame, lock: Var, *args: Var) -> Var | None:
+        """A lock that exists is taken and given back behind the graph, in program order."""
+        if not isinstance(lock, ObjectVar) or lock.real is None or (args and name != "__exit__"):
+            return None
+        takes = name in ("acquire", "__enter__")
+        taken = tx.trace.effects.taken
+        if not takes and not taken[id(lock.real)]:  # it may be an error, which is raised here
+            raise Break("call_of_unknown_function", f"{name} of a lock that is not taken here")
+        taken[id(lock.real)] += 1 if takes else -1
+        tx.trace.guard("ID", lock.source, lock.real)
+        values: list[Any] = [None, None, None] if name == "__exit__" else []
+        tx.trace.effects.output(hook.Disabled(functools.partial(function, lock.real, *values)))
+        return ConstVar(True) if takes else ConstVar(None)
+
+
+for _name in ("acquire", "release", "__enter__", "__exit__"):
+    _register_lock(_name)
 
 
 @rule(warnings.warn)
