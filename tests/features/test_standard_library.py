@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import threading
-from typing import Any
 
 import pytest
 import torch
