@@ -294,6 +294,7 @@ for _known, _compute in (
     (numpy.ones, ones),
     (numpy.full, full),
     (numpy.arange, arange),
+    (numpy.linspace, constant),
     (numpy.array, constant),
     (numpy.asarray, constant),
 ):
