@@ -295,6 +295,7 @@ for _known, _compute in (
     (numpy.full, full),
     (numpy.arange, arange),
     (numpy.linspace, constant),
+    (numpy.eye, constant),
     (numpy.array, constant),
     (numpy.asarray, constant),
 ):
