@@ -43,7 +43,6 @@ from dynamo.symbolic.machine.frame import SymbolicFrame
 from dynamo.symbolic.machine.noticed import Noticed, guard_let_go
 from dynamo.symbolic.machine.trace import Trace
 from dynamo.symbolic.python.generators import GeneratorVar
-from dynamo.symbolic.python.outside_iterators import OutsideIteratorVar
 from dynamo.symbolic.shapes.open_text import UnreadText
 from dynamo.symbolic.shapes.sizes import open_axes
 from dynamo.symbolic.shapes.unknown import UnknownNumber
@@ -142,7 +141,6 @@ class Attempts:
         root = SymbolicFrame(trace, frame.code, frame.globals, locals_, {})
         if self.continuations.is_continuation(frame.code):
             trace.noticed = Noticed(locals_)
-            trace.refers_weakly = self.continuations.keeps_all(frame.code)
             trace.passed_iterator = self.continuations.passed_iterator(frame.code)
         trace.frames.append(root)
         for name, cell in frame.cells.items():
@@ -159,13 +157,13 @@ class Attempts:
             exit = ReturnExit(root.run())
             root.leave()
         except EndTrace as end:
-            all_values = trace.refers_weakly or tells_lifetimes(end.exit)
+            keeps = self.continuations.keeps_all(frame.code)
+            all_values = keeps or tells_lifetimes(end.exit)
             exit = live_frames(end.exit, self.codes, trace.objects.real_values(), all_values)
             guard_let_go(trace, start, end.exit, exit)
         roots = exit_roots(exit)
         effects = trace.effects.records(roots)
         reached = needed(roots, effects)
-        trace.made.check(reached)
         settle_picks(trace, reached)
         refuse_escaping(trace, reached, exit)
         outputs = choose_outputs(exit, effects)
@@ -197,8 +195,6 @@ def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | Brea
                 f"{var!r}, alive at: {getattr(exit, 'reason', 'return')}"))
         if isinstance(var, UnreadText):
             raise RestartTrace(var.made_at, Break("item", var.tensor))
-        if isinstance(var, OutsideIteratorVar) and var.is_torn():
-            raise RestartTrace(var.begun_at, Break("opaque_iterator", repr(var)))
         if isinstance(var, GraphContextVar) and var.step is not None:
             raise RestartTrace(var.step, Break("call_of_unknown_function", repr(var)))
 

@@ -93,9 +93,8 @@ def store_attr(rebuilder: Rebuilder, effect: tr.StoreAttrEffect) -> None:
 def raw_store(target: Any) -> Any:
     """The built-in `__setattr__` below all overrides."""
     kind = target.python_type()
-    for base in (BaseException, type):
-        if issubclass(kind, base):
-            return base.__setattr__
+    if issubclass(kind, BaseException):
+        return BaseException.__setattr__
     stores = [store for _, store in all_in_mro(kind, "__setattr__") if not is_own_method(store)]
     return store_attribute if stores == [object.__setattr__] else object.__setattr__
 
@@ -118,7 +117,7 @@ def delete_hidden(target: Any, name: str) -> None:
 def delete_attribute(target: Any, name: str) -> None:
     """Deletes an attribute, which may have been made in the trace, too."""
     with contextlib.suppress(AttributeError):
-        (type if issubclass(type(target), type) else object).__delattr__(target, name)
+        object.__delattr__(target, name)
 
 
 def contents(rebuilder: Rebuilder, effect: tr.ContentsEffect) -> None:
@@ -236,16 +235,8 @@ def store_cell(rebuilder: Rebuilder, effect: tr.StoreCellEffect) -> None:
 
 
 def consume(rebuilder: Rebuilder, effect: tr.ConsumeEffect) -> None:
-    rebuilder.call_const(move, effect.iterator, effect.count)
+    rebuilder.call_const(advance, effect.iterator, effect.count)
     _drop(rebuilder)
-
-
-def move(iterator: Any, count: int) -> None:
-    """Takes items from a real iterator; a generator that has come to its end is closed."""
-    if count < 0:
-        iterator.close()
-    else:
-        advance(iterator, count)
 
 
 def call(rebuilder: Rebuilder, effect: tr.CallEffect) -> None:

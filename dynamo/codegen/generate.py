@@ -22,13 +22,10 @@ from dynamo.bytecode.raw import Raw, RawCode, assemble
 from dynamo.bytecode.versions import VERSION
 from dynamo.codegen import again
 from dynamo.codegen import effects as effect_rows
-from dynamo.codegen import rebuild_classes as rebuild_classes  # registers rows
-from dynamo.codegen import rebuild_containers as rebuild_containers
+from dynamo.codegen import rebuild_containers as rebuild_containers  # registers rows
 from dynamo.codegen import rebuild_functions as rebuild_functions
 from dynamo.codegen import rebuild_iterators as rebuild_iterators
-from dynamo.codegen import rebuild_keys as rebuild_keys
 from dynamo.codegen import rebuild_objects as rebuild_objects
-from dynamo.codegen import rebuild_random as rebuild_random
 from dynamo.codegen.break_frames import Level, Passing, exit_roots
 from dynamo.codegen.continuation import QUIET_RESUME, Continuations
 from dynamo.codegen.copied import copy_instruction, net_effect, null_place

@@ -82,9 +82,8 @@ class Rebuilder:
     """Pushes real values in one frame.
 
     place_of: the place of an instruction, for a traceback; places: locals that hold values already
-    (graph results, shared objects); unfinished: classes that are being made, and the classes that
-    can be finished only after them; building: what is being made, and whether a part of it has
-    made it already.
+    (graph results, shared objects); building: what is being made, and whether a part of it has made
+    it already.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class Rebuilder:
         self.counts = counts
         self.place_of = place_of
         self.places: dict[Var, str] = {}
-        self.unfinished: dict[Var, list[Var]] = {}
         self.building: dict[Var, bool] = {}
 
     def load(self, var: Var) -> None:

@@ -35,10 +35,7 @@ def named_tuple(rebuilder: Rebuilder, var: lists.NamedTupleVar) -> None:
         rebuilder.emitter.call(1)
         return
     rebuilder.emitter.start_call_const(tuple.__new__)
-    if var.class_var is not None:
-        rebuilder.load(var.class_var)
-    else:
-        rebuilder.emitter.load_const(var.cls)
+    rebuilder.emitter.load_const(var.cls)
     rebuilder.build("BUILD_TUPLE", var.items)
     rebuilder.emitter.call(2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-import re
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -64,28 +63,6 @@ def reverse_index_iterator(
     if not is_settled(var.sequence.python_type()):  # its length would be asked again
         raise Break("rebuild_unknown", repr(var))
     rebuilder.call_const(reverse_from, var.sequence, var.position)
-
-
-def iterate_deque(deque: collections.deque[Any], backwards: bool, count: int) -> Any:
-    """An iterator over a deque, behind its first items."""
-    return advance(reversed(deque) if backwards else iter(deque), count)
-
-
-@rebuilds(iterators.DequeIteratorVar)
-def deque_iterator(rebuilder: Rebuilder, var: iterators.DequeIteratorVar) -> None:
-    if var.deque.mutations != var.mutations:
-        raise Break("container_changed_in_loop", repr(var.deque))
-    rebuilder.expect_filled(var.deque)
-    rebuilder.call_const(iterate_deque, var.deque, var.backwards, var.size - var.left)
-
-
-@rebuilds(iterators.MatchIteratorVar)
-def match_iterator(rebuilder: Rebuilder, var: iterators.MatchIteratorVar) -> None:
-    matches = len(var.sequence.items)
-    rebuilder.emitter.start_call_const(advance)
-    rebuilder.call_const(re.Pattern.finditer, *map(ConstVar, var.arguments))
-    rebuilder.emitter.load_const(matches + 1 if var.position is None else var.position)
-    rebuilder.emitter.call(2)
 
 
 @rebuilds(iterators.RangeIteratorVar)
@@ -164,11 +141,6 @@ def map_(rebuilder: Rebuilder, var: iterators.MapVar) -> None:
 @rebuilds(iterators.FilterVar)
 def filter_(rebuilder: Rebuilder, var: iterators.FilterVar) -> None:
     rebuilder.call_const(filter, var.function or ConstVar(None), var.iterator)
-
-
-@rebuilds(iterators.CountVar)
-def count_(rebuilder: Rebuilder, var: iterators.CountVar) -> None:
-    rebuilder.call_const(itertools.count, var.item, var.step)
 
 
 @rebuilds(generators.GeneratorVar)

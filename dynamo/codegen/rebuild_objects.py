@@ -5,18 +5,16 @@ from __future__ import annotations
 import collections
 import sys
 import types
-import weakref
 from typing import cast
 
 from dynamo import hook
 from dynamo._C import read_dict
-from dynamo.base.errors import Break
 from dynamo.base.instances import hides_dict, own_dict
 from dynamo.codegen.rebuild import Rebuilder, rebuilds
 from dynamo.codegen.rebuild_containers import store_items
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import exceptions, weakrefs
+from dynamo.symbolic.python import classes, exceptions
 from dynamo.symbolic.python import objects as object_vars
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.supers import SuperVar
@@ -24,28 +22,28 @@ from dynamo.symbolic.tensors import contexts
 
 # Built-in base -> how an instance of a subclass is filled from its built-in part.
 FILLED = {list: list.extend, dict: dict.update, set: set.update}
-OWN_NEW = (int, float, complex, str, bytes, tuple, frozenset)
 
 
 # Built-in classes that insist on their own `__new__`.
 STATIC_NEW = (collections.OrderedDict, types.SimpleNamespace)
 
 
+@rebuilds(classes.ClassVar)
+def class_(rebuilder: Rebuilder, var: classes.ClassVar) -> None:
+    rebuilder.emitter.load_const(var.cls)
+
+
+@rebuilds(object_vars.EnumVar)
+def enum_member(rebuilder: Rebuilder, var: object_vars.EnumVar) -> None:
+    rebuilder.emitter.load_const(var.real)
+
+
 @rebuilds(object_vars.ObjectVar)
 def object_(rebuilder: Rebuilder, var: object_vars.ObjectVar) -> None:
     cls, content = var.cls, var.content
-    base = next((kind for kind in (*FILLED, *OWN_NEW) if issubclass(cls, kind)), object)
-    if var.class_var is not None:
-        rebuilder.load(var.class_var)
-        rebuilder.emitter.emit("POP_TOP")
-        if var in rebuilder.places:  # the class refers to this instance
-            rebuilder.load(var)
-            return
-    if base in OWN_NEW and content is not None:
-        rebuilder.call_const(base.__new__, var.class_var or cls, content)
-        return
+    base = next((kind for kind in FILLED if issubclass(cls, kind)), object)
     new = next((kind for kind in STATIC_NEW if issubclass(cls, kind)), base).__new__
-    rebuilder.call_const(new, var.class_var or cls)
+    rebuilder.call_const(new, cls)
     rebuilder.keep(var)
     if isinstance(content, DictVar):
         store_items(rebuilder, var, content, cls)
@@ -67,11 +65,8 @@ def set_outer_context(error: BaseException) -> None:
 @rebuilds(exceptions.ExceptionVar)
 def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
     plain_init = isinstance(var.cls.__init__, types.WrapperDescriptorType)
-    if isinstance(var, exceptions.GroupVar):
-        parts = var.message, var.sequence
-        rebuilder.call_const(BaseExceptionGroup.__new__, var.class_var or var.cls, *parts)
-    elif var.class_var is not None or isinstance(var.cls.__new__, types.FunctionType):
-        rebuilder.call_const(var.base().__new__, var.class_var or var.cls, *var.args)
+    if isinstance(var.cls.__new__, types.FunctionType):
+        rebuilder.call_const(var.base().__new__, var.cls, *var.args)
     elif plain_init:
         rebuilder.call_const(var.cls, *var.args)
     else:
@@ -89,10 +84,6 @@ def exception(rebuilder: Rebuilder, var: exceptions.ExceptionVar) -> None:
         rebuilder.emitter.load_const(True)
         rebuilder.load(var)
         rebuilder.emitter.store_attr("__suppress_context__")
-    if isinstance(var, exceptions.GroupVar) and var.args != [var.message, var.sequence]:
-        rebuilder.build("BUILD_TUPLE", var.args)
-        rebuilder.load(var)
-        rebuilder.emitter.store_attr("args")
     if not var.traceback.is_constant():
         rebuilder.load(var.traceback)
         rebuilder.load(var)
@@ -123,13 +114,6 @@ def traceback(rebuilder: Rebuilder, var: exceptions.TracebackVar) -> None:
 def outside_traceback(rebuilder: Rebuilder, var: exceptions.OutsideTracebackVar) -> None:
     rebuilder.load(var.exception)
     rebuilder.emitter.load_attr("__traceback__")
-
-
-@rebuilds(weakrefs.WeakRefVar)
-def weak_reference(rebuilder: Rebuilder, var: weakrefs.WeakRefVar) -> None:
-    if var.target is None:
-        raise Break("rebuild_unknown", repr(var))
-    rebuilder.call_const(weakref.ref, var.target)
 
 
 @rebuilds(object_vars.InstanceDictVar, object_vars.InstanceEntriesVar)

@@ -137,9 +137,6 @@ PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count)
 PyObject *call_last(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *run_last_calls(PyObject *call); /* takes the call */
 
-/* classes.c */
-PyObject *hide_subclass(PyObject *module, PyObject *args);
-
 /* objects.c */
 PyObject *read_item(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *read_dict(PyObject *module, PyObject *object);

@@ -527,8 +527,6 @@ static PyMethodDef module_functions[] = {
      "call_moving(function, *args): the caller keeps no reference to the arguments."},
     {"call_last", (PyCFunction)call_last, METH_FASTCALL,
      "call_last(function, *args): the same, of which new code returns the result at once."},
-    {"hide_subclass", hide_subclass, METH_VARARGS,
-     "hide_subclass(base, cls): base.__subclasses__() names cls no more."},
     {"checked_call", checked_call, METH_VARARGS,
      "checked_call(function, tensors, tensor_type, decide): its results are looked at."},
     {"rescued_call", rescued_call, METH_O, "rescued_call([function, rescue]): asks about errors."},

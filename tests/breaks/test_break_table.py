@@ -148,7 +148,6 @@ CONSTRUCTS = {
     "module": "return layer(x + 1) * 2",
     "map": "return list(map(lambda v: {B:v + 1} * 2, [x, x * 2]))",
     "sorted key": "return sorted([x + 2, x + 1], key=lambda v: {B:v * 2}.shape[0])[0] * 2",
-    "exception group": "try:\n    y = {B:x + 1}\n    raise ExceptionGroup('g', [Oops(1), KeyError(2)])\nexcept* Oops as e:\n    log.append(len(e.exceptions))\nexcept* KeyError:\n    log.append('k')\nreturn y * 2",
 }
 RAISES = {"with escaping", "with then raise of an object", "try wrong handler", "except reraise"}
 # Each call defines a new class, so that code which depends on the class is compiled again.

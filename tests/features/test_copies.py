@@ -162,18 +162,12 @@ c = copy.deepcopy(CONFIG); c["a"].append(3); return x * len(c["a"]) + 1, len(CON
 m = {id(x): x}; y = copy.deepcopy([x], m); return y[0] is x, x * 2 + 1
 # deepcopy cycle
 a = [x]; a.append(a); b = copy.deepcopy(a); return b[1] is b, b[0] + 1
-# deepcopy deque
-return copy.deepcopy(collections.deque([x]))[0] + 1
 # deepcopy counter
 return copy.deepcopy(collections.Counter("aab"))["a"] * x + 1
 # deepcopy defaultdict
 d = collections.defaultdict(list); d["a"].append(x); e = copy.deepcopy(d); e["b"].append(1); return e["a"][0] + 1, len(d)
 # deepcopy ordered
 d = collections.OrderedDict(a=x); return copy.deepcopy(d)["a"] + 1
-# deepcopy namespace
-n = types.SimpleNamespace(a=x, b=[1]); return copy.deepcopy(n).a + 1
-# copy namespace
-n = types.SimpleNamespace(a=x, b=[1]); return copy.copy(n).a + 1
 # deepcopy param
 p = copy.deepcopy(PARAM); return x * p + 1, isinstance(p, nn.Parameter), p.requires_grad
 # deepcopy module
@@ -232,11 +226,6 @@ return nn.Conv1d(2, 2, 1)(x) * 0 + 1
 p = nn.Parameter(x.detach() * 2); return p * x + 1
 # module inside
 torch.manual_seed(1); m = Net(); return m(x) + 1
-# enum missing
-y = x * 2; return y + Color("green").value
-# enum missing fails
-try: Color("blue")
-except ValueError as e: return x * 2 + 1, str(e)
 # enum value
 return x * Color(1).value + 1, Color["RED"].name
 # enum iter
@@ -299,6 +288,17 @@ g = torch.Generator(); return x + 1
 v = nn.utils.parameters_to_vector(NET.parameters()).detach() * 1; nn.utils.vector_to_parameters(v, NET.parameters()); return NET(x) + 1
 # enum reversed: iteration_unknown opaque_iterator
 return x * 2 + 1, list(reversed(Color)), Color.RED is Color(1)
+# deepcopy deque: call_of_unknown_function value_unknown
+return copy.deepcopy(collections.deque([x]))[0] + 1
+# deepcopy namespace: call_of_unknown_function
+n = types.SimpleNamespace(a=x, b=[1]); return copy.deepcopy(n).a + 1
+# copy namespace: call_of_unknown_function
+n = types.SimpleNamespace(a=x, b=[1]); return copy.copy(n).a + 1
+# enum missing: call_of_unknown_function
+y = x * 2; return y + Color("green").value
+# enum missing fails: call_of_unknown_function
+try: Color("blue")
+except ValueError as e: return x * 2 + 1, str(e)
 ''')
 
 

@@ -87,18 +87,16 @@ def test_a_subclass_that_holds_itself() -> None:
 
 
 @pytest.mark.parametrize("equal", [False, True])
-@pytest.mark.parametrize("change", ["clear", "append", "pop"])
-@pytest.mark.parametrize("kind", [deque, list])
+@pytest.mark.parametrize("change", ["clear", "append"])
 @pytest.mark.parametrize("search", [
     lambda items: 3 in items, lambda items: items.count(3), lambda items: items.index(3),
-    lambda items: items.index(3, 1), lambda items: items.index(3, 0, 1),
     lambda items: items.remove(3),
 ])  # fmt: skip
 def test_a_comparison_changes_what_is_searched(
-    search: Callable[[Any], Any], kind: type, change: str, equal: bool
+    search: Callable[[Any], Any], change: str, equal: bool
 ) -> None:
     def f(x: torch.Tensor) -> Any:
-        items, seen = kind(), []  # type: ignore[var-annotated]
+        items, seen = deque(), []  # type: ignore[var-annotated]
         for _ in range(3):
             items.append(Recorder(items, seen, change, equal))
         try:
@@ -107,8 +105,6 @@ def test_a_comparison_changes_what_is_searched(
             found = type(error)
         return found, seen, len(items), float((x + 1).sum())
 
-    if kind is list and change == "append" and not equal:
-        pytest.skip("has no end")
     dynamo.reset()
     x = torch.ones(1)
     assert dynamo.compile(f, backend="eager")(x) == f(x)

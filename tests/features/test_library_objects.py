@@ -95,21 +95,11 @@ def mgr(k):
 """
 
 ONE_GRAPH = table(r'''
-# heap
-h = [3, 1, 2]; heapq.heapify(h); heapq.heappush(h, 0); return x * heapq.heappop(h) + heapq.nlargest(2, h)[0], heapq.nsmallest(1, h), heapq.heappushpop(h, 9)
-# heap tuples
-h = []; heapq.heappush(h, (2, "b")); heapq.heappush(h, (1, "a")); return x * heapq.heappop(h)[0] + 1
-# heap merge
-return x * len(list(heapq.merge([1, 3], [2]))) + 1
-# bisects
-xs = [1, 3, 5]; bisect.insort(xs, 4); return x * bisect.bisect(xs, 3) + bisect.bisect_left(xs, 3), bisect.bisect([1, 2], 2, key=lambda v: v)
 # zip strict
 try: list(zip([1], [1, 2], strict=True))
 except ValueError as e: return x * 2 + 1, str(e)
 # zip strict ok
 return x * sum(a * b for a, b in zip([1, 2], [3, 4], strict=True)) + 1
-# namespace
-n = types.SimpleNamespace(a=1); n.b = x * 2; return n.b + n.a, vars(n)["a"], n == types.SimpleNamespace(a=1)
 # namespace outside
 return x * NS.a + NS.b, hasattr(NS, "c")
 # userdict
@@ -126,10 +116,6 @@ d = UDict({"a": x}); return d["a"] + 1, d.get("z", 3)
 c = ChainMap({"a": 1}, {"a": 2, "b": x}); return c["b"] * c["a"] + 1, list(c), c.new_child({"q": 1})["q"], dict(c)["a"]
 # chainmap outside
 return x * CM["b"] + 1
-# graph sort
-g = graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}}); return x * 2 + 1, list(g.static_order())
-# cmp key
-return x * 2 + 1, sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
 # single
 return sd(3, x) + sd("ab", x) + sd([1], x) + sd(x, x) + sd(2.5, x)
 # single method
@@ -144,8 +130,6 @@ c = CacheM(); return x * c.h + c.h
 return x * CMO.h + CMO.t
 # cached call
 return x * cached_fn(2) + 1
-# dc make
-d = DC(x, k=4); d.xs.append(1); return d.a * d.k + d.q, len(d.xs), d.n
 # dc replace
 d = dataclasses.replace(ODC(1), b=3); return x * d.b + 1
 # dc replace t
@@ -201,24 +185,10 @@ return operator.methodcaller("mul", 2)(x) + 1, operator.methodcaller("m", k=2)(O
 return x * AG(OBJ) + MC(x), IG([1, 2])
 # it chain
 return sum(itertools.chain([x], (x * 2,), itertools.chain.from_iterable([[x]]))) + 1
-# it product
-return x * sum(a * b for a, b in itertools.product([1, 2], repeat=2)) + 1, list(itertools.permutations([1, 2, 3], 2))[:2], list(itertools.combinations("abc", 2)), list(itertools.combinations_with_replacement("ab", 2))
 # it accumulate
 return list(itertools.accumulate([x, x, x]))[-1] + 1, list(itertools.accumulate([1, 2], initial=5)), list(itertools.accumulate([1, 2, 3], operator.mul))
-# it misc
-return x * len(list(itertools.islice(itertools.count(1, 2), 3))) + 1, list(itertools.takewhile(lambda v: v < 2, [1, 2, 1])), list(itertools.dropwhile(lambda v: v < 2, [1, 2, 1])), list(itertools.starmap(pow, [(2, 3)])), list(itertools.compress("abc", [1, 0, 1])), list(itertools.filterfalse(None, [0, 1])), list(itertools.pairwise([1, 2, 3])), list(itertools.zip_longest([1], [1, 2], fillvalue=0)), list(itertools.repeat(1, 2)), [next(c) for c in [itertools.cycle([1, 2])] for _ in range(3)]
-# it groupby
-return x * 2 + 1, [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])], {k: len(list(g)) for k, g in itertools.groupby("aab", key=str.upper)}
-# it tee
-a, b = itertools.tee([1, 2]); return x * sum(a) + sum(b)
 # it batched
 return x * len(list(itertools.batched([1, 2, 3], 2))) + 1 if hasattr(itertools, "batched") else x * 2 + 1
-# weak
-r = weakref.ref(OBJ); return x * r().a + 1, WREF() is OBJ
-# weak dict
-d = weakref.WeakKeyDictionary(); return x * len(d) + 1
-# weak value dict
-d = weakref.WeakValueDictionary(); return x * len(d) + 1
 # partials
 f = functools.partial(torch.add, alpha=2); return f(x, x) + 1, functools.partial(OBJ.m, k=2)(), functools.partial(int, base=2)("10")
 # partial method
@@ -233,8 +203,6 @@ def deco(f):
 @deco
 def h(v): "doc"; return v + 1
 return h(x), h.__name__, h.__doc__
-# op inplace
-y = x * 2; y = operator.iadd(y, 1); return operator.getitem(y, 0), operator.contains([1], 1), operator.truth([]), operator.index(3), operator.is_(1, None), operator.matmul(x, x.T), operator.length_hint([1])
 # ctx suppress
 with contextlib.suppress(ValueError): raise ValueError
 return x * 2 + 1
@@ -250,13 +218,6 @@ return y + len(out)
 @mgr(1)
 def g(v): return v + 1
 return g(x) * 2
-# ctx closing
-class C:
-    closed = False
-    def close(self): self.closed = True
-c = C()
-with contextlib.closing(c): y = x * 2
-return y + c.closed
 # copyreg use
 return x * 2 + 1, copyreg.dispatch_table is not None
 # counter
@@ -265,23 +226,10 @@ c = collections.Counter("aab"); c.update("b"); return x * c["a"] + 1, c.most_com
 d = collections.defaultdict(list); d["a"].append(x); return d["a"][0] + 1, dict(d).keys() == {"a"}
 # ordered
 d = collections.OrderedDict(a=1, b=2); d.move_to_end("a"); return x * d.popitem(last=False)[1] + 1, list(d)
-# deq
-d = collections.deque([1, 2], maxlen=2); d.append(3); d.rotate(1); d.appendleft(0); return x * d[0] + len(d), list(d), d.maxlen
 # types use
 return x * isinstance(target, types.FunctionType) + 1, types.MethodType(O.m, OBJ)(), isinstance(OBJ.m, types.MethodType)
-# type call
-C = type("C", (O,), {"z": 2}); return x * C(1).z + 1
-# prop outside
-class C:
-    @property
-    def p(self): return 2
-return x * C().p + 1, C.p.fget(C())
 # logging use
 logging.getLogger("q").info("a %s", 1); return x * 2 + 1
-# warn use
-with warnings.catch_warnings(record=True) as w:
-    warnings.simplefilter("always"); warnings.warn("a")
-return x * 2 + len(w)
 # dict ops
 d = {"a": 1} | {"b": 2}; d |= {"c": 3}; return x * d["c"] + 1, d.keys() & {"a"}, d.items() >= {("a", 1)}, list(reversed(d)), dict.fromkeys("ab", 0), d.setdefault("q", 9), d.pop("a"), d.popitem()
 # list ops
@@ -290,11 +238,6 @@ xs = [3, 1, 2]; xs.sort(key=lambda v: -v); xs[1:2] = [7, 8]; del xs[0]; return x
 r = range(0, 10, 3); return x * r[1] + len(r), 3 in r, r.index(6), r[::-1], list(reversed(r)), r == range(0, 12, 3), r.start
 # slice ops
 s = slice(0, 2); return x[s] * 2 + 1, s.indices(5), s.stop
-# round with its names
-class R:
-    def __round__(s, n=7): return n
-r, n = R(), len(x.shape) * 1.25
-return x * round(n), round(2.567, ndigits=1), round(number=2.5), round(7.5, ndigits=None), round(r), round(r, None), round(r, ndigits=2), round(n, ndigits=1)
 # sorted more
 return x * 2 + 1, sorted({"b": 1, "a": 2}.items(), key=lambda p: p[1], reverse=True), min([3, 1], default=0), max([], default=None), any([0, 1]), all([]), sum([[1], [2]], []), divmod(7, 2), round(2.567, 1), abs(-2), pow(2, 3, 5), list(enumerate("a", 1)), list(map(lambda a, b: a + b, [1], [2])), list(filter(None, [0, 1]))
 # idx col
@@ -354,7 +297,7 @@ q = queue.Queue(); q.put(1); return x * q.get() + 1
 C = types.new_class("C", (), {}, lambda ns: ns.update(a=2)); return x * C.a + 1
 # set ops: set_order
 s = {1, 2} | {3}; return x * len(s) + 1, s - {1}, s ^ {1}, s <= {1, 2, 3, 4}, frozenset(s), s.isdisjoint({9}), {1}.union([2], [3])
-# heaps without items: argument_mismatch call_of_unknown_function opaque_iterator
+# heaps without items: call_of_unknown_function class_definition
 class Own(list): pass
 told = []
 for take in (heapq.heappop, lambda h: heapq.heapreplace(h, 1), lambda h: heapq.heappushpop(h, 2)):
@@ -366,6 +309,63 @@ return x + 1, told
 i = (x.sum() * 0).long(); return x[..., i] + 1, x[None, i] + 1
 # idx slice: item
 i = (x.sum() * 0).long(); return x[i:] + 1
+# heap: call_of_unknown_function
+h = [3, 1, 2]; heapq.heapify(h); heapq.heappush(h, 0); return x * heapq.heappop(h) + heapq.nlargest(2, h)[0], heapq.nsmallest(1, h), heapq.heappushpop(h, 9)
+# heap tuples: call_of_unknown_function
+h = []; heapq.heappush(h, (2, "b")); heapq.heappush(h, (1, "a")); return x * heapq.heappop(h)[0] + 1
+# heap merge: call_of_unknown_function
+return x * len(list(heapq.merge([1, 3], [2]))) + 1
+# bisects: call_of_unknown_function
+xs = [1, 3, 5]; bisect.insort(xs, 4); return x * bisect.bisect(xs, 3) + bisect.bisect_left(xs, 3), bisect.bisect([1, 2], 2, key=lambda v: v)
+# namespace: call_of_unknown_function
+n = types.SimpleNamespace(a=1); n.b = x * 2; return n.b + n.a, vars(n)["a"], n == types.SimpleNamespace(a=1)
+# graph sort: call_of_unknown_function
+g = graphlib.TopologicalSorter({"a": {"b"}, "b": {"c"}}); return x * 2 + 1, list(g.static_order())
+# cmp key: call_of_unknown_function
+return x * 2 + 1, sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
+# dc make: argument_mismatch
+d = DC(x, k=4); d.xs.append(1); return d.a * d.k + d.q, len(d.xs), d.n
+# it product: call_of_unknown_function opaque_iterator
+return x * sum(a * b for a, b in itertools.product([1, 2], repeat=2)) + 1, list(itertools.permutations([1, 2, 3], 2))[:2], list(itertools.combinations("abc", 2)), list(itertools.combinations_with_replacement("ab", 2))
+# it misc: call_of_unknown_function opaque_iterator value_unknown
+return x * len(list(itertools.islice(itertools.count(1, 2), 3))) + 1, list(itertools.takewhile(lambda v: v < 2, [1, 2, 1])), list(itertools.dropwhile(lambda v: v < 2, [1, 2, 1])), list(itertools.starmap(pow, [(2, 3)])), list(itertools.compress("abc", [1, 0, 1])), list(itertools.filterfalse(None, [0, 1])), list(itertools.pairwise([1, 2, 3])), list(itertools.zip_longest([1], [1, 2], fillvalue=0)), list(itertools.repeat(1, 2)), [next(c) for c in [itertools.cycle([1, 2])] for _ in range(3)]
+# it groupby: call_of_unknown_function opaque_iterator value_unknown
+return x * 2 + 1, [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])], {k: len(list(g)) for k, g in itertools.groupby("aab", key=str.upper)}
+# it tee: call_of_unknown_function value_unknown
+a, b = itertools.tee([1, 2]); return x * sum(a) + sum(b)
+# weak: call_of_unknown_function
+r = weakref.ref(OBJ); return x * r().a + 1, WREF() is OBJ
+# weak dict: call_of_unknown_function
+d = weakref.WeakKeyDictionary(); return x * len(d) + 1
+# weak value dict: call_of_unknown_function
+d = weakref.WeakValueDictionary(); return x * len(d) + 1
+# op inplace: call_of_unknown_function
+y = x * 2; y = operator.iadd(y, 1); return operator.getitem(y, 0), operator.contains([1], 1), operator.truth([]), operator.index(3), operator.is_(1, None), operator.matmul(x, x.T), operator.length_hint([1])
+# ctx closing: class_definition
+class C:
+    closed = False
+    def close(self): self.closed = True
+c = C()
+with contextlib.closing(c): y = x * 2
+return y + c.closed
+# deq: attribute_unknown call_of_unknown_function value_unknown
+d = collections.deque([1, 2], maxlen=2); d.append(3); d.rotate(1); d.appendleft(0); return x * d[0] + len(d), list(d), d.maxlen
+# type call: class_definition
+C = type("C", (O,), {"z": 2}); return x * C(1).z + 1
+# prop outside: attribute_unknown class_definition
+class C:
+    @property
+    def p(self): return 2
+return x * C().p + 1, C.p.fget(C())
+# round with its names: class_definition
+class R:
+    def __round__(s, n=7): return n
+r, n = R(), len(x.shape) * 1.25
+return x * round(n), round(2.567, ndigits=1), round(number=2.5), round(7.5, ndigits=None), round(r), round(r, None), round(r, ndigits=2), round(n, ndigits=1)
+# warn use: call_of_unknown_function
+with warnings.catch_warnings(record=True) as w:
+    warnings.simplefilter("always"); warnings.warn("a")
+return x * 2 + len(w)
 ''')
 
 

@@ -32,18 +32,6 @@ try:
     match MB(): 
         case MB(y): return 1
 except TypeError as e: return str(e), x + 1
-# match args made
-class Class: __match_args__ = ["a"]; a = 1
-try:
-    match Class(): 
-        case Class(y): return 1
-except TypeError as e: return str(e), x + 1
-# match args made none
-class Class: __match_args__ = (None,); a = 1
-try:
-    match Class(): 
-        case Class(y): return 1
-except TypeError as e: return str(e), x + 1
 # mapping duplicate
 m = {"a": 0, "b": 1}
 try:
@@ -59,15 +47,6 @@ for o in (M1(), M3(), M4(), S1(), S3(), S4()):
     match o:
         case {}: r.append("map")
         case [*_]: r.append("seq")
-return r, x + 1
-# mapping sequence made
-class N1(collections.UserDict, collections.abc.Sequence): pass
-class N2(list, collections.abc.Mapping): pass
-r = []
-for o in (N1(), N2.__new__(N2) if False else N1()):
-    match o:
-        case [*_]: r.append("seq")
-        case {}: r.append("map")
 return r, x + 1
 # patma more
 class T(collections.abc.Sequence):

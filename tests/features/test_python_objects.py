@@ -123,33 +123,15 @@ return x + 1, out
 a = Counted(); b = Counted(); return a.go(x), Counted.made, b.made, a is Counted.last, Counted.last is b
 # class attribute of a subclass hides that of its base
 c = CountedMore(); d = Counted(); return c.go(x), CountedMore.made, Counted.made, c.made, d.made
-# class attribute set, read, deleted
-Counted.extra = [x + 1]; v = Counted().extra; h = hasattr(CountedMore, "extra"); CountedMore.extra = 2; w = CountedMore.extra; del CountedMore.extra; u = CountedMore.extra is v; del Counted.extra; return v, h, w, u, hasattr(Counted, "extra"), getattr(Counted, "extra", 5)
-# method replaced on the class
-def m(self): return self.tag
-WithProperty.m = m; WithProperty.tag = "t"; o = WithProperty(); r = o.m(); del WithProperty.tag; del WithProperty.m; return x + 1, r, hasattr(o, "m")
-# class attribute through a metaclass
-a = Registered.note(); Registered.note(); Registry.known += 1; return x + a, Registered.seen, Registered.known
 # setattr and getattr on classes
 for i, n in enumerate(["p1", "p2"]): setattr(Counted, n, i)
 r = [getattr(Counted, n) for n in ("p1", "p2")]; delattr(Counted, "p1"); return x + 1, r, hasattr(Counted, "p1"), Counted.p2
-# warnings ignored, always shown, recorded, and errors
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore"); warnings.warn("no"); v = x + 1
-    warnings.filterwarnings("error", category=DeprecationWarning)
-    try: warnings.warn("deprecated", DeprecationWarning)
-    except DeprecationWarning as e: t = str(e)
-with warnings.catch_warnings(record=True) as w:
-    warnings.simplefilter("always"); warnings.warn("one"); warnings.warn("two", RuntimeWarning)
-return v, t, len(w), [str(m.message) for m in w], w[1].category.__name__, [m.lineno for m in w], len(warnings.filters) > 0
 # printing of containers and objects
 print([1, "b"], (x.shape, None), {"k": {1}}, KEPT, f"{KEPT!r}"); return x + 1
 # text of a dataclass
 a = Item(1, [2, (3,)]); a.more = a; b = Item("q"); return x + 1, repr(a), str(b), f"{b}", [b]
 # single dispatch
 return kind(1) + kind("s") + kind([2]) + kind(2.5), kind(x), Kinds().of(3), Kinds().of("s"), kind.dispatch(bool)(True), x + 1
-# dates and structs
-d = datetime.date(2024, 2, 28); e = d + datetime.timedelta(days=2); t = datetime.datetime(2024, 1, 1, 12); return x + e.day, e.isoformat(), (e - d).days, e > d, {d: 1}[datetime.date(2024, 2, 28)], t.replace(hour=3), t.strftime("%Y-%m"), struct.pack("<hf", 3, 1.5), struct.unpack("<h", bytes([1, 0])), DAY.year, DAY.weekday(), f"{d:%d}", datetime.datetime.strptime("2020", "%Y").year
 # metaclass with operators
 return x + len(Listed), list(Listed), Listed["k"], 3 in Listed, 4 in Listed, isinstance(7, Listed), isinstance(Listed(), Listed), issubclass(int, Listed)
 # logger looked up
@@ -165,15 +147,19 @@ LOCK.acquire(); w = v * 2; LOCK.release(); return w
 k = Kelvin(2.0); c = copy.copy(k); return x * c, c is k, c.unit, type(c).__name__
 # values of strings
 i = Index("12"); j = Index("ff", 16); n = Name(3.5); return x + i, j, n, Index(), Name(), Raw(3), Kelvin("1e3")
-# value methods through super
-class_ = Loud; return x + 1, float.__add__(Loud(1), 2), int.__mul__(Modular(3), 4), str.__len__(KEY), tuple.__getitem__(SHAPE, 1), float.__repr__(LOUD), class_(3).__class__.__name__
 ''')
 
 # Rows that break the graph: an object with `__hash__` as a key, one with `__eq__` from outside, one
 # with `__str__` in `text % value`, and errors that name the class.
 BREAKS = {
-    "int subclass with operators of its own", "instances from outside", "str subclass",
-    "float subclass with operators of its own", "construction that fails", "copies of values",
+    "attributes of values", "bytes and complex subclasses", "class attribute counts instances",
+    "class attribute of a subclass hides that of its base", "construction that fails",
+    "copies of values", "float subclass with operators of its own",
+    "float subclass: made, used, returned", "instances as arguments of a function",
+    "instances from outside", "int subclass with operators of its own",
+    "int subclass: as an index, a size and a key", "setattr and getattr on classes", "str subclass",
+    "str subclass with a repr", "tuple subclass", "tuple subclass with operators of its own",
+    "unions of dicts", "values of strings",
 }
 if sys.version_info >= (3, 13):  # a method that dispatches is kept in a dict of weak references
     BREAKS.add("single dispatch")
@@ -227,6 +213,26 @@ class Odd(int):
 return x + [5, 6, 7][Odd(2)], "abc"[Odd(0)], range(9)[Odd(3)], (1, 2, 3)[:Odd(2)], x[Odd(0)]
 # values through a break
 k = Kelvin(2.0); n = Name("n"); p = Pair(x, 1); v = x * k; dynamo.graph_break(); return v + k, k, k.unit, n, str(n), p.first, k.celsius()
+# class attribute set, read, deleted
+Counted.extra = [x + 1]; v = Counted().extra; h = hasattr(CountedMore, "extra"); CountedMore.extra = 2; w = CountedMore.extra; del CountedMore.extra; u = CountedMore.extra is v; del Counted.extra; return v, h, w, u, hasattr(Counted, "extra"), getattr(Counted, "extra", 5)
+# method replaced on the class
+def m(self): return self.tag
+WithProperty.m = m; WithProperty.tag = "t"; o = WithProperty(); r = o.m(); del WithProperty.tag; del WithProperty.m; return x + 1, r, hasattr(o, "m")
+# class attribute through a metaclass
+a = Registered.note(); Registered.note(); Registry.known += 1; return x + a, Registered.seen, Registered.known
+# warnings ignored, always shown, recorded, and errors
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore"); warnings.warn("no"); v = x + 1
+    warnings.filterwarnings("error", category=DeprecationWarning)
+    try: warnings.warn("deprecated", DeprecationWarning)
+    except DeprecationWarning as e: t = str(e)
+with warnings.catch_warnings(record=True) as w:
+    warnings.simplefilter("always"); warnings.warn("one"); warnings.warn("two", RuntimeWarning)
+return v, t, len(w), [str(m.message) for m in w], w[1].category.__name__, [m.lineno for m in w], len(warnings.filters) > 0
+# dates and structs
+d = datetime.date(2024, 2, 28); e = d + datetime.timedelta(days=2); t = datetime.datetime(2024, 1, 1, 12); return x + e.day, e.isoformat(), (e - d).days, e > d, {d: 1}[datetime.date(2024, 2, 28)], t.replace(hour=3), t.strftime("%Y-%m"), struct.pack("<hf", 3, 1.5), struct.unpack("<h", bytes([1, 0])), DAY.year, DAY.weekday(), f"{d:%d}", datetime.datetime.strptime("2020", "%Y").year
+# value methods through super
+class_ = Loud; return x + 1, float.__add__(Loud(1), 2), int.__mul__(Modular(3), 4), str.__len__(KEY), tuple.__getitem__(SHAPE, 1), float.__repr__(LOUD), class_(3).__class__.__name__
 ''')
 
 

@@ -62,8 +62,6 @@ o = Shown(a=1); d = o.__dict__; return x + 1, list(d.items()), list(d), len(d), 
 p = Proxy(Inner()); p.n = 3; p.own = 4; return x + p.n + p.k, p.own, dict(p.__dict__), vars(p) is p.inner.__dict__
 # such a proxy from outside
 return x + PROXY.n + PROXY.k, PROXY.inner.n, dict(vars(PROXY)), hasattr(PROXY, "own")
-# a write to such a proxy
-PROXY.n = 2; PROXY.own = 5; r = PROXY.own; del PROXY.own; return x + r, hasattr(PROXY, "own"), vars(PROXY)
 # a property whose __set__ raises
 o = Owner()
 try: o.r = 5
@@ -93,6 +91,8 @@ TWO.v = 1; r = dict(Borg.state); ONE.w = 2; return x + 1, r["v"], sorted(Borg.st
 HOLDER.a = 1; r = NAMES["a"]; NAMES["b"] = 2; return x + r, HOLDER.b, HOLDER.__dict__ is NAMES
 # astype without a copy is the same array
 a = np.ones(3); b = a.astype(float, copy=False); b += 1; return x + 1, a, b is a
+# a write to such a proxy
+PROXY.n = 2; PROXY.own = 5; r = PROXY.own; del PROXY.own; return x + r, hasattr(PROXY, "own"), vars(PROXY)
 ''')
 
 test_one_graph, test_any_graphs = make_tests(ONE_GRAPH, ANY_GRAPHS, SETUP)

@@ -322,7 +322,7 @@ return copy.deepcopy(y) * x, copy.copy(y).data_ptr() == y.data_ptr()
 return copy.deepcopy(lin)(x)
 # io: format a tensor | 2
 return f"{y.sum():.3f}", str(y.shape), repr(y.dtype), x * 2
-# io: warnings | 1
+# io: warnings | 9
 with warnings.catch_warnings(record=True) as c: warnings.simplefilter("always"); warnings.warn("hm"); t = x * 2
 return t, [str(i.message) for i in c]
 # io: from_dlpack object | 1

@@ -104,16 +104,6 @@ for i in range(4):
 t = list(range(10)); t[2:4] = [7, 8, 9]; del t[0:2]; t[::3] = [0] * len(t[::3]); return x[:, 1:], t[1:-1], t
 # chained comparisons
 a = 3; return x + (1 < a < 5) + (1 < a <= 2), 1 < a != 4 > 2, a in KEPT, 9 not in KEPT
-# match on many shapes
-def g(v):
-    match v:
-        case {"k": k, **rest}: return k, rest
-        case [1, *others]: return others
-        case Base(v=n): return n
-        case (int() | float()) as n if n > 2: return n
-        case str(s): return s
-        case _: return None
-return x, g({"k": 1, "z": 2}), g([1, 2, 3]), g(Base(4)), g(3.5), g(1), g("s"), g(())
 # finally with return in a loop
 def g():
     for i in range(3):
@@ -158,6 +148,7 @@ a = 1; b = [a]; del a
 try: a
 except NameError as e: return x + b[0], type(e).__name__
 # large constants and many locals
+
 ''' + "; ".join(f"v{i} = x + {i * 1000}" for i in range(300)) + '''
 return v0 + v299 + v255, v256
 # long jumps
@@ -239,6 +230,16 @@ a = 1; d = locals(); a = 2; d["a"] = 5; return x, sorted(d), d["a"], a
 k = 2; return x, [sorted(locals()) for i in range(1)], [i for i in (1,) if "i" in locals()]
 # code that is run
 exec("TOP2 = 3", globals()); return x + eval("TOP2 + 1") + eval("k", {}, {"k": 3})
+# match on many shapes
+def g(v):
+    match v:
+        case {"k": k, **rest}: return k, rest
+        case [1, *others]: return others
+        case Base(v=n): return n
+        case (int() | float()) as n if n > 2: return n
+        case str(s): return s
+        case _: return None
+return x, g({"k": 1, "z": 2}), g([1, 2, 3]), g(Base(4)), g(3.5), g(1), g("s"), g(())
 ''')
 
 GENERIC = table('''

@@ -20,12 +20,12 @@ a - 1.5, np.float64(1) - a, a < 1, a == 0, 1.5 >= a, a != 2, a == a[0], a.sum() 
 a.sum(0), a.sum(axis=1, keepdims=True), np.sum(a), a.mean(), a.mean(-1), a.std(), a.var(0), np.var(a, ddof=1)
 a.max(), a.min(1), np.amax(a, 0), a.all(), a.any(0), a.prod(), a.prod(1), a.argmax(), a.argmin(0)
 a.reshape(-1), a.reshape(3, 2, 1), a.T, a.T.reshape(-1), a.ravel(), a.flatten(), a.transpose(1, 0)
-np.swapaxes(a, 0, 1), np.moveaxis(a, 0, 1), a[None].squeeze(0), np.expand_dims(a, 1), np.repeat(a, 2)
-np.tile(a, 2), np.roll(a, 1), np.tril(a), np.triu(a, 1), a.copy(), a.T.copy(), np.array(a), np.asarray(a)
+a[None].squeeze(0), np.expand_dims(a, 1)
+a.copy(), a.T.copy(), np.array(a), np.asarray(a)
 a.astype(np.float32), a.astype(float), a.astype("int32"), a.astype(bool), np.array(a, dtype=float)
 np.stack([a, a]), np.concatenate([a, a * 2], 1), np.where(a > 0, a, 0), np.where(a > 0, a, a * 2.5), np.where(a, 1, 2)
-a @ a.T, a[0] @ a[1], np.outer(a[0], a[1]), np.sort(a), np.sort(a, 0), np.clip(a, 0, 1), a.clip(0, None)
-np.zeros_like(a), np.ones_like(a), np.full_like(a, 3), np.zeros(3) + a, np.arange(3) * a, np.array([1.5, 2, 3]) * a
+a @ a.T, a[0] @ a[1], np.clip(a, 0, 1), a.clip(0, None)
+np.zeros_like(a), np.ones_like(a), np.zeros(3) + a, np.arange(3) * a, np.array([1.5, 2, 3]) * a
 np.sqrt(a), np.exp(a), np.sin(a), np.tanh(a), np.isfinite(a), np.square(a), np.logical_not(a), np.deg2rad(a)
 np.maximum(a, 1), np.minimum(a[0], a), np.arctan2(a, 2), np.copysign(a, -1), np.hypot(a, a)
 a[0], a[0, 1], a[-1], a[:, 1], a[::2], a[..., 0], a[[1, 0]], a[1, [0, 2]], [row.sum() for row in a], len(a)
@@ -55,6 +55,8 @@ a // 2, a % 3, 2 ** abs(a), a[::-1], a[a > 0], a.round(1), np.median(a), np.args
 a % np.int64(3), a // np.int32(2), a % np.int16(5), abs(a) ** np.int64(3), a % np.uint8(7), a % np.int64(0)
 np.broadcast_to(a, (2, 2, 3)), a.diagonal(), np.einsum("ij->i", a), divmod(a, 2), max(a[0]), a + 300, a.clip(-1, 3)
 np.random.default_rng(0).random(2) + a[0, 0], np.split(a, 2), a.view(), np.float64(a.sum()), str(a.shape), f"{a.sum():.2f}"
+np.swapaxes(a, 0, 1), np.moveaxis(a, 0, 1), np.repeat(a, 2), np.tile(a, 2), np.roll(a, 1)
+np.tril(a), np.triu(a, 1), np.outer(a[0], a[1]), np.sort(a), np.sort(a, 0), np.full_like(a, 3)
 """.strip().splitlines()
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64", "float16", "complex64",
           "uint16", ">f4"]

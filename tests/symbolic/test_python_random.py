@@ -82,31 +82,12 @@ s = random.getstate(); a = random.random(); random.setstate(s); return x * a, ra
 s = rng.getstate(); a = rng.random(); rng.setstate(s); return x * a + rng.random()
 # a subclass | 9
 return x * odd.random() + odd.uniform(0, 2)
-# a new generator | 1
+# a new generator | 9
 r = random.Random(7); return x * r.random() + r.randint(0, 5)
-# a new generator, all kinds | 1
-r = random.Random("seed"); s = r.getstate(); a = [1, 2, 3, 4, 5]; r.shuffle(a); b = r.random(); t = r.getstate(); r.setstate(s)
-return (x * r.choice([1, x.sum(), 3]) + a[0], a, b, r.sample(range(9), 3), r.choices("abc", k=4), r.choices([1, 2], [0.1, 0.9], k=5),
-        r.sample([x, 2], k=1), r.choice("abc"), r.choice((1, 2)), r.gauss(0, 1), r.gauss(0, 1), r.getrandbits(100), r.randint(0, 10 ** 30),
-        r.randrange(0, 100, 7), r.uniform(1, 2), r.expovariate(2.0), r.randbytes(3), r.sample([1, 2], counts=[3, 4], k=5), t == r.getstate())
-# seeded again | 1
-r = random.Random(7); a = r.random(); r.seed(7); return x * a, r.random() == a, r.seed(2.5), r.random()
-# errors of a new generator | 1
-r, out = random.Random(1), []
-for call in (lambda: r.choice([]), lambda: r.sample([1], 2), lambda: r.randint(5, 1), lambda: r.sample([1], -1), lambda: r.uniform(1), lambda: r.setstate(3)):
-    try: out.append(call())
-    except Exception as e: out.append(repr(e))
-return x + r.random(), out
-# a new generator is kept | 2
+# a new generator is kept | 9
 r = random.Random(3); r.random(); kept["r"] = r; kept["s"] = [r]; a = r.random(); return x * a, kept["r"] is r
 # a kept generator is used | 9
 r = random.Random(3); a = r.choice([1, 2]); dynamo.graph_break(); b = r.random(); return x * a + b, r.getstate() == rng.getstate()
-# branches by a new generator | 1
-r = random.Random(11)
-for _ in range(5): x = x + 1 if r.random() < 0.5 else x * 2
-return x, [r.randint(0, 1) for _ in range(9)]
-# a seed from outside | 9
-r = random.Random(int(x.sum().item())); return x * r.random()
 # a new generator without a seed | 9
 return random.Random().random() < 2, random.Random(None) is None, x + 1
 # sets and dicts | 9

@@ -90,15 +90,6 @@ def text_iterator_at_a_break() -> Any:
     return drain(first), type(first), ended, drain(second)
 
 
-def deque_is_written() -> Any:
-    items = collections.deque([1, 2, 3])
-    iterator = begun(items)
-    items[1] = 7
-    second = next(iterator)
-    items.append(4)
-    return second, drain(iterator)
-
-
 def deque_grows_in_a_loop() -> Any:
     items = collections.deque([1, 2])
     try:
@@ -107,50 +98,6 @@ def deque_grows_in_a_loop() -> Any:
     except RuntimeError as error:
         return str(error), items
     return None
-
-
-def deque_rotates() -> Any:
-    items = collections.deque([1, 2, 3])
-    iterator = begun(items)
-    items.rotate(1)
-    return drain(iterator)
-
-
-def deque_is_reversed_in_place() -> Any:
-    items = collections.deque([1, 2, 3])
-    iterator = begun(items)
-    items.reverse()
-    return drain(iterator)
-
-
-def full_deque_is_appended_to() -> Any:
-    items = collections.deque([1, 2, 3], maxlen=3)
-    iterator = begun(items)
-    items.append(9)
-    return drain(iterator)
-
-
-def deque_grows_and_shrinks() -> Any:
-    items = collections.deque([1, 2, 3])
-    iterator = begun(items)
-    items.insert(0, 5)
-    items.popleft()
-    return drain(iterator)
-
-
-def ended_deque_grows() -> Any:
-    items = collections.deque([1])
-    iterator = iter(items)
-    ended = drain(iterator)
-    items.append(5)
-    return ended, drain(iterator)
-
-
-def reversed_deque_grows() -> Any:
-    items = collections.deque([1, 2, 3])
-    iterator = begun(items, reversed)
-    items.append(4)
-    return drain(iterator)
 
 
 def deque_at_a_break() -> Any:
@@ -201,11 +148,8 @@ def calls_of_an_iterator() -> Any:
 PROGRAMS: list[Callable[[], Any]] = [
     reversed_list_is_written, reversed_list_shrinks, reversed_list_at_a_break,
     breaks_in_a_loop_over_reversed, reversed_dict_grows, reversed_dict_values_are_written, kinds,
-    text_iterator_at_a_break, deque_is_written, deque_grows_in_a_loop, deque_rotates,
-    deque_is_reversed_in_place, full_deque_is_appended_to, deque_grows_and_shrinks,
-    ended_deque_grows, reversed_deque_grows, deque_at_a_break, sums,
-    calls_of_an_iterator,
-]  # fmt: skip
+    text_iterator_at_a_break, deque_grows_in_a_loop, deque_at_a_break, sums, calls_of_an_iterator,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -37,7 +37,6 @@ class Effects:
     """The effects of one trace.
 
     clock: grows with every mutation; who finds it unchanged may drop what it did since.
-    quiet: above 0 while an iterator moves others that the real one will move, too.
     """
 
     def __init__(self) -> None:
@@ -47,7 +46,6 @@ class Effects:
         self._calls = 0
         self._hooked: set[Var] = set()
         self.taken: Counter[int] = Counter()  # locks, by identity
-        self.quiet = 0
 
     def _write(self, place: Hashable, effect: Effect) -> None:
         self.clock += 1
@@ -103,7 +101,7 @@ class Effects:
         self._write_name(("global", id(module_globals), name), effect)
 
     def consume(self, iterator: Var, count: int) -> None:
-        """In all, `count` items were taken from a real iterator (-1: it has ended)."""
+        """In all, `count` items were taken from a real iterator."""
         self._write(("consume", iterator), ConsumeEffect(iterator, count))
 
     def call(self, function: Callable[..., Any], *args: Any) -> None:
@@ -179,11 +177,11 @@ class Effects:
 
     def reach(self, roots: Iterable[Var]) -> bool:
         """True when something outside was changed that is found from the roots, or by a name: as a
-        global, in a closure, through a class. `grad` of tensors does not count."""
+        global, in a closure. `grad` of tensors does not count."""
         reached = closure(roots)
         return any(
             _is_outside(effect) and not _is_of_torch(effect) and not _is_gradient(effect)
-            and (_target(effect) in reached or isinstance(effect, BY_NAME) or _is_of_class(effect))
+            and (_target(effect) in reached or isinstance(effect, BY_NAME))
             for effect in self._places.values()
         )
 
@@ -282,10 +280,6 @@ def _is_of_torch(effect: Effect) -> bool:
     """True for a global name of a module of torch."""
     return isinstance(effect, StoreGlobalEffect) and str(
         effect.module_globals.get("__name__")).startswith("torch.")
-
-
-def _is_of_class(effect: Effect) -> bool:
-    return isinstance(effect, StoreAttrEffect) and issubclass(effect.target.python_type(), type)
 
 
 def outside_changes(effects: Iterable[Effect]) -> tuple[str, ...]:

@@ -10,21 +10,17 @@ from typing import Any
 
 from dynamo.base.errors import Break
 from dynamo.guards.sources import ObjectSource, Source
-from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
+from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.core.wrapping import sees_lookups, wrap_value
+from dynamo.symbolic.core.wrapping import wrap_value
 
-PLAIN_CONSTANTS = frozenset((*VALUE_TYPES, *TORCH_VALUE_TYPES))
-# What lies in the model of a class and needs no place (the set is the one that `__repr__` of a
-# dataclass keeps against recursion: nobody else sees it).
 # Found by their names, not only where they were met first.
 NAMED = (
     type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.MethodWrapperType, types.ModuleType, property,
 )
-COPIED_FROM_MODELS = PLAIN_CONSTANTS | {tuple, set}
 
 
 class KnownObjects:
@@ -34,12 +30,10 @@ class KnownObjects:
         self.trace = trace
         self._by_id: dict[int, tuple[Any, Var]] = {}
         self._found: list[Var] | None = None  # what `wrap` gave, while that is noted
-        self._copies: dict[int, tuple[Any, Var]] = {}  # of what lies in models of made classes
         self.owners: dict[int, Any] = {}
 
     def clear(self) -> None:
         self._by_id.clear()
-        self._copies.clear()
         self.owners.clear()
 
     def wrap(self, value: Any, source: Source | None) -> Var:
@@ -62,10 +56,7 @@ class KnownObjects:
 
     def _wrap(self, value: Any, source: Source | None) -> Var:
         key = id(value)
-        # The program may hold the same number or empty tuple elsewhere, where it needs a guard.
-        copied = bool(self.trace.made.vars) and not sees_lookups(value) and (
-            type(value) in COPIED_FROM_MODELS and self.trace.made.is_inside(source) is not None)
-        known = (self._copies if copied else self._by_id).get(key)
+        known = self._by_id.get(key)
         if known is not None:
             var = known[1]
             if source is None and var.source is not None and issubclass(type(value), NAMED):
@@ -74,11 +65,6 @@ class KnownObjects:
                 var.source is not source and var.source != source
             ):
                 self.trace.guard("SAME", source, var.source)
-            return var
-        if copied:
-            is_set = type(value) is set
-            var = self.trace.make.empty_set() if is_set else self.trace.constant(value)
-            self._copies[key] = (value, var)
             return var
         if key in self.trace.collecting:
             raise Break("call_of_unknown_function", "what lists the warnings")

@@ -21,7 +21,6 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.value_classes import is_plain
 from dynamo.symbolic.core.var import Var
 
 Handler = Callable[..., "Var | None"]
@@ -160,9 +159,6 @@ def fold(
 
 def plain_value(var: Var) -> Any:
     """The value of a constant, or a copy of a list or dict of plain values; Break for all else."""
-    value = getattr(var, "content", None)
-    if value is not None and value.is_constant() and is_plain(var.python_type()):
-        return value.as_constant()
     items = getattr(var, "items", None)
     if var.is_constant():
         return var.as_constant()

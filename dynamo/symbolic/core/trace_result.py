@@ -88,7 +88,7 @@ class StoreCellEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEffect(Effect):
-    """`count` items were taken from the real iterator behind `iterator`; -1: it is closed."""
+    """`count` items were taken from the real iterator behind `iterator`."""
 
     iterator: Var
     count: int

@@ -62,8 +62,6 @@ class Var:
     methods_by_name = False
     # True for `TensorVar`, which this package does not know.
     is_tensor = False
-    # The class, for an instance of a class that the trace itself has made.
-    class_var: Var | None = None
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

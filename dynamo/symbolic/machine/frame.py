@@ -46,7 +46,6 @@ class SymbolicFrame:
 
     awaiting: the current instruction will push what the child frame returns, nothing else.
     handled: the exception that the frame itself is handling, see `exception`.
-    namespace: the names of a class body.
     step_at_start, clock_at_start, mark_at_start, stack_at_start: the state before the current
         instruction.
     """
@@ -66,7 +65,6 @@ class SymbolicFrame:
         self.globals = globals
         self.locals = locals
         self.cells = cells
-        self.namespace: Var | None = None
         self.parent = parent
         self.function = function
         self.decoded = trace.context.codes.decode(code)
@@ -292,11 +290,6 @@ class SymbolicFrame:
         """A frame for a call of a function; names: its arguments."""
         return SymbolicFrame(
             self.trace, function.code, function.globals, names, closure, self, function)
-
-    def run_class_body(self, body: FunctionVar, namespace: Var) -> Var:
-        """Runs the body of a class on its namespace; it gives the cell of `__class__` or None."""
-        with self.using_results():
-            return inline.run_class_body(self, body, namespace)
 
     def resume(self, tx: SymbolicFrame, value: Var | None, exception: Var | None) -> Var:
         """Continues a generator's frame to its next yield."""

@@ -33,8 +33,7 @@ OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
 STAND_INS = frozenset(
     os.path.join(OWN_FOLDER, "symbolic", *name.split("/")) + ".py"
     for name in """
-        python/standins python/standin_iterators python/standin_groups python/standin_checks
-        python/container_methods python/python_sources python/patterns
+        python/standins python/standin_iterators python/standin_checks
         tensors/autograd_functions tensors/optimizer_steps tensors/loops tensors/standin_hooks
         tensors/averaging
     """.split()
@@ -80,14 +79,6 @@ def inline_function(
         frame.step()
     frame.ip += 1
     return GeneratorVar(frame)
-
-
-def run_class_body(tx: RunningFrame, body: FunctionVar, namespace: Var) -> Var:
-    """Runs the body of a class in a child frame."""
-    closure = dict(zip(body.code.co_freevars, body.closure(tx), strict=True))
-    frame = tx.child(body, {}, closure)
-    frame.namespace = namespace
-    return frame.run()
 
 
 def refuse(tx: RunningFrame, function: FunctionVar, *args: Var) -> None:
@@ -176,7 +167,7 @@ def count_running(code: CodeType) -> int:
 def bind(
     tx: RunningFrame, function: FunctionVar, args: list[Var], kwargs: dict[str, Var]
 ) -> dict[str, Var]:
-    """Parameters by name, as CPython binds them; TypeErrors of the program included."""
+    """Parameters by name, as CPython binds them."""
     code = function.code
     positional = code.co_varnames[: code.co_argcount]
     only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -188,7 +179,7 @@ def bind(
         where += 1
     rest = _bind_keywords(tx, function, names, kwargs)
     if extra and not code.co_flags & inspect.CO_VARARGS:
-        _fail(tx, function, _too_many(function, tx, len(args), set(names)))
+        raise unfit(function, f"{len(args)} positional arguments")
     _fill_defaults(tx, function, names, positional, only)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         names[code.co_varnames[where]] = DictVar.from_names(rest)
@@ -202,21 +193,16 @@ def _bind_keywords(
     allowed = code.co_varnames[
         code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount
     ]
-    only = [name for name in code.co_varnames[: code.co_posonlyargcount] if name in kwargs]
     rest: dict[str, Var] = {}
     for name, value in kwargs.items():
         if name in allowed:
             if name in names:
-                _fail(tx, function, f"got multiple values for argument '{name}'")
+                raise unfit(function, f"{name} given twice")
             names[name] = value
         elif code.co_flags & inspect.CO_VARKEYWORDS:
             rest[name] = value
-        elif only:
-            shown = ", ".join(only)
-            _fail(tx, function, "got some positional-only arguments passed as keyword arguments: "
-                                f"'{shown}'")
         else:
-            _fail(tx, function, f"got an unexpected keyword argument '{name}'")
+            raise unfit(function, f"{name} as a keyword")
     return rest
 
 
@@ -233,13 +219,12 @@ def _fill_defaults(
         last = zip(reversed(positional), reversed(function.defaults(tx)), strict=False)
         known = dict(last)
         names.update((name, _present(tx, known[name])) for name in missing if name in known)
-        _check_missing(tx, function, [name for name in missing if name not in known], "positional")
+        check_given(function, missing, known)
     missing = [name for name in only if name not in names]
     if missing:
         known = function.kwdefaults(tx)
         names.update((name, _present(tx, known[name])) for name in missing if name in known)
-        missing = [name for name in missing if name not in known]
-        _check_missing(tx, function, missing, "keyword-only")
+        check_given(function, missing, known)
 
 
 def _present(tx: RunningFrame, default: Var) -> Var:
@@ -249,36 +234,15 @@ def _present(tx: RunningFrame, default: Var) -> Var:
     return default
 
 
-def _check_missing(tx: RunningFrame, function: FunctionVar, names: list[str], kind: str) -> None:
-    if not names:
-        return
-    function.guard_defaults(tx.trace)
-    shown = [repr(name) for name in names]
-    text = shown[0] if len(shown) == 1 else " and ".join(shown)
-    if len(shown) > 2:
-        text = ", ".join(shown[:-1]) + f", and {shown[-1]}"
-    plural = "" if len(shown) == 1 else "s"
-    _fail(tx, function, f"missing {len(shown)} required {kind} argument{plural}: {text}")
+def check_given(function: FunctionVar, missing: list[str], defaults: dict[str, Var]) -> None:
+    without = [name for name in missing if name not in defaults]
+    if without:
+        raise unfit(function, f"no {', '.join(without)}")
 
 
-def _too_many(function: FunctionVar, tx: RunningFrame, given: int, named: set[str]) -> str:
-    most = function.code.co_argcount
-    least = most - len(function.defaults(tx))
-    takes = f"{most}" if least == most else f"from {least} to {most}"
-    plural = "" if most == 1 and least == most else "s"
-    code = function.code
-    only = named.intersection(code.co_varnames[most : most + code.co_kwonlyargcount])
-    if only:
-        several = "" if given == 1 else "s"
-        more = f"{len(only)} keyword-only argument{'' if len(only) == 1 else 's'}"
-        shown = f"{given} positional argument{several} (and {more}) were"
-    else:
-        shown = f"{given} {'was' if given == 1 else 'were'}"
-    return f"takes {takes} positional argument{plural} but {shown} given"
-
-
-def _fail(tx: RunningFrame, function: FunctionVar, text: str) -> None:
-    tx.trace.raise_exception(TypeError, f"{function.qualname}() {text}")
+def unfit(function: FunctionVar, why: str) -> Break:
+    """Of arguments that the function does not take: Python says so in its own words."""
+    return Break("argument_mismatch", f"{function.qualname}() is given {why}")
 
 
 # -- generators --------------------------------------------------------------------------------
@@ -327,5 +291,3 @@ def _throw_into_delegate(frame: RunningFrame, tx: RunningFrame, exception: Var) 
         if following.arg & 3 == RESUME_OF_YIELD_FROM:
             raise Break("iteration_unknown", "throw() into `yield from`")
     return None
-
-

@@ -49,7 +49,7 @@ class LoopIteratorVar(OpaqueVar):
 
     def next_item(self, tx: Frame) -> Var:
         calls = type(self.value) in CALLING
-        if tx.trace.effects.quiet or not self.goes_on:  # what moves this one will move it once more
+        if not self.goes_on:
             raise replace(self.reason)
         self._reserve(self)
         if not calls:

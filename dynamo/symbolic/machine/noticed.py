@@ -25,7 +25,6 @@ from dynamo.symbolic.core.stack_values import UnreadVar
 from dynamo.symbolic.core.trace_result import BreakExit
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.machine.protocols import RunningTrace
-from dynamo.symbolic.python.made_classes import MadeClassVar
 
 # References to a Var that only the trace's table of known objects holds, while it is counted.
 UNUSED = 3
@@ -47,15 +46,12 @@ def is_noticed(var: Var, real_values: Mapping[Var, Any]) -> bool:
 
 
 def holds_local_class(var: Var, real_values: Mapping[Var, Any]) -> bool:
-    """True for a class that a function has made, in this trace or before, and for what holds one,
-    like its instances: the garbage collector alone ends such a class, which `__subclasses__()` of
-    its bases tells."""
-    for part in _parts(var):
-        if isinstance(part, MadeClassVar) or isinstance(part.class_var, MadeClassVar):
-            return True
-        if part.source is not None and _holds(_real_value(part, real_values), _of_local_class):
-            return True
-    return False
+    """True for a class that a function has made, and for what holds one, like its instances: the
+    garbage collector alone ends such a class, which `__subclasses__()` of its bases tells."""
+    return any(
+        part.source is not None and _holds(_real_value(part, real_values), _of_local_class)
+        for part in _parts(var)
+    )
 
 
 def _parts(var: Var) -> Iterator[Var]:

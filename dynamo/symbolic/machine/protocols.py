@@ -24,7 +24,6 @@ class RunningFrame(Frame, Protocol):
     ip: int
     parent: Any
     handled: Var | None
-    namespace: Var | None
     result: Var | None
     yielded: bool
     arguments: tuple[list[Var], dict[str, Var]] | None

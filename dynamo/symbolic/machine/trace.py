@@ -57,10 +57,8 @@ from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.generators import GeneratorVar
 from dynamo.symbolic.python.lists import ListVar, SizeVar, TupleVar
-from dynamo.symbolic.python.made_classes import MadeClasses, MadeClassVar
 from dynamo.symbolic.python.makers import Makers
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.plain_values import value_in, value_unless
 from dynamo.symbolic.python.reflected import has_own_operator
 from dynamo.symbolic.shapes.symbols import Symbols
 from dynamo.symbolic.shapes.unknown import UnknownNumber
@@ -90,10 +88,8 @@ class Trace:
         self.context = context
         self._states: dict[type, Any] = {}
         self.attributes = Attributes(self)
-        self.made = MadeClasses(self)
         self.collecting: dict[int, Any] = {}  # lists that get a warning behind the graph, by id
         self.handled = sys.exception() is not None  # by a caller, or an outer block
-        self.refers_weakly = False  # from then on the program can tell when an object dies
         self.make = Makers()
         self.objects = self.state(KnownObjects)
         self.wrap = self.objects.wrap
@@ -124,7 +120,6 @@ class Trace:
         self.noticed = None
         self.objects.clear()
         self._states.clear()
-        self.made.clear()
         self.effects = Effects()
         self.guards = GuardSet()  # the result has those of this trace
         self.world.forget_reals()
@@ -161,7 +156,7 @@ class Trace:
             return
         if isinstance(source, ObjectSource) and kind in ("TYPE", "ID", "CODE"):
             return
-        if source is not None and (is_in_constant_tuple(source) or self.made.is_inside(source)):
+        if source is not None and is_in_constant_tuple(source):
             return
         self._said[said] = source, payload  # they live as long as their ids count
         self.guards.add_at(self.user_line, kind, source, payload)
@@ -316,13 +311,10 @@ class Trace:
                 return operator.index(number)  # numpy's integers are none of Python's
             except TypeError:
                 return None
-        value = value_in(key)
-        if value is not None and issubclass(value.python_type(), int):
-            return self.as_index(tx, value)  # no `__index__` of a subclass of int is asked
         if isinstance(key, ObjectVar) and self.attributes.find_special(
             key.python_type(), "__index__"
         ) is not None:
-            return int(value_unless(key.call_special(tx, "__index__")).as_constant())
+            return int(key.call_special(tx, "__index__").as_constant())
         if isinstance(key, TensorVar):
             known = self.world.constant_of(key.fake)
             if known is None:
@@ -423,8 +415,6 @@ def guard_bases(trace: Trace, cls: type) -> None:
 
 def alias_part(tx: Frame, var: Var) -> Any:
     """A parameter of a generic alias."""
-    if isinstance(var, MadeClassVar):
-        raise Break("class_definition", f"{var!r} stands in a generic alias")
     if isinstance(var, ClassVar):
         return var.cls
     if type(var) is ListVar:

@@ -131,24 +131,6 @@ def prod(
     return one_axis(call, call.cast(x, call.dtype), torch.prod, axis, dtype=call.dtype, **more)
 
 
-@function("cumsum")
-def cumsum(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None) -> Any:
-    terms = call.cast(x, call.dtype)
-    sums = one_axis(call, terms, torch.cumsum, axis, dtype=call.dtype)
-    if not call.dtype.is_floating_point:
-        return sums
-    # torch begins with 0.0, numpy with the first term: sums of -0.0 alone differ.
-    negative = call(torch.logical_and, call(torch.signbit, terms), call(torch.eq, terms, 0))
-    others = call(torch.logical_not, negative)
-    count = one_axis(call, others, torch.cumsum, axis, dtype=torch.int64)
-    return call(torch.where, call(torch.eq, count, 0), call(torch.neg, sums), sums)
-
-
-@function("cumprod")
-def cumprod(call: Call, x: TensorVar, axis: Any = None, dtype: Any = None) -> Any:
-    return one_axis(call, call.cast(x, call.dtype), torch.cumprod, axis, dtype=call.dtype)
-
-
 @function("argmax")
 def argmax(call: Call, x: TensorVar, axis: Any = None) -> Any:
     return one_axis(call, x, torch.argmax, axis)
@@ -183,16 +165,6 @@ def transpose(call: Call, x: TensorVar, *axes: Any) -> Any:
     return call(torch.Tensor.permute, x, order)
 
 
-@function("swapaxes")
-def swapaxes(call: Call, x: TensorVar, one: Any, other: Any) -> Any:
-    return call(torch.Tensor.transpose, x, int(one), int(other))
-
-
-@function("moveaxis")
-def moveaxis(call: Call, x: TensorVar, source: Any, destination: Any) -> Any:
-    return call(torch.movedim, x, source, destination)
-
-
 @function("squeeze")
 def squeeze(call: Call, x: TensorVar, axis: Any = None) -> Any:
     return call(torch.Tensor.squeeze, x) if axis is None else call(torch.Tensor.squeeze, x, axis)
@@ -201,32 +173,6 @@ def squeeze(call: Call, x: TensorVar, axis: Any = None) -> Any:
 @function("expand_dims")
 def expand_dims(call: Call, x: TensorVar, axis: Any) -> Any:
     return call(torch.Tensor.unsqueeze, x, int(axis))
-
-
-@function("repeat")
-def repeat(call: Call, x: TensorVar, repeats: Any, axis: Any = None) -> Any:
-    need(type(repeats) is int, "repeats")
-    return call(torch.repeat_interleave, x, repeats, dim=axis)
-
-
-@function("tile")
-def tile(call: Call, x: TensorVar, reps: Any) -> Any:
-    return call(torch.tile, x, reps if isinstance(reps, tuple) else (reps,))
-
-
-@function("roll")
-def roll(call: Call, x: TensorVar, shift: Any, axis: Any = None) -> Any:
-    return call(torch.roll, x, shift) if axis is None else call(torch.roll, x, shift, axis)
-
-
-@function("tril")
-def tril(call: Call, x: TensorVar, k: Any = 0) -> Any:
-    return call(torch.tril, x, int(k))
-
-
-@function("triu")
-def triu(call: Call, x: TensorVar, k: Any = 0) -> Any:
-    return call(torch.triu, x, int(k))
 
 
 @function("copy")
@@ -257,16 +203,6 @@ def concatenate(call: Call, arrays: Any, axis: Any = 0) -> Any:
 @function("stack")
 def stack(call: Call, arrays: Any, axis: Any = 0) -> Any:
     return call(torch.stack, casted(call, arrays), int(axis))
-
-
-@function("hstack")
-def hstack(call: Call, arrays: Any) -> Any:
-    return call(torch.hstack, casted(call, arrays))
-
-
-@function("vstack")
-def vstack(call: Call, arrays: Any) -> Any:
-    return call(torch.vstack, casted(call, arrays))
 
 
 @function("where")
@@ -302,18 +238,6 @@ def dot(call: Call, x: TensorVar, y: Any) -> Any:
     return call(torch.matmul, call.cast(x, call.dtype), call.cast(y, call.dtype))
 
 
-@function("outer")
-def outer(call: Call, x: TensorVar, y: TensorVar) -> Any:
-    need(x.fake.dim() == y.fake.dim() == 1, "dimensions")
-    return call(torch.outer, call.cast(x, call.dtype), call.cast(y, call.dtype))
-
-
-@function("sort")
-def sort(call: Call, x: TensorVar, axis: Any = -1) -> Any:
-    need(call.expected is not None and x.fake.dim() > 0 and axis is not None, "axis")
-    return call(torch.sort, x, int(axis)).items[0]
-
-
 # -- making ----------------------------------------------------------------------------------------
 
 
@@ -325,17 +249,6 @@ def zeros_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
 @function("ones_like")
 def ones_like(call: Call, x: TensorVar, dtype: Any = None) -> Any:
     return call(torch.ones_like, x, dtype=call.dtype)
-
-
-@function("full_like")
-def full_like(call: Call, x: TensorVar, value: Any, dtype: Any = None) -> Any:
-    need(type(value) in (int, float, bool), "the value")
-    return call(
-        torch.full_like,
-        x,
-        call.expected.flat[0].item() if call.expected.size else 0,
-        dtype=call.dtype,
-    )
 
 
 def make_row(known: Any, compute: Compute) -> None:
@@ -381,9 +294,9 @@ for _known, _compute in (
     (numpy.ones, ones),
     (numpy.full, full),
     (numpy.arange, arange),
-    (numpy.array, constant),
-    (numpy.asarray, constant),
     (numpy.linspace, constant),
     (numpy.eye, constant),
+    (numpy.array, constant),
+    (numpy.asarray, constant),
 ):
     make_row(_known, _compute)

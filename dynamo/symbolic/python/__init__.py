@@ -7,11 +7,11 @@ from dynamo.base.loading import load_all
 
 # In the order in which their rows are asked; a `first_rule` is asked before all rows before it.
 load_all(__name__, """
-    ranges lists classes dicts objects plain_values cells functions standin_groups aliases
-    binders supers builtin_attributes dict_views partials standins python_sources weakrefs
-    python_random seeded_random cached iteration builtins library_classes class_bodies
-    python_modules texts operators comparisons container_methods containers context_variables
-    dates dispatching folding foreign identity open_texts patterns warning_filters
-    standard_library standin_iterators value_rules exception_rules generator_rules attributes
-    construction outside_iterators
+    ranges lists classes dicts objects cells functions aliases
+    binders supers builtin_attributes dict_views partials standins weakrefs
+    python_random cached iteration builtins
+    python_modules texts operators comparisons containers context_variables
+    dispatching folding foreign identity open_texts
+    standard_library standin_iterators exception_rules attributes
+    construction
 """)

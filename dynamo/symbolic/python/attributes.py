@@ -18,7 +18,6 @@ from dynamo.guards.sources import AttrSource, DictSource, ItemSource, ObjectSour
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import (
-    IMMUTABLE_TYPE,
     class_dict,
     find_in_mro,
     find_owner,
@@ -30,7 +29,6 @@ from dynamo.symbolic.python import function_attributes
 from dynamo.symbolic.python.binders import (
     BINDERS,
     RawAttribute,
-    Written,
     is_data_descriptor,
     is_read_first,
     is_settled,
@@ -51,21 +49,6 @@ class Attributes:
     def __init__(self, trace: Evaluation) -> None:
         self.trace = trace
         self._searched: set[tuple[type, str, int]] = set()
-        self.written: dict[tuple[type, str], Var | None] = {}
-
-    def find(self, cls: type, name: str) -> tuple[type, Any] | None:
-        """`find_owner` as the traced program sees the classes now."""
-        if not self.written:
-            return find_owner(cls, name)
-        for owner in type.__dict__["__mro__"].__get__(cls):
-            own = class_dict(owner)
-            if (owner, name) in self.written:
-                value = self.written[owner, name]
-                if value is not None:
-                    return owner, Written(value)
-            elif name in own:
-                return owner, own[name]
-        return None
 
     # -- places -----------------------------------------------------------------------------
 
@@ -77,7 +60,7 @@ class Attributes:
         for part in type.__dict__["__mro__"].__get__(cls)[start:]:
             if part is owner:
                 break
-            if not is_settled(part) and (part, name) not in self.written:
+            if not is_settled(part):
                 place = DictSource(ObjectSource(part, part.__qualname__))
                 self.trace.guard("DICT_LACKS", place, name)
 
@@ -96,9 +79,7 @@ class Attributes:
         if found is None:
             return None
         owner, value = found
-        if not (isinstance(value, types.FunctionType) or is_settled(owner)) and (
-            (owner, name) not in self.written
-        ):
+        if not (isinstance(value, types.FunctionType) or is_settled(owner)):
             RawAttribute(value, owner, name, cls, None).guard_identity(self.trace)
         return value
 
@@ -122,7 +103,7 @@ class Attributes:
         """Guards the names of the class's abstract methods, by which instances are refused."""
         name, own = "__abstractmethods__", class_dict(cls)
         methods = own.get(name, frozenset())
-        if (cls, name) in self.written or type(methods) is not frozenset:
+        if type(methods) is not frozenset:
             raise Break("call_of_unknown_function", f"{cls.__qualname__}, whose {name} is changed")
         if not is_settled(cls):
             place = DictSource(ObjectSource(cls, cls.__qualname__))
@@ -142,7 +123,7 @@ class Attributes:
         found: the class attribute of this name, which stays behind what an instance holds.
         """
         self.guard_search(cls, name, None if found is None else found[0])
-        if found is not None and not is_settled(found[0]) and not isinstance(found[1], Written):
+        if found is not None and not is_settled(found[0]):
             place = RawAttribute(found[1], found[0], name, cls, None).source()
             self.trace.guard("TYPE", place, type(found[1]))
             for method in ("__get__", "__set__", "__delete__"):
@@ -188,7 +169,7 @@ class Attributes:
     def missing(self, tx: Frame, var: Var, name: str) -> Var:
         """What happens when the plain lookup finds nothing."""
         cls = var.python_type()
-        if self.find(cls, name) is None:  # else it is there, and reading it has failed
+        if find_owner(cls, name) is None:  # else it is there, and reading it has failed
             self.guard_search(cls, name, None)
         if self.has_special(cls, "__getattr__"):
             getter = self.bind(tx, var, cls, "__getattr__")
@@ -204,7 +185,7 @@ class Attributes:
         if name == "__dict__" and has_instance_dict(cls) and not hides_dict(cls):
             shared = var.real_dict(tx) is var.real is not None
             return var if shared else InstanceDictVar(var)
-        found = self.find(cls, name)
+        found = find_owner(cls, name)
         if found == CLASS_OF_OBJECT:
             self.guard_search(cls, name, object)
             return self.trace.wrap(cls, None)
@@ -223,7 +204,7 @@ class Attributes:
 
     def bind(self, tx: Frame, var: Var | None, cls: type, name: str) -> Var:
         """A class attribute that is known to exist, bound to the instance; it will be called."""
-        found = self.find(cls, name)
+        found = find_owner(cls, name)
         assert found is not None, name
         self.guard_search(cls, name, found[0])
         with tx.using_results():
@@ -251,7 +232,7 @@ class Attributes:
         if name == "__class__":
             return self.trace.wrap(cls, None)
         self.guard_reader(cls)
-        found = self.find(cls, name)
+        found = find_owner(cls, name)
         if found is None:
             return self.missing(tx, var, name)
         self.guard_search(cls, name, found[0])
@@ -282,14 +263,12 @@ class Attributes:
         self.guard_reader(type(cls))
         special = CLASS_PARTS.get(name)
         if special is not None:
-            if name == "__dict__" and any(owner is cls for owner, _ in self.written):
-                raise Break("class_attribute_store", f"{cls.__qualname__}.__dict__ is read")
             return special(tx, cls)
-        meta_found = self.find(type(cls), name)
+        meta_found = find_owner(type(cls), name)
         if meta_found is not None and is_read_first(meta_found[1]):
             return self._from_metaclass(tx, var, meta_found, name)
         self.guard_unhidden(type(cls), name, meta_found)
-        found = self.find(cls, name)
+        found = find_owner(cls, name)
         if found is not None:
             members = cls._member_map_ if issubclass(cls, enum.Enum) else {}
             if not isinstance(members, dict):
@@ -313,15 +292,12 @@ class Attributes:
         self.guard_search(type(var.cls), name, found[0])
         raw = RawAttribute(found[1], found[0], name, type(var.cls), var)
         if isinstance(found[1], types.GetSetDescriptorType | types.MemberDescriptorType):
-            made = self.trace.made.vars.get(var.cls)
-            if made is not None and name == "__annotations__":
-                return made.annotations(tx)
             if name == "__annotations__" and name not in class_dict(var.cls) and (
                 not is_settled(var.cls)
             ):
                 raise Break("attribute_unknown", f"{name} of {var!r}: reading makes a dict")
             value = self.trace.run_real(lambda: getattr(var.cls, name))
-            if is_settled(var.cls) or var.cls in self.trace.made.vars:
+            if is_settled(var.cls):
                 return self.trace.constant(value)
             place = ObjectSource(var.cls, var.cls.__qualname__)
             return self.trace.wrap(value, AttrSource(place, name))
@@ -338,8 +314,6 @@ class Attributes:
         instance = None if through_class else receiver
         for owner in mro[mro.index(var.start) + 1 :]:
             attributes = class_dict(owner)
-            if (owner, name) in self.written:
-                raise Break("class_attribute_store", f"super().{name}")
             if name in attributes:
                 self.guard_search(var.cls, name, owner, start=mro.index(var.start) + 1)
                 raw = RawAttribute(attributes[name], owner, name, var.cls, instance)
@@ -400,28 +374,6 @@ class Attributes:
         text += f"has no attribute '{name}'{WITHOUT_DICT}" if found is None else (
             f"attribute '{name}' is read-only")
         self.trace.raise_exception(AttributeError, text)
-
-    def set_in_class(self, tx: Frame, cls: type, name: str, value: Var | None) -> None:
-        """`type.__setattr__(cls, name, value)` (None: `type.__delattr__`), for attributes whose
-        change changes no descriptor and no special method."""
-        hidden = [find_in_mro(kind, name) for kind in (cls, type(cls))]
-        if (
-            is_settled(cls) or issubclass(cls, enum.Enum) or name.startswith("__")
-            or cls.__flags__ & IMMUTABLE_TYPE
-            or any(raw is not None and is_data_descriptor(raw) for raw in hidden)
-        ):
-            raise Break("class_attribute_store", f"{cls.__qualname__}.{name}")
-        if value is not None and not isinstance(value, FunctionVar):
-            kind = value.python_type()
-            if any(find_in_mro(kind, part) is not None for part in ("__get__", "__set__")):
-                raise Break("class_attribute_store", f"{cls.__qualname__}.{name} = {value!r}")
-        if value is None and self.written.get((cls, name)) is None:
-            if (cls, name) in self.written or name not in cls.__dict__:
-                raise Break("class_attribute_store", f"del {cls.__qualname__}.{name}")
-            self.guard_presence(cls, name)
-        self.trace.effects.store_attr(self.trace.wrap(cls, None), name, value)
-        self.written[cls, name] = value
-        self._searched.clear()
 
     def delete(self, tx: Frame, var: ObjectVar, name: str) -> None:
         """`del var.name`."""

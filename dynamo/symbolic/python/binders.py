@@ -23,7 +23,7 @@ from dynamo.hook import Compiled
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import class_dict, find_in_mro, is_derived, is_local, told_name
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python.functions import BuiltinVar, FunctionVar, MethodVar
+from dynamo.symbolic.python.functions import BuiltinVar, MethodVar
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import HEAP_TYPE, InstanceDictVar, ObjectVar
 
@@ -63,13 +63,6 @@ class RawAttribute:
     def guard_identity(self, trace: Evaluation) -> None:
         if not is_settled(self.owner):
             trace.guard("ID", self.source(), self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Stands for a class attribute that the trace has set: a function, or no descriptor."""
-
-    value: Var
 
 
 class Field(NamedTuple):
@@ -224,8 +217,6 @@ def bind_slot(tx: Frame, raw: RawAttribute) -> Var:
         return raw.wrap(tx.trace)
     if not isinstance(raw.instance, ObjectVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
-    if raw.instance.plain_value is not None and not raw.owner.__flags__ & HEAP_TYPE:
-        return tx.trace.constant(getattr(raw.instance.plain_value.as_constant(), raw.name))
     found = raw.instance.read_slot(tx, slot_name(tx, raw.value, raw.cls), raw.value)
     if found is None:
         message = f"'{told_by_slots(raw.cls)}' object has no attribute '{raw.name}'"
@@ -238,7 +229,7 @@ def bind_field(tx: Frame, raw: RawAttribute) -> Var:
     """A field of a named tuple."""
     if raw.instance is None:
         return raw.wrap(tx.trace)
-    items = raw.instance.plain_value if isinstance(raw.instance, ObjectVar) else raw.instance
+    items = raw.instance
     if not isinstance(items, TupleVar):
         raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
     if not is_settled(raw.owner):
@@ -279,9 +270,6 @@ def bind_getset(tx: Frame, raw: RawAttribute) -> Var:
         return raw.wrap(tx.trace)
     if raw.instance.is_constant():
         return tx.trace.constant(getattr(raw.instance.as_constant(), raw.name))
-    value = getattr(raw.instance, "plain_value", None)
-    if value is not None and raw.owner in (int, float, complex, str, bytes, tuple):
-        return tx.trace.constant(getattr(value.as_constant(), raw.name))
     raise Break("attribute_unknown", f"{raw.name} of {raw.instance!r}")
 
 
@@ -290,14 +278,6 @@ def bind_cached_function(tx: Frame, raw: RawAttribute) -> Var:
     """A method behind lru_cache."""
     function = raw.wrap(tx.trace)
     return function if raw.instance is None else MethodVar(function, raw.instance)
-
-
-@binds(Written)
-def bind_written(tx: Frame, raw: RawAttribute) -> Var:
-    """What the trace itself has stored in the class."""
-    value: Var = raw.value.value
-    is_method = raw.instance is not None and isinstance(value, FunctionVar)
-    return MethodVar(value, raw.instance) if is_method else value  # type: ignore[arg-type]
 
 
 # Packages whose classes nobody changes.

@@ -308,7 +308,7 @@ PLAIN_EXCEPTIONS = tuple(
     cls for cls in vars(builtins).values()
     if isinstance(cls, type) and issubclass(cls, BaseException) and not issubclass(
         cls, (OSError, ImportError, SyntaxError, UnicodeError, StopIteration, SystemExit, NameError,
-              AttributeError)) and cls.__name__ != "ExceptionGroup"
+              AttributeError, BaseExceptionGroup))
 )
 
 

@@ -163,8 +163,6 @@ def str_(tx: Frame, *args: Var) -> Var | None:
                 return args[0].call_special(tx, name)
             if not isinstance(found, types.WrapperDescriptorType):
                 return None
-            if found is not object.__str__ and args[0].plain_value is not None:
-                return tx.trace.call(tx, str, args[0].plain_value)
     return None
 
 
@@ -327,23 +325,15 @@ def pairs_of(tx: Frame, source: Var, ordered: bool = False) -> Iterator[tuple[Va
         for key in each_item(tx, keys) if ordered else keys.unpack(tx):
             yield key, source.get_item(tx, key)
         return
-    for index, item in enumerate(each_item(tx, source)):
-        element = f"dictionary update sequence element #{index}"
-        unfit = f"cannot convert {element} to a sequence"
+    for item in each_item(tx, source):
         if not is_iterable(tx.trace, item):
-            tx.trace.raise_exception(TypeError, unfit)
-        try:
-            if isinstance(item, ObjectVar) and not ordered:
-                parts = tx.trace.call(tx, list, item.iterate(tx)).unpack(tx)
-            else:
-                parts = item.unpack(tx)
-        except ObservedException as error:
-            if not issubclass(error.value.python_type(), TypeError):
-                raise
-            tx.trace.raise_exception(TypeError, unfit)
+            raise Break("argument_mismatch", f"{item!r} is no pair")
+        if isinstance(item, ObjectVar) and not ordered:
+            parts = tx.trace.call(tx, list, item.iterate(tx)).unpack(tx)
+        else:
+            parts = item.unpack(tx)
         if len(parts) != 2:
-            message = f"{element} has length {len(parts)}; 2 is required"
-            tx.trace.raise_exception(ValueError, message)
+            raise Break("argument_mismatch", f"{item!r} is no pair")
         yield parts[0], parts[1]
 
 

@@ -132,8 +132,6 @@ def real_value(trace: Evaluation, var: Var, accepts: Callable[[type], bool] | No
         return var.as_constant()
     if type(var) is TupleVar:
         return tuple(real_value(trace, item, accepts) for item in var.items)
-    if isinstance(var, ClassVar | EnumVar) and var.cls in trace.made.vars:
-        raise Break("class_definition", f"a call made while tracing, with {var!r}")
     if isinstance(var, ClassVar):
         return var.cls
     if isinstance(var, EnumVar):

@@ -77,18 +77,12 @@ class ClassVar(Var):
     def set_attr(self, tx: Frame, name: str, value: Var) -> None:
         if self.cls.__flags__ & IMMUTABLE_TYPE:
             tx.trace.run_real(lambda: type.__setattr__(self.cls, name, None))
-        setter = find_owner(type(self.cls), "__setattr__")
-        if setter is None or setter[1] is not type.__setattr__:
-            raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
-        tx.trace.attributes.set_in_class(tx, self.cls, name, value)
+        raise Break("class_attribute_store", f"{self.cls.__qualname__}.{name}")
 
     def del_attr(self, tx: Frame, name: str) -> None:
         if self.cls.__flags__ & IMMUTABLE_TYPE:
             tx.trace.run_real(lambda: type.__delattr__(self.cls, name))
-        setter = find_owner(type(self.cls), "__delattr__")
-        if setter is None or setter[1] is not type.__delattr__:
-            raise Break("class_attribute_store", f"del {self.cls.__qualname__}.{name}")
-        tx.trace.attributes.set_in_class(tx, self.cls, name, None)
+        raise Break("class_attribute_store", f"del {self.cls.__qualname__}.{name}")
 
     def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return tx.trace.construct(tx, self, args, kwargs)

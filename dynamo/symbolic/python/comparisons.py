@@ -28,11 +28,9 @@ from dynamo.symbolic.python.operators import (
     is_scalar,
     is_set_like,
     of_constants,
-    type_name,
 )
-from dynamo.symbolic.python.plain_values import value_unless
 from dynamo.symbolic.python.ranges import RangeVar
-from dynamo.symbolic.python.reflected import has_own_operator, plain_right, try_user
+from dynamo.symbolic.python.reflected import has_own_operator, try_user
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.shapes import numbers, unknown
 
@@ -59,22 +57,17 @@ def compare_sequences(
     """Lexicographic order, as lists and tuples have it: that of the first items that differ is
     passed on as it is."""
     left, right = a.items, b.items
-    lengths = len(left), len(right)
     if name in ("eq", "ne") and len(left) != len(right) and isinstance(a, ListVar):
         return name == "ne"  # tuples compare their items all the same
     index = 0
     while index < min(len(left), len(right)):  # which comparisons of items may change
         pair = left[index], right[index]
         same = is_or_equals(tx, *pair)
-        if isinstance(a, DequeVar) and lengths != (len(left), len(right)):
-            raise Break("container_changed_in_loop", f"{a!r} {SYMBOLS[name]} {b!r}")
         if not same:
             break
         index += 1
     if index >= min(len(left), len(right)):
         return bool(function_of(name)(len(left), len(right)))
-    if isinstance(a, DequeVar):  # asks the pair that differs again, whatever the comparison
-        return tx.trace.call(tx, function_of(name), *pair).truth(tx)
     if name in ("eq", "ne"):
         return name == "ne"
     return tx.trace.call(tx, function_of(name), left[index], right[index])
@@ -91,7 +84,9 @@ def equal_dicts(tx: Frame, mine: dict[Any, Any], theirs: dict[Any, Any]) -> bool
 
 
 def compare_containers(tx: Frame, name: str, a: Var, b: Var) -> bool | Var | None:
-    if both(a, b, ListVar | DequeVar) and a.python_type() is b.python_type():
+    if isinstance(a, DequeVar) or isinstance(b, DequeVar):
+        raise unknown_comparison(name, a, b)
+    if both(a, b, ListVar) and a.python_type() is b.python_type():
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
     if both(a, b, TupleVar | NamedTupleVar):
         return compare_sequences(tx, name, a, b)  # type: ignore[arg-type]
@@ -168,14 +163,13 @@ def comparison(name: str) -> Callable[..., Var]:
     real = function_of(name)
 
     def handle(tx: Frame, a: Var, b: Var) -> Var:
-        kind, given = a.python_type(), (a, b)
+        a.python_type()
+        given = (a, b)
         check_scalars(a, b, SYMBOLS[name])
         if name in ("eq", "ne") and (is_scalar(a) or is_scalar(b)) and (
             a.is_tensor or b.is_tensor
         ):
             raise unknown_comparison(name, a, b)
-        a, b = value_unless(a, *COMPARISONS), value_unless(b, *COMPARISONS)
-        b = plain_right(f"__{name}__", kind, a, b)
         decided = numbers.compare(tx.trace, name, a, b) or unknown.compare(tx.trace, name, a, b)
         if decided is not None:
             return decided
@@ -200,12 +194,7 @@ def comparison(name: str) -> Callable[..., Var]:
             return ConstVar(are_same(tx, a, b) is (name == "eq"))
         if left.is_constant() and right.is_constant():
             return of_constants(tx, real, given, left, right)
-        if isinstance(a, OpaqueVar) or isinstance(b, OpaqueVar):
-            raise unknown_comparison(name, a, b)
-        tx.trace.raise_exception(
-            TypeError,
-            f"'{SYMBOLS[name]}' not supported between instances of "
-            f"'{type_name(given[0])}' and '{type_name(given[1])}'")
+        raise unknown_comparison(name, a, b)
 
     return handle
 

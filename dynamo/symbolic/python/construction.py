@@ -6,10 +6,13 @@ the class has them. What C code of unknown classes makes breaks the graph.
 
 from __future__ import annotations
 
+import builtins
 import collections
+import dataclasses
 import enum
 import inspect
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +20,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynamo.base.errors import Break
+from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core import table
 from dynamo.symbolic.core.frame import Evaluation, Frame
@@ -27,16 +31,16 @@ from dynamo.symbolic.core.lookup import (
     find_owner,
     full_name,
     is_derived,
+    module_of,
     told_name,
 )
-from dynamo.symbolic.core.value_classes import value_base
+from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python import decided
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
-from dynamo.symbolic.python.exceptions import ExceptionVar, make_group
-from dynamo.symbolic.python.library_classes import enum_member
+from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.lists import ListVar
 from dynamo.symbolic.python.objects import ObjectVar, instance_of
 
@@ -77,6 +81,8 @@ class Construction:
     ) -> Var:
         """`type.__call__(cls, ...)`: `__new__`, then `__init__`."""
         cls = var.cls
+        if issubclass(cls, type):
+            raise Break("class_definition", f"{cls.__qualname__}(..)")
         if issubclass(cls, enum.Enum):
             return enum_member(tx, cls, [arg.as_constant() for arg in args])
         if cls is torch.Tensor:
@@ -97,7 +103,7 @@ class Construction:
                 return made
             cls = made.python_type()
         else:
-            made = self._new_plain(tx, cls, args, kwargs)
+            made = self.new_object(tx, cls, args)
         self.trace.attributes.find_special(cls, "__init__")
         init = find_owner(cls, "__init__")
         if init is not None and not isinstance(init[1], types.WrapperDescriptorType):
@@ -106,8 +112,6 @@ class Construction:
             if result is not type(None):
                 message = f"__init__() should return None, not '{told_name(result)}'"
                 tx.trace.raise_exception(TypeError, message)
-        elif value_base(cls) is not None or issubclass(cls, type):
-            pass  # `__new__` has taken the arguments
         elif issubclass(cls, collections.OrderedDict):  # it may call methods of the class
             self.trace.call_real(tx, collections.OrderedDict.__init__, [made, *args], kwargs)
         elif isinstance(made, ObjectVar) and made.content is not None:
@@ -120,37 +124,11 @@ class Construction:
             tx.trace.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
         return made
 
-    def _new_plain(
-        self, tx: Frame, cls: type, args: list[Var], kwargs: dict[str, Var]
-    ) -> Var:
-        if issubclass(cls, type):
-            metaclass = ClassVar(cls, None, None)
-            return self.trace.call_real(tx, type.__new__, [metaclass, *args], kwargs)
-        base = value_base(cls)
-        if base is None or issubclass(cls, torch.Size):
-            return self.new_object(tx, cls, args)
-        new = tuple.__new__ if base is tuple else base.__new__
-        is_struct = find_in_mro(cls, "__new__") is not vars(base)["__new__"]
-        if is_struct or find_in_mro(cls, "__del__") is not None:
-            raise Break("call_of_unknown_function", full_name(cls))
-        made = self.trace.call_real(tx, new, [ClassVar(cls, None, None), *args], kwargs)
-        if cls in self.trace.made.vars:
-            made.class_var = self.trace.made.vars[cls]
-        return made
-
     def new_object(self, tx: Frame, cls: type, args: list[Var]) -> Var:
         """`cls.__new__(cls, *args)` for a `__new__` of a built-in base."""
-        if issubclass(cls, BaseExceptionGroup):
-            made: Var = make_group(tx, cls, args)
-        else:
-            made = self._new_object(cls, args)
-        made.class_var = self.trace.made.vars.get(cls)
-        return made
-
-    def _new_object(self, cls: type, args: list[Var]) -> Var:
         if issubclass(cls, BaseException):
             if find_in_mro(cls, "__del__") is not None or (
-                issubclass(cls, OSError | SyntaxError | ImportError | UnicodeError)
+                issubclass(cls, ODD_EXCEPTIONS)
             ):
                 raise Break("call_of_unknown_function", full_name(cls))
             self.trace.attributes.guard_names(cls)
@@ -171,6 +149,22 @@ class Construction:
         return ObjectVar(cls, content=CONTENT_TYPES[base]())
 
 
+# Exceptions with more state than their arguments.
+ODD_EXCEPTIONS = (OSError, SyntaxError, ImportError, UnicodeError, BaseExceptionGroup)
+
+
+def enum_member(tx: Frame, cls: type[enum.Enum], values: list[Any]) -> Var:
+    """`cls(value)`, which asks the class's own `_missing_` where no member has the value."""
+    if len(values) != 1 or not cls.__members__:
+        raise Break("class_definition", f"{cls.__qualname__}{tuple(values)}")
+    (value,) = values
+    owner = find_owner(cls, "_missing_")
+    if owner is not None and module_of(owner[0]) != "enum":
+        if type(value) is not cls and all(value != member.value for member in cls):
+            raise Break("call_of_unknown_function", f"{cls.__qualname__}({shown(value)})")
+    return tx.trace.wrap(tx.trace.run_real(lambda: cls(value)), None)
+
+
 def is_programs(cls: type) -> bool:
     """True for classes that `class` statements have made: those of C may have its flags, too."""
     return cls.__flags__ & (1 << 9 | 1 << 8) == 1 << 9 and "__module__" in class_dict(cls)
@@ -183,6 +177,12 @@ def is_made_by_object(cls: type) -> bool:
         if new is not None and not isinstance(new, types.FunctionType | staticmethod):
             return new is object.__new__
     return True
+
+
+@rule([builtins.__build_class__, type.__new__, collections.namedtuple, typing.NamedTuple,
+       dataclasses._process_class])  # type: ignore[attr-defined]
+def define_class(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
+    raise Break("class_definition")
 
 
 EXISTING: tuple[tuple[type, Callable[..., Var]], ...] = (

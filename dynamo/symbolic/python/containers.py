@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +12,6 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.table import NONE, rule
-from dynamo.symbolic.core.value_classes import value_base
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.builtins import pairs_of
 from dynamo.symbolic.python.classes import ClassVar
@@ -37,7 +35,6 @@ from dynamo.symbolic.python.lists import (
     is_named_tuple_class,
 )
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.plain_values import make_value
 from dynamo.symbolic.python.sized import iterate_sized
 from dynamo.symbolic.shapes import numbers
 
@@ -130,13 +127,13 @@ def count(tx: Frame, var: SequenceVar, item: Var) -> Var:
     return ConstVar(sum(is_or_equals(tx, other, item) for other in var.items))
 
 
-@rule([list.clear, collections.deque.clear], ListVar)
+@rule(list.clear, ListVar)
 def clear(tx: Frame, var: ListVar) -> Var:
     changed(tx, var).clear()
     return NONE
 
 
-@rule([list.reverse, collections.deque.reverse], ListVar)
+@rule(list.reverse, ListVar)
 def reverse_(tx: Frame, var: ListVar) -> Var:
     changed(tx, var).reverse()
     return NONE
@@ -164,13 +161,6 @@ def list_sort(
     return NONE
 
 
-def is_struct(kind: type) -> bool:
-    """True for struct sequences (`time.struct_time`), which are made by their own `__new__`."""
-    return any(not isinstance(new, staticmethod | types.FunctionType)
-               for part in kind.__mro__ if part not in (tuple, object)
-               for new in [vars(part).get("__new__")] if new is not None)
-
-
 @rule([tuple.__new__])
 def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
     kind, values = cls.cls, items[0].unpack(tx) if items else []  # type: ignore[attr-defined]
@@ -178,14 +168,9 @@ def tuple_new(tx: Frame, cls: Var, *items: Var) -> Var:
         return TupleVar(values)
     if is_named_tuple_class(kind):
         named = NamedTupleVar(kind, values)
-        named.class_var = tx.trace.made.vars.get(kind)
         named.guard_class(tx.trace)
         return named
-    plain = value_base(kind) is tuple and not is_struct(kind)
-    made = make_value(kind, TupleVar(values)) if plain else None
-    if made is None:
-        raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
-    return made
+    raise Break("call_of_unknown_function", f"tuple.__new__({kind.__qualname__})")
 
 
 @rule([list.__init__], ListVar)
@@ -214,6 +199,8 @@ def delitem(tx: Frame, var: Var, key: Var) -> Var:
 
 @rule([list.__len__, tuple.__len__, dict.__len__, set.__len__, frozenset.__len__],
       (SequenceVar, DictVar, SetVar))
+
+
 def length(tx: Frame, var: Var) -> Var:
     return var.length(tx)
 
@@ -221,6 +208,8 @@ def length(tx: Frame, var: Var) -> Var:
 @rule([list.__iter__, tuple.__iter__, dict.__iter__, ORDERED.__iter__, set.__iter__,
        frozenset.__iter__],
       (SequenceVar, DictVar, SetVar))
+
+
 def iterate(tx: Frame, var: Var) -> Var:
     return var.iterate(tx)
 
@@ -339,6 +328,13 @@ def copy_by_class(tx: Frame, var: ObjectVar) -> Var:
 @rule(ORDERED.copy, DictVar)
 def ordered_copy(tx: Frame, var: DictVar) -> Var:
     return DictVar.from_pairs(tx, list(var.entries.values()), var.kind)
+
+
+@rule([collections.defaultdict.copy, collections.defaultdict.__copy__], DictVar)  # type: ignore[attr-defined]
+def defaultdict_copy(tx: Frame, var: DictVar) -> Var:
+    result = DictVar(collections.defaultdict, factory=var.factory)
+    result.entries.update(var.entries)
+    return result
 
 
 @rule(dict.copy, DictVar)
@@ -507,6 +503,16 @@ def add(tx: Frame, var: SetVar, item: Var) -> Var:
     return NONE
 
 
+@rule(set.pop, SetVar)
+def set_pop(tx: Frame, var: SetVar) -> Var | None:
+    """Which item it gives is known where there is one."""
+    if len(var.entries) > 1:
+        return None
+    if not var.entries:
+        tx.trace.raise_exception(KeyError, "pop from an empty set")
+    return var.change(tx).popitem()[1]
+
+
 @rule([set.discard, set.remove], SetVar)
 def discard(tx: Frame, var: SetVar, item: Var) -> Var | None:
     key = var.find_key(tx, item)
@@ -577,7 +583,7 @@ def deque_append(tx: Frame, var: DequeVar, item: Var) -> Var:
 
 
 @rule(collections.deque.appendleft, DequeVar)
-def appendleft(tx: Frame, var: DequeVar, item: Var) -> Var:
+def deque_append_left(tx: Frame, var: DequeVar, item: Var) -> Var:
     values = changed(tx, var)
     values.insert(0, item)
     if var.limit is not None and len(values) > var.limit:
@@ -585,59 +591,20 @@ def appendleft(tx: Frame, var: DequeVar, item: Var) -> Var:
     return NONE
 
 
-@rule([collections.deque.pop, collections.deque.popleft], DequeVar)
-def deque_pop(tx: Frame, var: DequeVar) -> Var | None:
-    if not var.items:
-        tx.trace.raise_exception(IndexError, "pop from an empty deque")
-    return None
+def register_pop(function: Any, index: int) -> None:
+    @rule(function, DequeVar)
+    def pop(tx: Frame, var: DequeVar) -> Var:
+        if not var.items:
+            tx.trace.raise_exception(IndexError, "pop from an empty deque")
+        return changed(tx, var).pop(index)
 
 
-@rule(collections.deque.pop, DequeVar)
-def deque_pop_right(tx: Frame, var: DequeVar) -> Var:
-    return changed(tx, var).pop()
-
-
-@rule(collections.deque.popleft, DequeVar)
-def deque_pop_left(tx: Frame, var: DequeVar) -> Var:
-    return changed(tx, var).pop(0)
+register_pop(collections.deque.pop, -1)
+register_pop(collections.deque.popleft, 0)
 
 
 @rule(collections.deque.extend, DequeVar)
 def deque_extend(tx: Frame, var: DequeVar, items: Var) -> Var:
     for item in each_item(tx, items):
         deque_append(tx, var, item)
-    return NONE
-
-
-@rule(collections.deque.rotate, DequeVar)
-def deque_rotate(tx: Frame, var: DequeVar, steps: Var = ConstVar(1)) -> Var | None:  # noqa: B008
-    count = tx.trace.as_index(tx, steps)
-    if count is None:
-        return None
-    tx.trace.run_real(lambda: collections.deque().rotate(count))  # it may be too large
-    if len(var.items) > 1:
-        values = changed(tx, var)
-        count %= len(values)
-        values[:] = values[len(values) - count :] + values[: len(values) - count]
-    return NONE
-
-
-@rule(collections.deque.remove, DequeVar)
-def deque_remove(tx: Frame, var: DequeVar, item: Var) -> Var:
-    before = var.mutations
-    for index, other in enumerate(var.items):
-        found = is_or_equals(tx, other, item)
-        if var.mutations != before:
-            raise Break("container_changed_in_loop", f"a comparison changes {var!r}")
-        if found:
-            del changed(tx, var)[index]
-            return NONE
-    text = tx.trace.call(tx, repr, item).as_constant()
-    tx.trace.raise_exception(ValueError, f"{text} is not in deque")
-
-
-@rule(collections.deque.extendleft, DequeVar)
-def deque_extendleft(tx: Frame, var: DequeVar, items: Var) -> Var:
-    for item in each_item(tx, items):
-        appendleft(tx, var, item)
     return NONE

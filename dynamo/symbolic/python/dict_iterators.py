@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from dynamo.base.errors import Break
-from dynamo.guards.states import DICT_PARTS
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.iterators import LiveIteratorVar
@@ -19,7 +18,8 @@ from dynamo.symbolic.python.lists import TupleVar
 if TYPE_CHECKING:
     from dynamo.symbolic.python.dicts import DictVar
 
-ITERATOR_TYPES: dict[str, type] = {part: kind for kind, part in DICT_PARTS.items()}
+ITERATOR_TYPES: dict[str, type] = {
+    part: type(iter(getattr({}, part)())) for part in ("keys", "values", "items")}
 REVERSE_TYPES: dict[str, type] = {
     part: type(reversed(getattr({}, part)())) for part in ITERATOR_TYPES}
 

@@ -137,7 +137,7 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
     settled = isinstance(root, ObjectSource) and (
         isinstance(source, DictSource)
         or isinstance(root.value, enum.EnumType | inspect.Signature))
-    if not settled and trace.made.is_inside(source) is None:
+    if not settled:
         (mapping,) = state_of(value)
         if issubclass(type(mapping), dict) and dict.__contains__(mapping, "__doc__"):
             # The names of a class, which the trace may change.
@@ -151,5 +151,4 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
             if not name.startswith("__"):
                 trace.guard("ID", ItemSource(source, name), value[name])
     copy = dict(value)
-    trace.made.note_copy(copy, source)
     return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)

@@ -204,7 +204,7 @@ class DictVar(Var):
         hash_key = key.hash_key(tx)
         name = single_key(key)
         if name is NO_KEY or type(self._real) not in STORED_SINGLY or not self.is_unread or (
-            self.is_numbered or tx.trace.made.is_inside(self.source) or not self._is_silent()
+            self.is_numbered or not self._is_silent()
         ):
             self.change(tx)
             self.insert(hash_key, key, value)
@@ -398,8 +398,6 @@ class SetVar(Var):
     def add_unread(self, tx: Frame, item: Var) -> bool:
         """Adds a constant to a set from outside that was not read; False for other sets."""
         if self._trace is None or type(self._real) is not set or single_key(item) is NO_KEY:
-            return False
-        if self._trace.made.is_inside(self.source):
             return False
         self.python_type()
         self._added.setdefault(item.hash_key(tx), item)

@@ -8,7 +8,7 @@ from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.demands import as_demanded
-from dynamo.symbolic.python.exceptions import ExceptionVar, GroupVar
+from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.lists import ListVar, TupleVar
 
 TEXT_OF_ARGUMENTS = tuple(
@@ -65,11 +65,6 @@ def str_of_exception(tx: Frame, exception: ExceptionVar) -> Var | None:
         return as_demanded(tx, "__str__", exception.cls, found)
     if custom is KeyError.__str__ and len(args) == 1:
         return tx.trace.call(tx, repr, args[0])
-    if isinstance(exception, GroupVar) and custom is BaseExceptionGroup.__str__:
-        count = len(exception.exceptions.items)
-        plural = "" if count == 1 else "s"
-        text = tx.trace.call(tx, str, exception.message).as_constant()
-        return ConstVar(f"{text} ({count} sub-exception{plural})")
     if custom not in TEXT_OF_ARGUMENTS:
         return None
     if not args:

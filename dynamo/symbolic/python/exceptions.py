@@ -33,16 +33,13 @@ NAMED: dict[type, tuple[str, ...]] = {
 }
 
 
-def is_exception_or_none(value: Var) -> bool:
-    """True for what `__cause__` may be."""
-    if issubclass(value.python_type(), BaseException):
-        return True
-    return value.is_constant() and value.as_constant() is None
-
-
-def is_traceback_or_none(value: Var) -> bool:
-    """True for what `__traceback__` may be."""
-    return value.python_type() in (types.TracebackType, type(None))
+def may_be(name: str, value: Var) -> bool:
+    """True for what Python takes for an exception's attribute of this name."""
+    kind = value.python_type()
+    if name == "__suppress_context__":
+        return kind is bool
+    wanted = types.TracebackType if name == "__traceback__" else BaseException
+    return kind is type(None) or issubclass(kind, wanted)
 
 
 class ExceptionVar(Var):
@@ -93,8 +90,6 @@ class ExceptionVar(Var):
         yield from (self.cause, self.context)
         yield from self.named.values()
         yield from (value for value in self.written.values() if value is not None)
-        if self.class_var is not None:
-            yield self.class_var
         if not self.traceback.is_constant():
             yield self.traceback
 
@@ -139,14 +134,8 @@ class ExceptionVar(Var):
             self.named[name] = value
         elif name == FIRST_ARGUMENT.get(self.base()):
             raise Break("attribute_store_unknown", f"{name} of {self!r}")
-        elif name in ("__cause__", "__context__") and not is_exception_or_none(value):
-            part = name.strip("_")
-            message = f"exception {part} must be None or derive from BaseException"
-            tx.trace.raise_exception(TypeError, message)
-        elif name == "__traceback__" and not is_traceback_or_none(value):
-            tx.trace.raise_exception(TypeError, "__traceback__ must be a traceback or None")
-        elif name == "__suppress_context__" and value.python_type() is not bool:
-            tx.trace.raise_exception(TypeError, "attribute value type must be bool")
+        elif name in SLOTS and not may_be(name, value):
+            raise Break("attribute_store_unknown", f"{name} of {self!r}")
         elif name == "__cause__":
             self.cause, self.suppress_context = value, ConstVar(True)
         elif name in SLOTS:
@@ -166,29 +155,6 @@ class ExceptionVar(Var):
         return identity_key(tx.trace, self)
 
 
-class GroupVar(ExceptionVar):
-    """An exception group made in the trace, of a message and a sequence."""
-
-    def __init__(self, cls: type[BaseException], message: Var, sequence: Var, items: list[Var]):
-        super().__init__(cls, [message, sequence])
-        self.message, self.sequence = message, sequence
-        self.exceptions = TupleVar(items)
-
-    def children(self) -> Iterable[Var]:
-        yield from super().children()
-        yield from (self.message, self.sequence)
-
-    def get_attr(self, tx: Frame, name: str) -> Var:
-        if name in ("message", "exceptions"):
-            return getattr(self, name)  # type: ignore[no-any-return]
-        return super().get_attr(tx, name)
-
-    def set_attr(self, tx: Frame, name: str, value: Var) -> None:
-        if name in ("message", "exceptions"):
-            tx.trace.raise_exception(AttributeError, "readonly attribute")
-        super().set_attr(tx, name, value)
-
-
 def read_attribute(tx: Frame, value: Var, name: str) -> Var:
     """`value.name`; the error of a failed lookup tells of what was looked for.
 
@@ -203,32 +169,6 @@ def read_attribute(tx: Frame, value: Var, name: str) -> Var:
             if found.name_once(name=ConstVar(name), obj=value) and error.step is not None:
                 error.step = tx.step_at_start - tx.current.part
         raise
-
-
-def make_group(tx: Frame, cls: type[BaseException], args: list[Var]) -> GroupVar:
-    """`BaseExceptionGroup.__new__(cls, message, exceptions)`, with its checks."""
-    if len(args) != 2:
-        raise Break("argument_mismatch", f"{cls.__qualname__} of {len(args)} arguments")
-    message, sequence = args
-    if not issubclass(message.python_type(), str):
-        text = f"argument 1 must be str, not {message.python_type().__name__}"
-        tx.trace.raise_exception(TypeError, f"BaseExceptionGroup.__new__() {text}")
-    if sequence.python_type() not in (list, tuple):
-        raise Break("argument_mismatch", f"{cls.__qualname__} of {sequence!r}")
-    items, what = sequence.unpack(tx), "second argument (exceptions)"
-    if not items:
-        tx.trace.raise_exception(ValueError, f"{what} must be a non-empty sequence")
-    kinds: list[type] = [item.python_type() for item in items]
-    for index, kind in enumerate(kinds):
-        if not issubclass(kind, BaseException):
-            tx.trace.raise_exception(ValueError, f"Item {index} of {what} is not an exception")
-    plain = all(issubclass(kind, Exception) for kind in kinds)
-    if cls is BaseExceptionGroup and plain:
-        cls = ExceptionGroup
-    elif issubclass(cls, Exception) and not plain:
-        owner = "an ExceptionGroup" if cls is ExceptionGroup else repr(cls.__name__)
-        tx.trace.raise_exception(TypeError, f"Cannot nest BaseExceptions in {owner}")
-    return GroupVar(cls, message, sequence, items)
 
 
 def stopped(stop: Var) -> ExceptionVar:

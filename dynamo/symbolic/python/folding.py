@@ -8,7 +8,10 @@ import operator
 from typing import Any
 
 from dynamo.symbolic.core import table
+from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python import builtins as builtin_rules
+from dynamo.symbolic.python.classes import ClassVar
 
 RULED_FIRST = builtin_rules.__name__  # the rules of the same functions are asked first
 
@@ -31,10 +34,21 @@ def is_math(function: Any) -> bool:
     return getattr(function, "__module__", None) == "math"
 
 
+def register_class_method(cls: type, name: str) -> None:
+    """`float.fromhex` and the like, of the class itself."""
+
+    @table.rule(vars(cls)[name])
+    def handle(tx: Frame, owner: Var, /, *args: Var, **kwargs: Var) -> Var | None:
+        if not isinstance(owner, ClassVar) or owner.cls is not cls:
+            return None
+        return table.fold(tx, getattr(cls, name), list(args), kwargs)
+
+
 def register_folds() -> None:
     """Pure functions and methods of constants."""
     found: list[Any] = [abs, divmod, pow, round, chr, ord, bin, hex, oct, ascii, repr, str, int,
-                        float, complex, bytes, format, hash, max, min, len]
+                        float, complex, bytes, format, hash, max, min, len,
+                        slice.indices]
     for name in dir(math):
         if callable(getattr(math, name)) and not name.startswith("_"):
             found.append(getattr(math, name))
@@ -50,3 +64,5 @@ def register_folds() -> None:
 
 
 register_folds()
+for _cls, _name in ((int, "from_bytes"), (float, "fromhex"), (bytes, "fromhex")):
+    register_class_method(_cls, _name)

@@ -195,12 +195,6 @@ class FunctionVar(Var):
             else:
                 trace.guard("DICT_LACKS", own, name)
 
-    def guard_defaults(self, trace: Evaluation) -> None:
-        """Guards that there are no more defaults than there are."""
-        if self.source is not None and self.real is not None and self.may_change():
-            for name in ("__defaults__", "__kwdefaults__"):
-                trace.guard("ID", AttrSource(self.source, name), getattr(self.real, name))
-
     def _part(self, trace: Evaluation, value: Any, source: Source) -> Var:
         assert self.source is not None
         if type(value) in VALUE_TYPES and is_settled_place(self.source) and not self.may_change():

@@ -18,15 +18,8 @@ from dynamo.symbolic.python.iterators import EnumerateVar, FilterVar, IteratorVa
 from dynamo.symbolic.python.raising import as_exception, make_exception
 
 # Code of a generator function that is traced in place of an iterator of C code -> the callable that
-# makes the real one, or the class of one that can't be made again.
+# makes the real one.
 ITERATOR_MAKERS: dict[types.CodeType, Any] = {}
-GROUP = type(next(itertools.groupby("a"))[1])
-SHARED_STATE: tuple[type, ...] = (type(itertools.tee(())[0]), GROUP)
-# At the end of what they read these ask it again at the next call; the others have let go of it.
-ASK_AGAIN: frozenset[Any] = frozenset((
-    itertools.accumulate, itertools.compress, itertools.dropwhile, itertools.filterfalse,
-    itertools.groupby, itertools.starmap, itertools.takewhile, *SHARED_STATE,
-))  # fmt: skip
 
 
 class GeneratorVar(IteratorVar):
@@ -47,7 +40,7 @@ class GeneratorVar(IteratorVar):
         self.maker = ITERATOR_MAKERS.get(frame.code)
         if self.maker is not None:
             self.kind = self.maker if isinstance(self.maker, type) else self.maker.__self__
-        self.started = self.maker in SHARED_STATE
+        self.started = False
         self.finished = False
         self.failed = False
         self.running = False
@@ -152,9 +145,9 @@ def goes_on(var: Var) -> bool:
     if not isinstance(var, IteratorVar):
         return hasattr(var.python_type(), "__next__")  # a class of the program
     if isinstance(var, GeneratorVar):
-        if var.maker not in ASK_AGAIN:
+        if var.maker is not itertools.accumulate:  # which asks what it reads again at the next call
             return False
         args, kwargs = var.frame.arguments
-        return var.maker is GROUP or any(map(goes_on, (*args, *kwargs.values())))
+        return any(map(goes_on, (*args, *kwargs.values())))
     reads = isinstance(var, EnumerateVar | FilterVar | MapVar | ZipVar)
     return reads and any(map(goes_on, var.children()))

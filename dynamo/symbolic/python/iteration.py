@@ -11,16 +11,13 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import ConstVar, may_be_address
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, told_name
+from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import NONE, rule
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.python.demands import NO_INTEGER
 from dynamo.symbolic.python.dict_iterators import DictIteratorVar
 from dynamo.symbolic.python.dict_views import DictViewVar
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.iterators import (
-    CallIteratorVar,
-    DequeIteratorVar,
     EnumerateVar,
     FilterVar,
     MapVar,
@@ -39,7 +36,7 @@ from dynamo.symbolic.shapes import numbers
 @rule([iter])
 def iter_(tx: Frame, var: Var, *sentinel: Var) -> Var:
     if sentinel:
-        return CallIteratorVar(var, sentinel[0])
+        raise Break("iteration_unknown", f"iter({var!r}, {sentinel[0]!r})")
     return var.iterate(tx)
 
 
@@ -64,7 +61,7 @@ def range_(tx: Frame, *args: Var) -> Var:
 def integer(tx: Frame, arg: Var) -> int:
     index = tx.trace.as_index(tx, arg)
     if index is None:
-        tx.trace.raise_exception(TypeError, NO_INTEGER.format(got=told_name(arg.python_type())))
+        raise Break("argument_mismatch", f"{arg!r} is no integer")
     return index
 
 
@@ -97,9 +94,7 @@ def reversed_(tx: Frame, items: Var) -> Var:
     if isinstance(items, RangeVar):
         value = items.as_constant()
         return RangeIteratorVar(value[::-1])
-    if isinstance(items, DequeVar):
-        return DequeIteratorVar(items, True, tx.step_at_start)
-    if isinstance(items, SequenceVar):
+    if isinstance(items, SequenceVar) and not isinstance(items, DequeVar):
         return ReverseIteratorVar(items)
     if isinstance(items, DictVar):
         return DictIteratorVar(items, "keys", backwards=True)
@@ -110,8 +105,7 @@ def reversed_(tx: Frame, items: Var) -> Var:
     if find_special(cls, "__reversed__") is None and (
         not is_iterable(tx.trace, items) or find_special(cls, "__getitem__") is None
     ):
-        kind = told_name(cls)
-        tx.trace.raise_exception(TypeError, f"'{kind}' object is not reversible")
+        raise Break("iteration_unknown", f"reversed({items!r})")
     if isinstance(items, ConstVar):
         return ReverseIteratorVar(TupleVar(items.unpack(tx)))
     if isinstance(items, ObjectVar):
@@ -128,7 +122,7 @@ def is_integer_set(items: SetVar) -> bool:
 
 
 NUMBERS = (int, float, bool)
-NOT_SUMMED: dict[type, str] = {str: "''", bytes: "b''", bytearray: "b''"}
+NOT_SUMMED = (str, bytes, bytearray)
 CORRECTED_SUMS = sys.version_info >= (3, 12)
 
 
@@ -136,11 +130,8 @@ CORRECTED_SUMS = sys.version_info >= (3, 12)
 def sum_(tx: Frame, items: Var, start: Var = ConstVar(0)) -> Var:  # noqa: B008
     if isinstance(items, SetVar) and is_integer_set(items) and start.is_constant():
         return tx.trace.constant(sum(items.as_constant(), start.as_constant()))
-    literal = NOT_SUMMED.get(start.python_type())
-    if literal is not None:
-        kind = {"str": "strings"}.get(start.python_type().__name__, start.python_type().__name__)
-        tx.trace.raise_exception(
-            TypeError, f"sum() can't sum {kind} [use {literal}.join(seq) instead]")
+    if start.python_type() in NOT_SUMMED:
+        raise Break("argument_mismatch", f"the sum of {start!r} and others")
     iterator, total = items.iterate(tx), start
     joined: list[Any] | None = [] if start.python_type() in NUMBERS else None
     while True:
@@ -226,11 +217,8 @@ def all_(tx: Frame, items: Var) -> Var:
 def extreme(
     tx: Frame, name: str, args: tuple[Var, ...], key: Var | None, default: Var | None
 ) -> Var:
-    if not args:
-        tx.trace.raise_exception(TypeError, f"{name} expected at least 1 argument, got 0")
-    if default is not None and len(args) > 1:
-        message = f"Cannot specify a default for {name}() with multiple positional arguments"
-        tx.trace.raise_exception(TypeError, message)
+    if not args or (default is not None and len(args) > 1):
+        raise Break("argument_mismatch", f"{name} of {len(args)} arguments")
     items = args[0].iterate(tx) if len(args) == 1 else tx.trace.make.iterator(list(args))
     better = operator.gt if name == "max" else operator.lt
     best: Var | None = None
@@ -363,12 +351,11 @@ def sorted_(
 @rule([functools.reduce])
 def reduce_(tx: Frame, function: Var, items: Var, *start: Var) -> Var:
     if not is_iterable(tx.trace, items):
-        tx.trace.raise_exception(TypeError, "reduce() arg 2 must support iteration")
+        raise Break("iteration_unknown", repr(items))
     iterator = items.iterate(tx)
     total = start[0] if start else next_or_none(tx, iterator)
     if total is None:
-        tx.trace.raise_exception(
-            TypeError, "reduce() of empty iterable with no initial value")
+        raise Break("argument_mismatch", "the reduction of nothing")
     while (value := next_or_none(tx, iterator)) is not None:
         total = tx.call(function, [total, value], {})
     return total

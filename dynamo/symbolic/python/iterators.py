@@ -6,22 +6,16 @@ taken from it (an effect: the real one is advanced as far).
 
 from __future__ import annotations
 
-import collections
-import itertools
-import operator
-import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from dynamo.base.errors import Break, RestartTrace
+from dynamo.base.errors import Break
 from dynamo.base.words import shown
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.type_methods import call_type_method
 from dynamo.symbolic.core.var import ObservedException, Var
-from dynamo.symbolic.python.equality import is_or_equals
-from dynamo.symbolic.python.lists import DequeVar, SequenceVar, TupleVar
+from dynamo.symbolic.python.lists import SequenceVar, TupleVar
 from dynamo.symbolic.python.ranges import break_where_long
 
 
@@ -123,56 +117,6 @@ class ReverseIteratorVar(IteratorVar):
         return self.sequence.items[position]
 
 
-class DequeIteratorVar(IteratorVar):
-    """`iter` or `reversed` of a deque: an error where it is mutated meanwhile.
-
-    left: items still to come. created_at: the step of the trace that made it: where nobody can say
-    whether CPython counts what happened for a mutation, the trace ends there.
-    """
-
-    def __init__(self, deque: DequeVar, backwards: bool, created_at: int) -> None:
-        super().__init__()
-        self.deque, self.backwards, self.created_at = deque, backwards, created_at
-        self.left = len(deque.items)
-        self.mutations, self.size = deque.mutations, len(deque.items)
-        empty: Any = collections.deque()
-        self.kind = type(reversed(empty) if backwards else iter(empty))
-
-    def children(self) -> Iterable[Var]:
-        return (self.deque,)
-
-    def is_mutated(self) -> bool:
-        if self.deque.mutations == self.mutations:
-            return False
-        if len(self.deque.items) != self.size:
-            return True
-        raise RestartTrace(self.created_at, Break("container_changed_in_loop", repr(self.deque)))
-
-    def next_item(self, tx: Frame) -> Var:
-        if self.backwards and not self.left:
-            return self.stop(tx)
-        if self.is_mutated():
-            self.left = 0
-            tx.trace.raise_exception(RuntimeError, "deque mutated during iteration")
-        if not self.left:
-            return self.stop(tx)
-        tx.trace.effects.tick()
-        self.left -= 1
-        return self.deque.items[self.left if self.backwards else -self.left - 1]
-
-
-class MatchIteratorVar(SequenceIteratorVar):
-    """`pattern.finditer(*arguments)` of constants, with all matches."""
-
-    def __init__(self, matches: SequenceVar, arguments: tuple[Any, ...]) -> None:
-        super().__init__(matches)
-        self.arguments = arguments
-        self.kind = type(re.finditer("", ""))
-
-    def children(self) -> Iterable[Var]:
-        return ()
-
-
 class RangeIteratorVar(IteratorVar):
     """Iterator over a range."""
 
@@ -240,36 +184,6 @@ class ReverseIndexIteratorVar(IndexIteratorVar):
 
     def advance(self) -> None:
         self.position = self.position - 1 if self.position else None
-
-
-class CallIteratorVar(IteratorVar):
-    """`iter(callable, sentinel)`."""
-
-    kind = type(iter(int, 1))
-
-    def __init__(self, function: Var, sentinel: Var) -> None:
-        super().__init__()
-        self.function: Var | None = function
-        self.sentinel = sentinel
-
-    def children(self) -> Iterable[Var]:
-        return (self.sentinel,) if self.function is None else (self.function, self.sentinel)
-
-    def next_item(self, tx: Frame) -> Var:
-        if self.function is None:
-            return self.stop(tx)
-        try:
-            item = tx.call(self.function, [], {})
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), StopIteration):
-                self.function = None
-            raise
-        if self.function is None:  # the function has gone through this iterator to its end
-            return self.stop(tx)
-        if is_or_equals(tx, self.sentinel, item):
-            self.function = None
-            return self.stop(tx)
-        return item
 
 
 class EnumerateVar(IteratorVar):
@@ -413,22 +327,3 @@ class LiveIteratorVar(IteratorVar):
     def remaining(self) -> list[Var]:
         """The items that are still to come."""
         return [self.item(index) for index in range(self.position, self.count())]
-
-
-class CountVar(IteratorVar):
-    """`itertools.count(start, step)` of constants."""
-
-    kind = itertools.count
-
-    def __init__(self, item: Var, step: Var, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.item, self.step = item, step
-
-    def children(self) -> Iterable[Var]:
-        return (self.item, self.step)
-
-    def next_item(self, tx: Frame) -> Var:
-        item = self.item
-        self.item = tx.trace.call(tx, operator.add, item, self.step)
-        tx.trace.effects.tick()
-        return item

@@ -136,16 +136,8 @@ class SequenceVar(Var):
         kind = tuple if issubclass(self.kind, tuple) else self.kind
         what = what if kind is list else ""
         size = len(self.items)  # what is told below is of this type: reading the items guards it
-        if position is None:
-            tx.trace.raise_exception(
-                TypeError,
-                f"{kind.__name__} indices must be integers or slices, "
-                f"not {told_name(key.python_type())}",
-            )
-        if not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
-            name = told_name(key.python_type())
-            tx.trace.raise_exception(
-                IndexError, f"cannot fit '{name}' into an index-sized integer")
+        if position is None or not -sys.maxsize <= position + 1 <= sys.maxsize + 1:
+            raise Break("index_unknown", f"{self!r}[{key!r}]")
         if not -size <= position < size:
             tx.trace.raise_exception(IndexError, f"{kind.__name__} {what}index out of range")
         return position
@@ -256,11 +248,6 @@ class NamedTupleVar(TupleVar):
         super().python_type()
         return self.cls
 
-    def children(self) -> Iterable[Var]:
-        yield from super().children()
-        if self.class_var is not None:
-            yield self.class_var
-
     def as_constant(self) -> Any:
         values = [part_value(item) for item in self.items]
         return self.rebuild(values) if self._real is None else self._real
@@ -330,7 +317,7 @@ class ListVar(SequenceVar):
         """`append` and `extend` with known items."""
         trace, source = self._trace, self.source
         plain = type(self._real) is self.kind
-        if trace is None or not plain or trace.made.is_inside(source):
+        if trace is None or not plain:
             self.change(tx).extend(items)
             return
         trace.guard("TYPE", source, self.kind)
@@ -377,35 +364,25 @@ class ListVar(SequenceVar):
             if where.step in (None, 1) and not NEW_ITEMS_FIRST:  # reading them may change the list
                 start, stop, _ = where.indices(len(self.items))
                 where = slice(start, max(start, stop))
-            new = self._assigned(tx, value, where)
-            self._check_extended(tx, where, len(new))
+            new = self._assigned(tx, value)
+            self._check_extended(where, len(new))
             self.change(tx)[where] = new
             return
         position = self.index(tx, key, "assignment ")
         assert isinstance(position, int)
         self.change(tx)[position] = value
 
-    def _assigned(self, tx: Frame, value: Var, where: slice) -> list[Var]:
+    def _assigned(self, tx: Frame, value: Var) -> list[Var]:
         """The items that are stored into a slice."""
         try:
-            iterator = value.iterate(tx)
+            return value.iterate(tx).unpack(tx)
         except ObservedException as error:
-            if not issubclass(error.value.python_type(), TypeError):
-                raise
-            plain = where.step in (None, 1) and not NEW_ITEMS_FIRST
-            tx.trace.raise_exception(TypeError, "can only assign an iterable" if plain else (
-                "must assign iterable to extended slice"))
-        return iterator.unpack(tx)
+            raise Break("index_unknown", f"{self!r}[..] = {value!r}") from error
 
-    def _check_extended(self, tx: Frame, where: slice, count: int) -> None:
-        if where.step in (None, 1):
-            return
+    def _check_extended(self, where: slice, count: int) -> None:
         size = len(range(*where.indices(len(self.items))))
-        if size != count:
-            tx.trace.raise_exception(
-                ValueError,
-                f"attempt to assign sequence of size {count} to extended slice of size {size}",
-            )
+        if where.step not in (None, 1) and size != count:
+            raise Break("index_unknown", f"{count} items into {size} places of {self!r}")
 
     def del_item(self, tx: Frame, key: Var) -> None:
         position = self.index(tx, key, "assignment ")
@@ -413,8 +390,7 @@ class ListVar(SequenceVar):
 
 
 class DequeVar(ListVar):
-    """`collections.deque`; items in a list, `limit` is its maxlen. mutations: its changes but for
-    stored items, of which its iterators take no notice."""
+    """`collections.deque`, which can be filled and read; items in a list, `limit` is its maxlen."""
 
     kind = collections.deque
 
@@ -429,19 +405,12 @@ class DequeVar(ListVar):
     ) -> None:
         super().__init__(items, source, real=real, trace=trace)
         self.limit = limit
-        self.mutations = 0
 
     def _read(self) -> None:
         raise Break("value_unknown", "deque from outside")
 
-    def change(self, tx: Frame) -> list[Var]:
-        self.mutations += 1
-        return super().change(tx)
-
-    def set_item(self, tx: Frame, key: Var, value: Var) -> None:
-        before = self.mutations
-        super().set_item(tx, key, value)
-        self.mutations = before
+    def iterate(self, tx: Frame) -> Var:
+        raise Break("iteration_unknown", repr(self))
 
     def rebuild(self, values: list[Any]) -> Any:
         return collections.deque(values, self.limit)

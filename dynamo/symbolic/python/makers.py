@@ -9,12 +9,11 @@ from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.iterators import (
-    DequeIteratorVar,
     IndexIteratorVar,
     RangeIteratorVar,
     SequenceIteratorVar,
 )
-from dynamo.symbolic.python.lists import DequeVar, SequenceVar, TupleVar
+from dynamo.symbolic.python.lists import SequenceVar, TupleVar
 
 
 class Makers:
@@ -35,8 +34,6 @@ class Makers:
 
     def sequence_iterator(self, tx: Frame, var: Var) -> Var:
         assert isinstance(var, SequenceVar)
-        if isinstance(var, DequeVar):
-            return DequeIteratorVar(var, False, tx.step_at_start)
         return SequenceIteratorVar(var)
 
     def range_iterator(self, value: range) -> Var:

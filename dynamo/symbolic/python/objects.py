@@ -39,7 +39,6 @@ from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python.demands import as_demanded
 from dynamo.symbolic.python.dicts import DictVar
 from dynamo.symbolic.python.equality import is_among
-from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.sameness import same
 
 if TYPE_CHECKING:
@@ -80,29 +79,20 @@ class ObjectVar(Var):
         if self._trace is not None:
             trace, self._trace = self._trace, None
             trace.guard("TYPE", self.source, self.cls)
-            if self.plain_value is not None:  # operators ask it where the class has no method
-                trace.attributes.guard_names(self.cls)
         return self.cls
 
     def children(self) -> Iterable[Var]:
         yield from (value for value in self.written.values() if value is not None)
         if self.content is not None:
             yield self.content
-        if self.class_var is not None:
-            yield self.class_var
 
     def as_proxy(self) -> Any:
         self.python_type()
-        return super().as_proxy() if self.plain_value is None else self.plain_value.as_proxy()
+        return super().as_proxy()
 
     def as_fake(self) -> Any:
         self.python_type()
-        return super().as_fake() if self.plain_value is None else self.plain_value.as_fake()
-
-    @property
-    def plain_value(self) -> Var | None:
-        """The plain value of an instance of a subclass of int, str, tuple, ..."""
-        return self.content if isinstance(self.content, ConstVar | TupleVar) else None
+        return super().as_fake()
 
     # -- storage of this instance -------------------------------------------------------------
 
@@ -292,8 +282,6 @@ class ObjectVar(Var):
     def iterate(self, tx: Frame) -> Var:
         found = self.has_special(tx, "__iter__")
         method = find_in_mro(self.cls, "__iter__")
-        if self.plain_value is not None and isinstance(method, types.WrapperDescriptorType):
-            return self.plain_value.iterate(tx)
         if method is not None:
             return as_iterator(tx, self.call_special(tx, "__iter__"))
         if not found and self.has_special(tx, "__getitem__"):
@@ -317,10 +305,6 @@ class ObjectVar(Var):
             return identity_key(tx.trace, self)
         if hasher is None:
             tx.trace.raise_exception(TypeError, f"unhashable type: '{told_name(cls)}'")
-        if self.content is not None and isinstance(hasher, types.WrapperDescriptorType):
-            own = is_own_method(find_special(cls, "__eq__"))  # `__hash__ = str.__hash__` beside it
-            if hasher is not object.__hash__ and not own:
-                return self.content.hash_key(tx)
         if is_frozen_dataclass(cls):
             for name in ("__hash__", "__eq__"):
                 tx.trace.attributes.guard_own(cls, name)
@@ -568,6 +552,8 @@ def answers_for_itself(value: Any) -> bool:
 @wraps_if(-1, answers_for_itself)
 @wraps_if(99, lambda value: bool(type(value).__flags__ & HEAP_TYPE)
           and not issubclass(type(value), CONTENT))
+
+
 def wrap_object(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An instance of a class written in Python."""
     return ObjectVar(type(value), source, real=value, trace=trace)

@@ -4,26 +4,22 @@ follow Python's protocol. Those that compare stand in `comparisons`."""
 from __future__ import annotations
 
 import collections
-import datetime
 import operator
 import sys
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy
 
 from dynamo.base.errors import Break
-from dynamo.base.instances import is_class
 from dynamo.symbolic.core import large, table
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, no_deletion, told_name
-from dynamo.symbolic.core.stack_values import OpaqueVar
+from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, told_name
 from dynamo.symbolic.core.table import rule
-from dynamo.symbolic.core.value_classes import overrides
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import DictViewVar
@@ -38,21 +34,18 @@ from dynamo.symbolic.python.lists import (
     TupleVar,
 )
 from dynamo.symbolic.python.objects import EnumVar, ObjectVar
-from dynamo.symbolic.python.plain_values import value_unless
 from dynamo.symbolic.python.ranges import RangeVar
 from dynamo.symbolic.python.reflected import (
     REPEATED,
-    has_own_operator,
     has_special,
     is_left_to_c,
-    plain_right,
     try_user,
     unless_not_implemented,
     user_method,
 )
 from dynamo.symbolic.python.sameness import same
 from dynamo.symbolic.python.sized import is_iterable
-from dynamo.symbolic.python.texts import plain_operand
+from dynamo.symbolic.python.texts import is_told
 from dynamo.symbolic.shapes import numbers, unknown
 
 BINARY = {
@@ -62,8 +55,6 @@ BINARY = {
 NUMBERS = int | float | complex
 # The classes for which `*=` asks a sequence on its right, as `*` does for all.
 BARE = (int, float, complex, bool, types.NoneType)
-# Those whose errors are known.
-KNOWN_KINDS = (ObjectVar, ConstVar, SequenceVar, DictVar)
 SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 
 
@@ -152,8 +143,6 @@ def union_of_types(tx: Frame, left: Var, right: Var) -> Var | None:
         if isinstance(var, ClassVar):
             real = var.cls
             tx.trace.attributes.find_special(type(real), "__or__")
-        if is_class(real) and real in tx.trace.made.vars:
-            raise Break("class_definition", f"{var!r} stands in a union")
         if var.is_constant() and var.as_constant() is None:
             real = None
         elif not issubclass(type(real), (type, *ALIASES)):
@@ -174,7 +163,7 @@ def plain_number(var: Var, name: str) -> Var:
                 return var
         kind = int if issubclass(var.cls, int) else float
         return ConstVar(kind(var.as_constant()))
-    return value_unless(var, f"__{name}__", f"__r{name}__", f"__i{name}__")
+    return var
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +198,8 @@ def binary(op: Operator) -> Callable[..., Var]:
         a = plain_number(a, name)
         formats = name == "mod" and issubclass(a.python_type(), str | bytes)
         if not formats:
-            b = plain_right(f"__{name}__", given[0].python_type(), a, plain_number(b, name))
+            b = plain_number(b, name)
         check_repeating(tx, op, given, a, b)
-        if a.is_tensor:  # which knows what to do with any number
-            b = value_unless(b)
         number = numbers.binary(tx.trace, name, a, b) or unknown.binary(tx.trace, name, a, b)
         if number is not None:
             return number
@@ -223,9 +210,7 @@ def binary(op: Operator) -> Callable[..., Var]:
             return found
         if is_left_to_c(tx, name, a, b):
             raise Break("operator_unknown", f"{a!r} {op.shown} {b!r}")
-        if (isinstance(a, ObjectVar) or isinstance(b, ObjectVar)) and not (
-            formats and value_unless(b, "__rmod__") is not b
-        ):
+        if isinstance(a, ObjectVar) or isinstance(b, ObjectVar):
             found = try_user(tx, a, b, f"__{name}__", f"__r{name}__")
             if found is not None:
                 return found
@@ -238,28 +223,22 @@ def binary(op: Operator) -> Callable[..., Var]:
             return found
         if a.is_constant() and b.is_constant():
             return of_constants(tx, op.real, given, a, b)
-        if isinstance(a, KNOWN_KINDS) and isinstance(b, KNOWN_KINDS):
-            refuse(tx, op, given, a, b)
         raise Break("operator_unknown", f"{a!r} {op.symbol} {b!r}")
 
     return handle
 
 
 def check_repeating(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> None:
-    """The error of `*=` between an instance of a number's subclass and a sequence."""
+    """The error of `*=` between a member of an enumeration of numbers and a sequence."""
     kind = given[0].python_type()
     if op.inplace and op.name == "mul" and a is not given[0] and kind not in BARE and (
         issubclass(kind, NUMBERS) and issubclass(b.python_type(), REPEATED)
     ):
-        refuse_operands(tx, op.shown, *given)
+        raise Break("operator_unknown", f"{given[0]!r} {op.shown} {b!r}")
 
 
 def of_folded(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> Var:
     """The operation on two constants."""
-    if any(var.python_type() is datetime.timedelta for var in (a, b)) and any(
-        isinstance(var, ObjectVar) and overrides(var.cls, "as_integer_ratio") for var in given
-    ):
-        raise Break("operator_unknown", f"{given}")  # it asks a float for its ratio
     try:
         result = table.fold(tx, op.real, [a, b], {})
     except ObservedException as error:
@@ -308,7 +287,9 @@ def of_texts(tx: Frame, op: Operator, formats: bool, a: Var, b: Var) -> Var | No
     if formats and issubclass(a.python_type(), bytes):
         raise Break("operator_unknown", f"{a!r} % {b!r}")
     if op.name == "mod" and a.is_constant() and isinstance(a.as_constant(), str):
-        operand = plain_operand(tx, b)
+        if not is_told(b):
+            raise Break("not_a_constant", f"the text of {b!r}")
+        operand = table.plain_value(b)
         large.break_where_large(operator.mod, [a.as_constant(), operand])
         return tx.trace.constant(tx.trace.run_real(lambda: a.as_constant() % operand))
     return None
@@ -322,36 +303,6 @@ def of_classes(tx: Frame, a: Var, b: Var) -> Var | None:
     ):
         raise Break("operator_unknown", f"{a!r} | {b!r}")
     return found
-
-
-def refuse(tx: Frame, op: Operator, given: tuple[Var, Var], a: Var, b: Var) -> NoReturn:
-    """The error of an operator between values that do not know it."""
-    if op.name == "add" and issubclass(a.python_type(), str | list | tuple | DEQUE):
-        owner = next(k for k in (str, list, tuple, DEQUE) if issubclass(a.python_type(), k))
-        what, own = f'"{type_name(given[1])}"', owner.__name__
-        if isinstance(a, SizeVar):
-            what, own = type_name(given[1]), "torch.Size"
-        tx.trace.raise_exception(
-            TypeError, f"can only concatenate {owner.__name__} (not {what}) to {own}")
-    if op.name == "add" and issubclass(a.python_type(), bytes):
-        one, other = map(type_name, given)
-        tx.trace.raise_exception(TypeError, f"can't concat {other} to {one}")
-    for sequence, count in (given, given[::-1]):
-        if sequence is given[1] and op.inplace and given[0].python_type() not in BARE:
-            continue
-        if op.name == "mul" and issubclass(sequence.python_type(), REPEATED):
-            if tx.trace.attributes.find_special(count.python_type(), "__index__"):
-                raise Break("operator_unknown", f"{a!r} * {b!r}")
-            message = f"can't multiply sequence by non-int of type '{type_name(count)}'"
-            tx.trace.raise_exception(TypeError, message)
-    refuse_operands(tx, op.shown, *given)
-
-
-def refuse_operands(tx: Frame, symbol: str, a: Var, b: Var) -> NoReturn:
-    """The error of an operator that neither operand has."""
-    tx.trace.raise_exception(
-        TypeError,
-        f"unsupported operand type(s) for {symbol}: '{type_name(a)}' and '{type_name(b)}'")
 
 
 def of_constants(
@@ -391,8 +342,7 @@ INVERT_WARNS = sys.version_info >= (3, 12)  # of a bool
 
 
 def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]:
-    def handle(tx: Frame, given: Var) -> Var:
-        a = value_unless(given, f"__{name}__")
+    def handle(tx: Frame, a: Var) -> Var:
         if real is operator.invert and INVERT_WARNS and (
             not a.is_tensor and a.python_type() is bool
         ):
@@ -405,12 +355,9 @@ def unary(name: str, real: Callable[..., Any], words: str) -> Callable[..., Var]
         method = user_method(tx, a, f"__{name}__")
         if method is not None:
             return method.call(tx, [], {})
-        knows = a is given or find_in_mro(a.python_type(), f"__{name}__") is not None
-        if knows and a.is_constant():  # else errors name the subclass
+        if a.is_constant():
             return tx.trace.constant(tx.trace.run_real(lambda: real(a.as_constant())))
-        if isinstance(a, OpaqueVar) or has_own_operator(tx, a, f"__{name}__"):
-            raise Break("operator_unknown", f"{words} of {a!r}")
-        tx.trace.raise_exception(TypeError, f"bad operand type for {words}: '{type_name(given)}'")
+        raise Break("operator_unknown", f"{words} of {a!r}")
 
     return handle
 
@@ -452,15 +399,14 @@ def is_not(tx: Frame, a: Var, b: Var) -> Var:
 @rule([operator.getitem])
 def getitem(tx: Frame, a: Var, key: Var) -> Var:
     if isinstance(a, ConstVar) and find_in_mro(a.python_type(), "__getitem__") is None:
-        tx.trace.raise_exception(TypeError, f"'{type_name(a)}' object is not subscriptable")
+        raise Break("index_unknown", f"{a!r}[{key!r}]")
     return a.get_item(tx, key)
 
 
 @rule([operator.setitem])
 def setitem(tx: Frame, a: Var, key: Var, value: Var) -> Var:
     if isinstance(a, ConstVar | TupleVar):
-        tx.trace.raise_exception(
-            TypeError, f"'{type_name(a)}' object does not support item assignment")
+        raise Break("index_unknown", f"{a!r}[{key!r}] = {value!r}")
     a.set_item(tx, key, value)
     return ConstVar(None)
 
@@ -468,24 +414,22 @@ def setitem(tx: Frame, a: Var, key: Var, value: Var) -> Var:
 @rule([operator.delitem])
 def delitem(tx: Frame, a: Var, key: Var) -> Var:
     if isinstance(a, ConstVar | TupleVar):
-        tx.trace.raise_exception(
-            TypeError, no_deletion(a.python_type(), key.python_type()).format(type_name(a)))
+        raise Break("index_unknown", f"del {a!r}[{key!r}]")
     a.del_item(tx, key)
     return ConstVar(None)
 
 
 @rule([operator.contains])
 def contains(tx: Frame, a: Var, item: Var) -> Var:
-    if isinstance(a, DequeVar):
-        return ConstVar(is_among(tx, a.iterate(tx), item))
+    if isinstance(a, DequeVar):  # a comparison that changes it is an error
+        raise Break("iteration_unknown", repr(a))
     if isinstance(a, SequenceVar):  # which a comparison may change
         return ConstVar(any(is_or_equals(tx, other, item) for other in a.items))
     if isinstance(a, RangeVar):
         return ConstVar(item.as_constant() in a.as_constant())
     if isinstance(a, ConstVar):
         if not isinstance(a.as_constant(), str | bytes):
-            message = f"argument of type '{type_name(a)}' is not iterable"
-            tx.trace.raise_exception(TypeError, message)
+            raise Break("iteration_unknown", repr(a))
         return tx.trace.constant(
             tx.trace.run_real(lambda: item.as_constant() in a.as_constant()))
     if isinstance(a, DictVar | SetVar):
@@ -495,8 +439,7 @@ def contains(tx: Frame, a: Var, item: Var) -> Var:
     if tx.trace.attributes.find_special(a.python_type(), "__contains__") is not None:
         return a.contains(tx, item)
     if not is_iterable(tx.trace, a):
-        message = f"argument of type '{type_name(a)}' is not iterable"
-        tx.trace.raise_exception(TypeError, message)
+        raise Break("iteration_unknown", repr(a))
     return ConstVar(is_among(tx, a.iterate(tx), item))
 
 
@@ -507,8 +450,7 @@ def divmod_(tx: Frame, a: Var, b: Var) -> Var | None:
         return None
     found = try_user(tx, a, b, "__divmod__", "__rdivmod__")
     if found is None:
-        message = f"unsupported operand type(s) for divmod(): '{type_name(a)}' and '{type_name(b)}'"
-        tx.trace.raise_exception(TypeError, message)
+        raise Break("operator_unknown", f"divmod({a!r}, {b!r})")
     return found
 
 

@@ -16,6 +16,7 @@ from dynamo.base.errors import Break
 from dynamo.base.words import shown
 from dynamo.guards.sources import DrawSource
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.lookup import find_owner
 from dynamo.symbolic.core.table import plain_value, rule
 from dynamo.symbolic.core.trace_result import DrawEffect
 from dynamo.symbolic.core.var import Var
@@ -35,7 +36,7 @@ def register(name: str) -> None:
     def draw(tx: Frame, generator: ObjectVar, /, *args: Var, **kwargs: Var) -> Var:
         if generator.source is None or generator.python_type() is not random.Random or kwargs:
             raise Break("call_of_unknown_function", f"{name} of {generator!r}")
-        found = [tx.trace.attributes.find(random.Random, part) for part in BASIC]
+        found = [find_owner(random.Random, part) for part in BASIC]
         if any(place is None or place[0] is random.Random for place in found):
             raise Break("call_of_unknown_function", f"{name}, the parts of which are replaced")
         values = tuple(map(plain_value, args))

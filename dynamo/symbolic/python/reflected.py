@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 
-from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import find_in_mro, find_owner, is_derived
 from dynamo.symbolic.core.stack_values import OpaqueVar
@@ -13,7 +12,6 @@ from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.exceptions import ExceptionVar
 from dynamo.symbolic.python.objects import HEAP_TYPE, ObjectVar
-from dynamo.symbolic.python.plain_values import value_in, value_unless
 from dynamo.symbolic.python.python_modules import PythonModuleVar
 
 REPEATED = str | bytes | list | tuple | collections.deque
@@ -45,8 +43,6 @@ def try_user(tx: Frame, a: Var, b: Var, forward: str, backward: str) -> Var | No
         calls.reverse()
     find_special = tx.trace.attributes.find_special
     for owner, name, other in calls:
-        if other.is_tensor and value_unless(owner, name) is not owner:
-            continue
         if name in ORDERS and find_special(owner.python_type(), name) is getattr(object, name):
             continue  # which is never implemented
         method = user_method(tx, owner, name)
@@ -63,20 +59,6 @@ def goes_first(left: type, right: type, backward: str) -> bool:
     if not backward.startswith("__r") or left.__flags__ & HEAP_TYPE == 0:
         return True
     return find_in_mro(left, backward) is not find_in_mro(right, backward)
-
-
-def plain_right(name: str, kind: type, a: Var, b: Var) -> Var:
-    """The operand on the right as a number `a` on the left (`kind` is its real class) sees it: the
-    plain value, where the number can answer by it and is asked first."""
-    value = value_in(b)
-    if not isinstance(a, ConstVar) or value is None or not value.is_constant():
-        return b
-    if not issubclass(kind, int | float | complex) or issubclass(b.python_type(), kind):
-        return b
-    method = find_in_mro(type(a.as_constant()), name)
-    if method is None or method(a.as_constant(), value.as_constant()) is NotImplemented:
-        return b
-    return value
 
 
 def has_special(tx: Frame, var: Var, name: str) -> bool:
@@ -96,9 +78,7 @@ def has_own_operator(tx: Frame, var: Var, name: str) -> bool:
 def is_left_to_c(tx: Frame, name: str, a: Var, b: Var) -> bool:
     """True where the reflected method of a user's object is not the one that counts: texts format
     what is no text themselves, and a sequence on the right is repeated before `a.__rmul__`."""
-    if name == "mod" and isinstance(b, ObjectVar) and value_unless(b, "__rmod__") is b and (
-        has_special(tx, b, "__rmod__")
-    ):
+    if name == "mod" and isinstance(b, ObjectVar) and has_special(tx, b, "__rmod__"):
         return issubclass(a.python_type(), str | bytes | bytearray) and not is_derived(
             b.python_type(), a.python_type())
     return (

@@ -6,22 +6,20 @@ effect: it appears after the graph that it was waiting for, in program order.
 
 from __future__ import annotations
 
-import binascii
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
-import json
 import logging
 import os
-import posixpath
 import re
+import reprlib
 import sys
 import sysconfig
+import threading
 import types
 import warnings
-import weakref
-import zlib
 from typing import Any
 
 import torch
@@ -30,16 +28,14 @@ from dynamo import hook
 from dynamo.base.errors import Break
 from dynamo.symbolic.core.constant import TORCH_VALUE_TYPES, VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, module_of, told_name
-from dynamo.symbolic.core.table import foldable, plain_value, rule
+from dynamo.symbolic.core.lookup import find_in_mro, module_of
+from dynamo.symbolic.core.table import foldable, rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.python import warning_filters as filters
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.exceptions import handled_outside, traceback_of
 from dynamo.symbolic.python.handlers import sees_errors
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.objects import ObjectVar
-from dynamo.symbolic.python.weakrefs import WeakRefVar
 from dynamo.symbolic.shapes.numbers import is_open
 from dynamo.symbolic.shapes.open_text import is_open_text
 
@@ -59,10 +55,7 @@ TELLING = re.DEBUG | getattr(re, "TEMPLATE", 0)
 ERRORS = frozenset({"strict", "ignore", "replace", "backslashreplace", "xmlcharrefreplace",
                     "namereplace", "surrogateescape", "surrogatepass"})
 
-foldable([sys.intern, binascii.b2a_base64, binascii.a2b_base64, binascii.hexlify,
-          binascii.unhexlify, zlib.crc32])
-if isinstance(getattr(posixpath, "splitroot", None), types.BuiltinFunctionType):
-    foldable([posixpath.splitroot])  # type: ignore[attr-defined]  # in C since Python 3.13
+foldable([sys.intern])
 COMPILE_PATTERN: Any = re._compiler.compile  # type: ignore[attr-defined]
 FILES = (io.TextIOWrapper, io.StringIO)
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
@@ -126,34 +119,6 @@ def is_plain(value: Any) -> bool:
     return type(value) in (*VALUE_TYPES, *TORCH_VALUE_TYPES)
 
 
-JSON_TYPES = (str, int, float, bool, type(None))
-
-
-def _register_json(function: Any) -> None:
-    @rule(function)
-    def evaluate(tx: Frame, value: Var, /, **kwargs: Var) -> Var | None:
-        """Of plain values, evaluated while tracing."""
-        if any(not is_json(arg) for arg in kwargs.values()):
-            return None
-        plain = plain_value(value)
-        keywords = {name: plain_value(arg) for name, arg in kwargs.items()}
-        try:
-            result = function(plain, **keywords)
-        except json.JSONDecodeError:  # it knows more than its arguments
-            return None
-        except (TypeError, ValueError) as error:
-            tx.trace.raise_exception(type(error), *error.args)
-        return tx.trace.constant(result)
-
-
-def is_json(var: Var) -> bool:
-    return var.is_constant() and type(var.as_constant()) in (*JSON_TYPES, tuple)
-
-
-for _function in (json.dumps, json.loads):
-    _register_json(_function)
-
-
 def is_seen(tx: Frame, logger: logging.Logger | None) -> bool:
     """True where a handler that the program may read gets what is logged, or the trace has changed
     who does: a record that is made behind the graph would be too late."""
@@ -196,19 +161,6 @@ for _function in LOGGING:
     _register_logging(_function)
 
 
-@rule(weakref.ref)
-def make_weakref(tx: Frame, target: Var, *callback: Var) -> Var | None:
-    """`weakref.ref(target)`, without a callback."""
-    if any(not (var.is_constant() and var.as_constant() is None) for var in callback):
-        return None
-    cls = target.python_type()
-    if not cls.__weakrefoffset__:
-        message = f"cannot create weak reference to '{told_name(cls)}' object"
-        tx.trace.raise_exception(TypeError, message)
-    tx.trace.refers_weakly = True
-    return WeakRefVar(target)
-
-
 @rule(sys.exc_info)
 def exc_info(tx: Frame) -> Var | None:
     """Class, instance and traceback of the exception that is being handled."""
@@ -225,6 +177,15 @@ def exception(tx: Frame) -> Var | None:
     return tx.exception or (None if handled_outside(tx.trace) else ConstVar(None))
 
 
+@rule(os.fspath)
+def fspath(tx: Frame, path: Var) -> Var | None:
+    if path.is_constant() and isinstance(path.as_constant(), str | bytes):
+        return path
+    if isinstance(path, ObjectVar) and find_in_mro(path.python_type(), "__fspath__") is not None:
+        return path.call_special(tx, "__fspath__")
+    return None
+
+
 def warn_at(
     module_globals: dict[str, Any], message: str, category: type[Warning], filename: str, line: int
 ) -> None:
@@ -232,6 +193,62 @@ def warn_at(
     registry = module_globals.setdefault("__warningregistry__", {})
     module = module_globals.get("__name__") or "<string>"
     warnings.warn_explicit(message, category, filename, line, module, registry)
+
+
+SHOW = "_showwarnmsg"
+ORIGINAL_SHOW = vars(warnings)[SHOW]
+
+
+def filters_are_known(tx: Frame) -> bool:
+    """False where the program has put another module in place of `warnings`, or has changed in the
+    trace what is done with a warning."""
+    effects, names = tx.trace.effects, vars(warnings)
+    if sys.modules.get("warnings") is not warnings or names.get(SHOW) is not ORIGINAL_SHOW:
+        return False
+    if any(part not in names or effects.written_global(names, part)[0] for part in READ_PARTS):
+        return False
+    known = tx.trace.objects.var_of(warnings.filters)
+    return known is None or all(known is not target for target in effects.targets_since({}))
+
+
+READ_PARTS = ("filters", "showwarning", SHOW, "_showwarnmsg_impl")
+RECURSION = (reprlib.__file__, dataclasses.__file__)
+RLOCK = type(threading.RLock())
+
+
+@rule(warnings._filters_mutated)  # type: ignore[attr-defined]
+def filters_mutated(tx: Frame) -> Var:
+    tx.trace.effects.output(hook.Disabled(warnings._filters_mutated))  # type: ignore[attr-defined]
+    return ConstVar(None)
+
+
+@rule(threading.get_ident)
+def thread_number(tx: Frame) -> Var | None:
+    """Only for the key with which a `repr` looks out for recursion."""
+    return ConstVar(0) if tx.code.co_filename in RECURSION else None
+
+
+def _register_lock(name: str) -> None:
+    function = getattr(RLOCK, name)
+
+    @rule(function)
+    def handle(tx: Frame, lock: Var, *args: Var) -> Var | None:
+        """A lock that exists is taken and given back behind the graph, in program order."""
+        if not isinstance(lock, ObjectVar) or lock.real is None or (args and name != "__exit__"):
+            return None
+        takes = name in ("acquire", "__enter__")
+        taken = tx.trace.effects.taken
+        if not takes and not taken[id(lock.real)]:  # it may be an error, which is raised here
+            raise Break("call_of_unknown_function", f"{name} of a lock that is not taken here")
+        taken[id(lock.real)] += 1 if takes else -1
+        tx.trace.guard("ID", lock.source, lock.real)
+        values: list[Any] = [None, None, None] if name == "__exit__" else []
+        tx.trace.effects.output(hook.Disabled(functools.partial(function, lock.real, *values)))
+        return ConstVar(True) if takes else ConstVar(None)
+
+
+for _name in ("acquire", "release", "__enter__", "__exit__"):
+    _register_lock(_name)
 
 
 @rule(warnings.warn)
@@ -248,17 +265,10 @@ def warn(
     level = max(level, 1)
     if type(text) is not str or type(level) is not int or level > len(frames):
         return None
-    if not filters.are_whole(tx):
+    if not filters_are_known(tx):
         return None
     frame = frames[-level]
     place = frame.user_line()
-    if filters.are_changed(tx):
-        found = filters.action(tx, kind)
-        if found == "ignore":
-            return ConstVar(None)
-        if found == "error":
-            tx.trace.raise_exception(kind, text)
-        return filters.record(tx, text, kind, place) if found == "always" else None
     if any(row[0] == "error" and issubclass(kind, row[2]) for row in warnings.filters):
         return None
     if warnings.showwarning is not warnings._showwarning_orig:  # type: ignore[attr-defined]

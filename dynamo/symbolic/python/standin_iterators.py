@@ -14,14 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from dynamo.base.errors import Break
-from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.generators import ITERATOR_MAKERS, GeneratorVar
-from dynamo.symbolic.python.standins import is_index, is_index_or_none, run_stand_in
+from dynamo.symbolic.python.standins import is_index, run_stand_in
 
 
 class Nothing:
@@ -44,16 +41,6 @@ def stands_in(
             return made
 
         rule(list(real))(handle)
-        return function
-
-    return register
-
-
-def without_maker(kind: type) -> Callable[[Any], Any]:
-    """Declares a generator that shares its state with another one: it can't be made again alone."""
-
-    def register(function: Any) -> Any:
-        ITERATOR_MAKERS[function.__code__] = kind
         return function
 
     return register
@@ -138,64 +125,6 @@ def accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None
     return _accumulate(iter(iterable), func, initial=initial)
 
 
-def _takewhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
-        if not predicate(item):
-            return
-        yield item
-
-
-@stands_in(itertools.takewhile, generator=_takewhile)
-def takewhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _takewhile(predicate, iter(iterable))
-
-
-def _dropwhile(predicate: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    dropping = True
-    for item in iterable:
-        if dropping and predicate(item):
-            continue
-        dropping = False
-        yield item
-
-
-@stands_in(itertools.dropwhile, generator=_dropwhile)
-def dropwhile(predicate: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _dropwhile(predicate, iter(iterable))
-
-
-def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for item in iterable:
-        if not (item if function is None or function is bool else function(item)):
-            yield item
-
-
-@stands_in(itertools.filterfalse, generator=_filterfalse)
-def filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _filterfalse(function, iter(iterable))
-
-
-def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    for item, selected in zip(data, selectors, strict=False):
-        if selected:
-            yield item
-
-
-@stands_in(itertools.compress, generator=_compress)
-def compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    return _compress(iter(data), iter(selectors))
-
-
-def _starmap(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for args in iterable:
-        yield function(*tuple(args))  # of what can't be iterated `tuple` says it in the right words
-
-
-@stands_in(itertools.starmap, generator=_starmap)
-def starmap(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _starmap(function, iter(iterable))
-
-
 def _repeat(object: Any, times: int) -> Iterator[Any]:
     while times > 0:
         times -= 1
@@ -218,21 +147,6 @@ def repeat(object: Any, times: Any = Nothing) -> Iterator[Any]:
     if not -sys.maxsize - 1 <= count <= sys.maxsize:
         raise OverflowError("Python int too large to convert to C ssize_t")
     return _repeat(object, count)
-
-
-def _cycle(iterable: Iterable[Any]) -> Iterator[Any]:
-    saved = []
-    for item in iterable:
-        saved.append(item)
-        yield item
-    while saved:
-        for item in saved:
-            yield item
-
-
-@stands_in(itertools.cycle, generator=_cycle)
-def cycle(iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _cycle(iter(iterable))
 
 
 def _count(start: Any, step: Any) -> Iterator[Any]:
@@ -262,52 +176,6 @@ def pairwise(iterable: Iterable[Any], /) -> Iterator[Any]:
     return _pairwise(iter(iterable))
 
 
-def _batched(iterable: Iterator[Any], n: int) -> Iterator[Any]:
-    while True:
-        batch: list[Any] = []
-        while len(batch) < n:
-            item = next(iterable, Nothing)
-            if item is Nothing:
-                break
-            batch.append(item)
-        if not batch:
-            return
-        yield tuple(batch)
-
-
-if hasattr(itertools, "batched"):
-
-    @stands_in(itertools.batched, generator=_batched, n=is_index)
-    def batched(iterable: Iterable[Any], n: int) -> Iterator[Any]:
-        if n < 1:
-            raise ValueError("n must be at least one")
-        return _batched(iter(iterable), n)
-
-
-def _zip_longest(*iterables: Any, fillvalue: Any) -> Iterator[Any]:
-    iterators = list(iterables)
-    left = len(iterators)
-    while left:
-        row = []
-        for index, iterator in enumerate(iterators):
-            item = Nothing if iterator is Nothing else next(iterator, Nothing)
-            if item is Nothing and iterator is not Nothing:
-                iterators[index] = Nothing
-                left -= 1
-                if not left:
-                    return
-            row.append(fillvalue if item is Nothing else item)
-        yield tuple(row)
-
-
-@stands_in(itertools.zip_longest, generator=_zip_longest)
-def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
-    return _zip_longest(*[iter(iterable) for iterable in iterables], fillvalue=fillvalue)
-
-
-# -- choices of positions ----------------------------------------------------------------------
-
-
 def _product(*iterables: Any, repeat: int) -> Iterator[Any]:
     pools = iterables * repeat
     if not all(pools):
@@ -328,176 +196,3 @@ def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
     if repeat < 0:
         raise ValueError("repeat argument cannot be negative")
     return _product(*[tuple(iterable) for iterable in iterables], repeat=repeat)
-
-
-def _combinations(iterable: Any, r: int) -> Iterator[Any]:
-    if r > len(iterable):
-        return
-    chosen = list(range(r))
-    while True:
-        yield tuple([iterable[position] for position in chosen])
-        for place in range(r - 1, -1, -1):
-            if chosen[place] < len(iterable) - r + place:
-                first = chosen[place] + 1
-                chosen[place:] = range(first, first + r - place)
-                break
-        else:
-            return
-
-
-@stands_in(itertools.combinations, generator=_combinations, r=is_index)
-def combinations(iterable: Iterable[Any], r: int) -> Iterator[Any]:
-    pool = tuple(iterable)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations(pool, r)
-
-
-def _with_replacement(iterable: Any, r: int) -> Iterator[Any]:
-    if r and not iterable:
-        return
-    chosen = [0] * r
-    while True:
-        yield tuple([iterable[position] for position in chosen])
-        for place in range(r - 1, -1, -1):
-            if chosen[place] + 1 < len(iterable):
-                chosen[place:] = [chosen[place] + 1] * (r - place)
-                break
-        else:
-            return
-
-
-@stands_in(itertools.combinations_with_replacement, generator=_with_replacement,
-           r=is_index)
-def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[Any]:
-    pool = tuple(iterable)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _with_replacement(pool, r)
-
-
-def _permutations(iterable: Any, r: int) -> Iterator[Any]:
-    size = len(iterable)
-    if r > size:
-        return
-    chosen = list(range(r))
-    while True:
-        yield tuple([iterable[position] for position in chosen])
-        for place in range(r - 1, -1, -1):
-            bigger = [i for i in range(chosen[place] + 1, size) if i not in chosen[:place]]
-            if bigger:
-                head = [*chosen[:place], bigger[0]]
-                chosen = [*head, *[i for i in range(size) if i not in head]][:r]
-                break
-        else:
-            return
-
-
-@stands_in(itertools.permutations, generator=_permutations,
-           r=is_index_or_none)
-def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[Any]:
-    pool = tuple(iterable)
-    if r is not None and r < 0:
-        raise ValueError("r must be non-negative")
-    return _permutations(pool, len(pool) if r is None else r)
-
-
-# -- iterators that share their state ----------------------------------------------------------
-
-
-@without_maker(type(itertools.tee(())[0]))
-def _reader(iterator: Iterator[Any], seen: list[Any], asked: list[Any]) -> Iterator[Any]:
-    position = 0
-    while True:
-        if position == len(seen):
-            if asked:
-                raise RuntimeError("cannot re-enter the tee iterator")
-            asked.append(iterator)
-            try:
-                item = next(iterator, Nothing)
-            finally:
-                asked.clear()
-            if item is Nothing:
-                return
-            seen.append(item)
-        yield seen[position]
-        position += 1
-
-
-def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Any, ...]:
-    if n < 0:
-        raise ValueError("n must be >= 0")
-    if n == 0:
-        return ()
-    iterator, seen, asked = iter(iterable), [], []  # type: ignore[var-annotated]
-    check_copies(iterator)
-    return tuple([_reader(iterator, seen, asked) for _ in range(n)])
-
-
-def check_copies(iterator: Iterator[Any]) -> None:
-    """Stands for the rule below."""
-
-
-@rule(check_copies)
-def refuse_copies(tx: Frame, iterator: Var) -> Var:
-    """Breaks for an iterator that can be copied, of which `tee` gives itself and copies."""
-    if find_in_mro(iterator.python_type(), "__copy__") is not None:
-        raise Break("opaque_iterator", f"tee of {iterator!r}")
-    return ConstVar(None)
-
-
-@rule(itertools.tee)
-def make_tee(tx: Frame, /, *args: Var, **kwargs: Var) -> Var:
-    made = run_stand_in(tx, tee, {"n": is_index}, args, kwargs)
-    for reader in made.children():
-        reader.frame.created_at = tx.step_at_start  # type: ignore[attr-defined]
-    return made
-
-
-class Grouping:
-    """What a `groupby` and its groups share: the next item, its key, and the current group."""
-
-    def __init__(self, iterator: Iterator[Any], key: Any) -> None:
-        self.iterator, self.key = iterator, key
-        self.item: Any = Nothing
-        self.rank: Any = Nothing
-        self.turn = 0
-
-    def advance(self) -> bool:
-        item = next(self.iterator, Nothing)
-        if item is Nothing:
-            return False
-        self.rank = item if self.key is None else self.key(item)
-        self.item = item
-        return True
-
-
-GROUP = type(next(itertools.groupby("a"))[1])
-
-
-@without_maker(GROUP)
-def _group(state: Grouping, rank: Any, turn: int) -> Iterator[Any]:
-    while state.turn == turn:
-        if state.item is Nothing and not state.advance():
-            return
-        if not rank == state.rank:
-            return
-        item, state.item = state.item, Nothing
-        yield item
-
-
-def _groupby(iterable: Iterator[Any], key: Any) -> Iterator[Any]:
-    state = Grouping(iterable, key)
-    rank: Any = Nothing
-    while True:
-        state.turn += 1
-        while state.rank is Nothing or (rank is not Nothing and rank == state.rank):
-            if not state.advance():
-                return
-        rank = state.rank
-        yield rank, _group(state, rank, state.turn)
-
-
-@stands_in(itertools.groupby, generator=_groupby)
-def groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
-    return _groupby(iter(iterable), key)

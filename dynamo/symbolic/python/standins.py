@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import copyreg
 import inspect
-import operator
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,7 +18,7 @@ from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.dicts import DictVar, SetVar
 from dynamo.symbolic.python.functions import inline_stand_in
-from dynamo.symbolic.python.lists import DequeVar, ListVar, NamedTupleVar, TupleVar, is_structseq
+from dynamo.symbolic.python.lists import ListVar, NamedTupleVar, TupleVar, is_structseq
 from dynamo.symbolic.python.objects import ObjectVar
 
 Wants = dict[str, Callable[[Var], bool]]  # what the stand-in takes for a parameter
@@ -42,19 +42,6 @@ def is_index(var: Var) -> bool:
     return issubclass(var.python_type(), int)
 
 
-def is_index_or_none(var: Var) -> bool:
-    return issubclass(var.python_type(), int | None)
-
-
-def is_iterable(var: Var) -> bool:
-    kind = var.python_type()
-    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
-
-
-def is_list(var: Var) -> bool:
-    return issubclass(var.python_type(), list)
-
-
 def is_sequence(var: Var) -> bool:
     """True where the class is one of `len` and indices; dicts have other words for their errors."""
     kind = var.python_type()
@@ -73,6 +60,34 @@ def stands_in(*real: Any, **wants: Callable[[Var], bool]) -> Callable[[Any], Any
         return function
 
     return register
+
+
+@stands_in(bisect.bisect_left, a=is_sequence)
+def bisect_left(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> int:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        item = a[middle] if key is None else key(a[middle])
+        lo, hi = (middle + 1, hi) if item < x else (lo, middle)
+    return lo
+
+
+@stands_in(bisect.bisect_right, a=is_sequence)
+def bisect_right(
+    a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Callable[[Any], Any] | None = None
+) -> int:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        item = a[middle] if key is None else key(a[middle])
+        lo, hi = (lo, middle) if x < item else (middle + 1, hi)
+    return lo
 
 
 @stands_in(collections._count_elements)  # type: ignore[attr-defined]
@@ -151,8 +166,6 @@ def reduce_ex(tx: Frame, value: Var, protocol: Var) -> Var | None:
     if type(value) is DictVar and kind is collections.defaultdict:
         given = [] if value.factory is None else [value.factory]
         return reduced(tx, kind, given, 1, value.call_method(tx, "items", [], {}))
-    if type(value) is DequeVar and value.limit is None:
-        return reduced(tx, kind, [], 0, value)
     if type(value) is NamedTupleVar and not (kind.__dictoffset__ or is_structseq(kind)):
         make = tx.trace.wrap(copyreg.__newobj__, None)  # type: ignore[attr-defined]
         return TupleVar([make, TupleVar([tx.trace.wrap(kind, None), *value.items]),
@@ -178,59 +191,6 @@ def keeps_more(kind: type, slots: int) -> bool:
 
 # Built-in classes that keep nothing but a dict and items.
 PLAIN_BASES = (object, list, dict, types.SimpleNamespace)
-
-
-@stands_in(operator.iconcat, a=is_sequence, b=is_sequence)
-def iconcat(a: Any, b: Any) -> Any:
-    a += b
-    return a
-
-
-@stands_in(operator.concat, a=is_sequence, b=is_sequence)
-def concat(a: Any, b: Any) -> Any:
-    return a + b
-
-
-@stands_in(operator.countOf, a=is_iterable)
-def count_of(a: Iterable[Any], b: Any) -> int:
-    found = 0
-    for item in a:
-        if item is b or item == b:
-            found += 1
-    return found
-
-
-@stands_in(operator.indexOf, a=is_iterable)
-def index_of(a: Iterable[Any], b: Any) -> int:
-    position = 0
-    for item in a:
-        if item is b or item == b:
-            return position
-        position += 1
-    raise ValueError("sequence.index(x): x not in sequence")
-
-
-if hasattr(operator, "call"):
-
-    @stands_in(operator.call)
-    def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return obj(*args, **kwargs)
-
-
-@stands_in(types.SimpleNamespace.__reduce__)
-def reduce_namespace(value: Any, /) -> Any:
-    return type(value), (), dict(value.__dict__)
-
-
-def is_namespace(var: Var) -> bool:
-    return isinstance(var, ObjectVar) and issubclass(var.python_type(), types.SimpleNamespace)
-
-
-@stands_in(types.SimpleNamespace.__eq__, left=is_namespace)
-def equal_namespaces(left: Any, right: Any, /) -> Any:
-    if not isinstance(right, types.SimpleNamespace):
-        return NotImplemented
-    return dict(left.__dict__) == dict(right.__dict__)
 
 
 def copy_once(value: Any, memo: dict[int, Any], copied: Callable[[Any, Any], Any]) -> Any:

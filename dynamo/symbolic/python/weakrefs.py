@@ -1,4 +1,4 @@
-"""Weak references: `weakref.ref(x)` made in the trace, and existing ones.
+"""Weak references that existed before.
 
 A reference answers its object as long as the trace can tell that it is alive: an object from
 outside while nothing outside was changed, and any while something of the program refers to it.
@@ -7,7 +7,7 @@ outside while nothing outside was changed, and any while something of the progra
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 from dynamo.base.errors import Break
@@ -19,15 +19,20 @@ from dynamo.symbolic.core.wrapping import wraps
 
 
 class WeakRefVar(Var):
-    """A `weakref.ref`; target: its object, None where it has died."""
+    """An existing `weakref.ref`; like the real one it does not keep its object."""
 
-    def __init__(self, target: Var | None) -> None:
-        super().__init__()
-        self._target = target
+    def __init__(self, trace: Evaluation, value: weakref.ref[Any], source: Source) -> None:
+        super().__init__(source)
+        self._trace, self._value = trace, value
 
     @property
     def target(self) -> Var | None:
-        return self._target
+        """Its object, None where that has died."""
+        value = self._value()
+        if value is None:
+            return None
+        assert self.source is not None
+        return self._trace.wrap(value, WeakRefSource(self.source))
 
     def describe(self) -> str:
         return f"a weak reference to {self.target!r}"
@@ -37,9 +42,6 @@ class WeakRefVar(Var):
 
     def truth(self, tx: Frame) -> bool:
         return True
-
-    def children(self) -> Iterable[Var]:
-        return () if self._target is None else (self._target,)
 
     def call(self, tx: Frame, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args or kwargs:
@@ -77,27 +79,10 @@ class WeakRefVar(Var):
         raise Break("attribute_unknown", f"{name} of {self!r}")
 
 
-class OutsideWeakRefVar(WeakRefVar):
-    """An existing reference; like the real one it does not keep its object."""
-
-    def __init__(self, trace: Evaluation, value: weakref.ref[Any], source: Source) -> None:
-        super().__init__(None)
-        self.source = source
-        self._trace, self._value = trace, value
-
-    @property
-    def target(self) -> Var | None:
-        value = self._value()
-        if value is None:
-            return None
-        assert self.source is not None
-        return self._trace.wrap(value, WeakRefSource(self.source))
-
-
 @wraps(weakref.ref)
 def wrap_weakref(trace: Evaluation, value: Any, source: Source | None) -> Var:
     """An existing reference."""
     assert source is not None
     trace.guard("TYPE", source, weakref.ref)
     trace.guard("WEAKREF_ALIVE", source, value() is not None)
-    return OutsideWeakRefVar(trace, value, source)
+    return WeakRefVar(trace, value, source)

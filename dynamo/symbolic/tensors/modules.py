@@ -19,7 +19,7 @@ from dynamo.hook import Disabled
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
-from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
+from dynamo.symbolic.core.lookup import find_in_mro, find_owner, is_own_method
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
@@ -70,7 +70,7 @@ class ModuleVar(ObjectVar):
         found = attributes.unless_missing(tx, lambda: attributes.get_plain(tx, self, name))
         if found is None:
             found = self.registered(tx, name)
-            if attributes.find(cls, name) is None:
+            if find_owner(cls, name) is None:
                 attributes.guard_search(cls, name, None)
         if found is None:
             message = f"'{cls.__name__}' object has no attribute '{name}'"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dynamo.symbolic.machine.opcodes import (
     calls,
-    class_bodies,
     containers,
     exceptions,
     generators,
     jumps,
-    matching,
     names,
     operators,
 )
 from dynamo.symbolic.machine.opcodes.table import HANDLERS
 
 FAMILIES = (
-    calls, class_bodies, containers, exceptions, generators, jumps, matching, names, operators
+    calls, containers, exceptions, generators, jumps, names, operators
 )
 
 __all__ = ["FAMILIES", "HANDLERS"]

@@ -8,10 +8,8 @@ from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.versions import VERSION
 from dynamo.symbolic.core.constant import NullVar
-from dynamo.symbolic.core.lookup import told_name
 from dynamo.symbolic.core.table import first_rule
 from dynamo.symbolic.core.var import Var
-from dynamo.symbolic.machine.opcodes.containers import name_in_errors
 from dynamo.symbolic.machine.opcodes.table import opcode
 from dynamo.symbolic.machine.protocols import RunningFrame
 from dynamo.symbolic.python.cells import CellVar
@@ -52,11 +50,8 @@ def CALL_FUNCTION_EX(frame: RunningFrame, arg: int, instruction: Instruction) ->
     values = frame.pop()
     below, above = frame.pop_many(2)
     function = above if isinstance(below, NullVar) else below
-    kind = values.python_type()
     if not is_iterable(frame.trace, values):
-        name = name_in_errors(frame, function)
-        message = f"{name} argument after * must be an iterable, not {told_name(kind)}"
-        frame.trace.raise_exception(TypeError, message)
+        raise Break("argument_mismatch", f"{function!r} with *{values!r}")
     args = values.unpack(frame)
     frame.push(function.call(frame, args, kwargs))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dynamo.base.errors import Break
 from dynamo.bytecode.decode import Instruction
-from dynamo.symbolic.core.constant import NullVar
-from dynamo.symbolic.core.lookup import told_name
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.opcodes.table import opcode
 from dynamo.symbolic.machine.protocols import RunningFrame
@@ -64,8 +62,7 @@ def MAP_ADD(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
 def LIST_EXTEND(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
     value = frame.pop()
     if not is_iterable(frame.trace, value):
-        kind = told_name(value.python_type())
-        frame.trace.raise_exception(TypeError, f"Value after * must be an iterable, not {kind}")
+        raise Break("argument_mismatch", f"*{value!r}")
     frame.stack[-arg].call_method(frame, "extend", [value], {})
 
 
@@ -79,8 +76,7 @@ def SET_UPDATE(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
 def DICT_UPDATE(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
     value = frame.pop()
     if not has_keys(frame, value):
-        message = f"'{told_name(value.python_type())}' object is not a mapping"
-        frame.trace.raise_exception(TypeError, message)
+        raise Break("argument_mismatch", f"**{value!r}")
     frame.stack[-arg].call_method(frame, "update", [value], {})
 
 
@@ -89,34 +85,12 @@ def DICT_MERGE(frame: RunningFrame, arg: int, instruction: Instruction) -> None:
     """`f(**a, **b)`: a key given twice is an error."""
     value = frame.pop()
     merged = frame.stack[-arg]
-    function = frame.stack[-2 - arg]
-    if isinstance(function, NullVar):  # 3.13: it lies above the callable
-        function = frame.stack[-3 - arg]
     if not has_keys(frame, value):
-        kind = told_name(value.python_type())
-        shown = name_in_errors(frame, function)
-        message = f"{shown} argument after ** must be a mapping, not {kind}"
-        frame.trace.raise_exception(TypeError, message)
+        raise Break("argument_mismatch", f"**{value!r}")
     given = frame.trace.call(frame, dict, value)  # asks a mapping of the program once
-    for key in given.unpack(frame):
-        if merged.contains(frame, key).truth(frame):
-            name = key.as_constant()
-            shown = name_in_errors(frame, function)
-            message = f"{shown} got multiple values for keyword argument '{name}'"
-            frame.trace.raise_exception(TypeError, message)
+    if any(merged.contains(frame, key).truth(frame) for key in given.unpack(frame)):
+        raise Break("argument_mismatch", "a keyword that is given twice")
     merged.call_method(frame, "update", [given], {})
-
-
-def name_in_errors(frame: RunningFrame, function: Var) -> str:
-    """How errors about the arguments of a call name the function: `module.qualname()`."""
-    parts = []
-    for name in ("__module__", "__qualname__"):
-        found = function.get_attr(frame, name) if function.has_attr(frame, name) else None
-        parts.append(found.as_constant() if found is not None else None)
-    module, qualname = parts
-    if qualname is None:
-        raise Break("call_of_unknown_value", repr(function))
-    return f"{qualname}()" if module in (None, "builtins") else f"{module}.{qualname}()"
 
 
 @opcode
@@ -168,10 +142,8 @@ def take(
 
 def start_unpacking(frame: RunningFrame, value: Var) -> Var:
     """`iter(value)`; what has none can't be unpacked."""
-    cls = value.python_type()
     if not is_iterable(frame.trace, value):
-        message = f"cannot unpack non-iterable {told_name(cls)} object"
-        frame.trace.raise_exception(TypeError, message)
+        raise Break("iteration_unknown", repr(value))
     return value.iterate(frame)
 
 

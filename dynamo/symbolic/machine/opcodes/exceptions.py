@@ -11,17 +11,14 @@ from dynamo.symbolic.core.lookup import find_in_mro, is_derived, is_own_method
 from dynamo.symbolic.core.stack_values import SavedExceptionVar
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.blocks import enter_context
-from dynamo.symbolic.machine.opcodes.table import opcode
+from dynamo.symbolic.machine.opcodes.table import opcode, opcode_named
 from dynamo.symbolic.machine.protocols import RunningFrame
-from dynamo.symbolic.python import standin_groups
 from dynamo.symbolic.python.classes import ClassVar
-from dynamo.symbolic.python.exceptions import ExceptionVar, handled_outside, stopped, traceback_of
-from dynamo.symbolic.python.functions import inline_stand_in
+from dynamo.symbolic.python.exceptions import handled_outside, stopped, traceback_of
 from dynamo.symbolic.python.lists import TupleVar
 from dynamo.symbolic.python.raising import exception_of
 
 NO_EXCEPTION = "catching classes that do not inherit from BaseException is not allowed"
-GROUP_IN_STAR = "catching ExceptionGroup with except* is not allowed. Use except instead."
 
 
 @opcode
@@ -125,38 +122,7 @@ def STOPITERATION_ERROR(frame: RunningFrame, arg: int, instruction: Instruction)
 # -- except* -----------------------------------------------------------------------------------
 
 
-def is_known(var: Var) -> bool:
-    """True where everything of the exception is known: it was made in the trace."""
-    return isinstance(var, ExceptionVar) or (var.is_constant() and var.as_constant() is None)
-
-
-@opcode
-def CHECK_EG_MATCH(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
-    exception, wanted = frame.stack[-2:]
-    for item in wanted.items if isinstance(wanted, TupleVar) else [wanted]:
-        if not isinstance(item, ClassVar) or not issubclass(item.cls, BaseException):
-            frame.trace.raise_exception(TypeError, NO_EXCEPTION)
-        if issubclass(item.cls, BaseExceptionGroup):
-            frame.trace.raise_exception(TypeError, GROUP_IN_STAR)
-    if not is_known(exception):
-        # Neither a break: the next part would not know which part of the group is being handled.
-        raise SkipFrame(f"except* of {exception!r}")
-    found = inline_stand_in(frame, standin_groups.match_star, [exception, wanted], {})
-    frame.pop_many(2)
-    rest, match = found.unpack(frame)
-    frame.push(rest)
-    frame.push(match)
-    if isinstance(match, ExceptionVar):
-        slots = [var for var in frame.stack if isinstance(var, SavedExceptionVar) and var.active]
-        slots[-1].current = frame.handled = match
-
-
-@opcode
-def PREP_RERAISE_STAR(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
-    caught, raised = frame.stack[-2:]
-    if not is_known(caught):
-        raise SkipFrame(f"except* of {caught!r}")
-    result = inline_stand_in(frame, standin_groups.join_raised, [caught, raised], {})
-    frame.pop_many(2)
-    frame.push(result)
-    frame.trace.context.raised_at[result] = frame.trace.steps
+@opcode_named("CHECK_EG_MATCH", "PREP_RERAISE_STAR")
+def except_star(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
+    """Not a break: the next part would not know which part of the group is being handled."""
+    raise SkipFrame("except* in the function")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from dynamo.base.errors import SkipFrame
@@ -19,6 +20,7 @@ from dynamo.symbolic.python.exceptions import read_attribute
 from dynamo.symbolic.python.global_names import GlobalNames
 
 NULL = NullVar()
+BUILD_CLASS = builtins.__build_class__
 
 
 def push_with_null(frame: RunningFrame, value: Var, place: str) -> None:
@@ -181,6 +183,12 @@ def DELETE_GLOBAL(frame: RunningFrame, arg: str, instruction: Instruction) -> No
 
 
 @opcode
+def LOAD_BUILD_CLASS(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
+    frame.trace.state(GlobalNames).expect_builtin(frame, BUILD_CLASS)
+    frame.push(frame.trace.wrap(BUILD_CLASS, None))
+
+
+@opcode
 def LOAD_ASSERTION_ERROR(frame: RunningFrame, arg: None, instruction: Instruction) -> None:
     frame.push(frame.trace.wrap(AssertionError, None))
 
@@ -240,8 +248,14 @@ def RETURN_VALUE(frame: RunningFrame, arg: None, instruction: Instruction) -> No
     frame.result = frame.pop()
 
 
+breaks_with(  # in the body of a class
+    "class_definition",
+    """LOAD_LOCALS LOAD_NAME LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS
+    STORE_NAME DELETE_NAME SETUP_ANNOTATIONS""",
+)
 breaks_with(
     "opcode_unknown",
-    "IMPORT_STAR PRINT_EXPR INSTRUMENTED CALL_INTRINSIC_1 CALL_INTRINSIC_2 RETURN_CONST",
+    """IMPORT_STAR PRINT_EXPR INSTRUMENTED CALL_INTRINSIC_1 CALL_INTRINSIC_2 RETURN_CONST
+    MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS""",
 )
 NONE = ConstVar(None)
