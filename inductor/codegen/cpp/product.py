@@ -30,11 +30,12 @@ enum { LANES = 8, ROWS = 6 };
 #else
 enum { LANES = 4, ROWS = 6 };
 #endif
-// Without, g++ loads b anew for each row: more than these processors can load beside their sums.
+// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
+// read operands again from memory and move sums from one register to another.
 #if defined(__AVX__) && !defined(__AVX512F__)
-#define IN_REGISTER(vector) asm("" : "+x"(vector))
+#define HOLD(value) asm("" : "+x"(value))
 #else
-#define IN_REGISTER(vector)
+#define HOLD(value)
 #endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
@@ -94,13 +95,16 @@ static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; ++v) {
         right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
-        IN_REGISTER(right[v]);
+        HOLD(right[v]);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         Vector left = a[r * STRIDE + p] - Vector{};
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) sum[r][v] += left * right[v];
+        for (int v = 0; v < VECTORS; ++v) {
+          sum[r][v] += left * right[v];
+          HOLD(sum[r][v]);
+        }
       }
     };
     i64 p = 0;
