@@ -71,7 +71,7 @@ class Linear:
     """x [m, k] times the transpose of weight [n, k], plus bias [n] or nothing.
 
     m, n, k: what they are at the compile, where they are known at a call only; columns: the weight
-    lies in memory as [k, n].
+    lies in memory as [k, n]; turned: x lies there as [k, m].
     """
 
     m: int
@@ -82,12 +82,13 @@ class Linear:
     bias: ViewRef | None
     columns: bool
     frozen: bool
+    turned: bool = False
 
-    def shape_class(self) -> tuple[int, int, int, bool, bool, bool]:
+    def shape_class(self) -> tuple[int, int, int, bool, bool, bool, bool]:
         """Sizes, each rounded up to a power of two: products of one class behave alike. The first
         of a class is measured with its own sizes."""
         m, n, k = (1 << (size - 1).bit_length() for size in (self.m, self.n, self.k))
-        return m, n, k, self.bias is not None, self.columns, self.frozen
+        return m, n, k, self.bias is not None, self.columns, self.frozen, self.turned
 
 
 def choose_library_kernels(
@@ -213,7 +214,7 @@ def _as_linear(
     if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef):
         return None
     (m, k), n = x.size, weight.size[1]
-    if x.stride != (k, 1) or weight.stride not in ((1, k), (n, 1)):
+    if x.stride not in ((k, 1), (1, m)) or weight.stride not in ((1, k), (n, 1)):
         return None
     if node.layout.stride != (n, 1):
         return None
@@ -225,7 +226,8 @@ def _as_linear(
     if min(m, n, k) < 2:
         return None
     bias = bias if isinstance(bias, ViewRef) else None
-    return Linear(m, n, k, x, turned, bias, columns, weight.buffer in frozen)
+    is_frozen = weight.buffer in frozen
+    return Linear(m, n, k, x, turned, bias, columns, is_frozen, x.stride[1] != 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +304,8 @@ class _Chooser:
                 return "aten"
         elif known is None or self._is_worth_another(known) and is_time_left():
             ours = self.ours() if linear.m * linear.n * linear.k >= FEWEST_OPERATIONS else None
+            if linear.turned and ours is None:
+                return "aten"
             if not is_time_left():
                 return self._likely(linear, ours is not None)
             found = Answer(_measure(linear, ours, self.threads), 1, os.getpid())
@@ -312,7 +316,7 @@ class _Chooser:
 
     def _likely(self, linear: Linear, ours: bool) -> str:
         """What to use without a measurement: the same as for the nearest class that has one."""
-        names = _names(linear.frozen, ours)
+        names = _names(linear, ours)
         wanted, near = linear.shape_class(), list[tuple[float, str]]()
         for text, known in self.answers.items():
             its, choice = ast.literal_eval(text), known.choice()
@@ -361,8 +365,9 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
     m, n, k = _measured_sizes(linear)
     seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
     with torch.inference_mode(False), torch.no_grad(), measuring():
-        x, weight, bias = noise(m, k), noise(n, k), noise(n)
-        names = _names(linear.frozen, ours is not None)
+        x = noise(k, m).t() if linear.turned else noise(m, k)
+        weight, bias = noise(n, k), noise(n)
+        names = _names(linear, ours is not None)
         usual = usual_of(names)
         held = weight.numel() * 4 * len(names)
         weights = [weight.clone() for _ in range(max(2, min(MOST_WEIGHTS, COLD_BYTES // held)))]
@@ -395,10 +400,12 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _names(frozen: bool, ours: bool) -> list[str]:
+def _names(linear: Linear, ours: bool) -> list[str]:
     """The candidates for a product."""
     names = ["aten"]
-    if frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
+    if linear.turned:
+        pass  # oneDNN's products want rows
+    elif linear.frozen and has_onednn("_linear_pointwise", "_reorder_linear_weight"):
         names.append("packed")
     elif has_onednn("_linear_pointwise"):
         names.append("onednn")
@@ -429,7 +436,7 @@ def _candidates(
         return lambda threads: [functools.partial(function, *each, threads) for each in right]
 
     found = {"aten": calls(by_aten, [(turned,) for turned in given])}
-    names = _names(linear.frozen, ours is not None)
+    names = _names(linear, ours is not None)
     if "packed" in names:
         packed = [_packed_linear(m, w) for w in weights]
         found["packed"] = calls(by_onednn, [(w, w) for w in packed])

@@ -187,7 +187,7 @@ class _Writer:
         strides, start = weight.stride, self._pointer(bias[0]) if bias else "0"
         if step.panels:
             right, strides = f"(f32*)d[{self.slot_of[step.panels]}]", (0, 0)
-        numbers = (m, n, k, left, x.stride[0], right, *strides, start)
+        numbers = (m, n, k, left, *x.stride, right, *strides, start)
         self.symbols.update(*(SYMBOL.findall(f"{number}") for number in numbers))
         result = self._pointer(self._whole(step.name))
         arguments = ", ".join(f"{n}" for n in (*numbers, result, self.threads))

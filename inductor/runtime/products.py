@@ -30,12 +30,12 @@ class Product:
     def multiply(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, threads: int
     ) -> None:
-        """out = x @ weight + bias: rows of x and out dense; weight [k, n] with any strides, or what
-        `panels` made of one."""
+        """out = x @ weight + bias: rows or columns of x dense, rows of out; weight [k, n] with any
+        strides, or what `panels` made of one."""
         (m, k), n = x.shape, out.shape[1]
         start = None if bias is None else bias.data_ptr()
         strides = weight.stride() if weight.dim() == 2 else (0, 0)
-        sides = (x.data_ptr(), x.stride(0), weight.data_ptr(), *strides)
+        sides = (x.data_ptr(), *x.stride(), weight.data_ptr(), *strides)
         if self.function(m, n, k, *sides, start, out.data_ptr(), threads, None, None):
             raise MemoryError("no memory for a matrix product")
 
@@ -61,7 +61,7 @@ def _load(path: str) -> Product:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     function, pack = library[PRODUCT_NAME], library[f"{PRODUCT_NAME}_pack"]
     number, pointer = ctypes.c_long, ctypes.c_void_p
-    function.argtypes = [number, number, number, pointer, number, pointer, number, number]
+    function.argtypes = [number, number, number, pointer, number, number, pointer, number, number]
     function.argtypes += [pointer, pointer, number, pointer, pointer]
     pack.argtypes, pack.restype = [number, number, pointer, number, number, pointer], None
     return Product(function, pack, library[f"{PRODUCT_NAME}_columns"]())

@@ -21,6 +21,8 @@ from inductor.scheduler.dependencies import Dependencies, find_dependencies
 from inductor.scheduler.domain import flat_position, is_column, loop_names, merged_loops, product
 
 MOST_OPS = 400
+# A value that is handed on in a register saves memory traffic; g++ needs a second for such a loop.
+MOST_OPS_OF_A_CHAIN = 2000
 MOST_BUFFERS = 48
 SHORTEST_ROW = 8
 FEW_ROWS = 8
@@ -125,7 +127,7 @@ class _Fuser:
         for position in self.facts:
             for producer in sorted(set(self.dependencies.values[position].values()), reverse=True):
                 if producer in self.facts:
-                    self._try(self.group_of[producer], self.group_of[position])
+                    self._try(self.group_of[producer], self.group_of[position], handed_on=True)
         for left, right in self._sharing():
             self._try(self.group_of[left], self.group_of[right])
 
@@ -138,10 +140,10 @@ class _Fuser:
                     yield last[name], position
                 last[name] = position
 
-    def _try(self, first: Group, second: Group) -> None:
+    def _try(self, first: Group, second: Group, handed_on: bool = False) -> None:
         if first is second:
             return
-        why = self._refusal(first, second)
+        why = self._refusal(first, second, handed_on)
         if why:
             pair = (self.nodes[first.members[0]].name, self.nodes[second.members[-1]].name)
             self.refusals[pair] = why
@@ -160,8 +162,9 @@ class _Fuser:
             first.iterations, second.iterations, key=hint_of
         )
 
-    def _refusal(self, first: Group, second: Group) -> str:
-        """Why two groups can't be one; empty if they can."""
+    def _refusal(self, first: Group, second: Group, handed_on: bool) -> str:
+        """Why two groups can't be one; empty if they can. handed_on: one reads a value of the
+        other."""
         if (first.column or second.column) and not self._share_columns(first, second):
             return "a reduction over the outer dimension"
         if 0 in (first.iterations, second.iterations):
@@ -173,9 +176,7 @@ class _Fuser:
             why = self._row_refusal(first, second, rows)
             if why:
                 return why
-        size = sum(len(self.facts[m].node.body.ops) for m in first.members + second.members)
-        buffers = {n for m in first.members + second.members for n in self.nodes[m].reads()}
-        if size > MOST_OPS or len(buffers) > MOST_BUFFERS:
+        if self._is_too_large(first.members + second.members, handed_on and rows is None):
             return "the kernel would be too large"
         for member in first.members + second.members:
             if not self.facts[member].dense:
@@ -184,6 +185,15 @@ class _Fuser:
         if why:
             return why
         return "something between them" if self._between(first, second) else ""
+
+    def _is_too_large(self, members: list[int], is_chain: bool) -> bool:
+        """is_chain: each iteration stands alone, and hands a value on in a register."""
+        size = sum(len(self.facts[member].node.body.ops) for member in members)
+        buffers = {name for member in members for name in self.nodes[member].reads()}
+        if self.on_gpu or not is_chain:
+            return size > MOST_OPS or len(buffers) > MOST_BUFFERS
+        buffers -= {self.nodes[member].name for member in members}
+        return size > MOST_OPS_OF_A_CHAIN or len(buffers) > MOST_BUFFERS
 
     def _share_columns(self, first: Group, second: Group) -> bool:
         """On a GPU, reductions over the outer dimension share one pass if none needs another one,

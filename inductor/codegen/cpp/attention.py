@@ -35,6 +35,13 @@ enum { LANES = 8, ROWS = 6 };
 #else
 enum { LANES = 4, ROWS = 6 };
 #endif
+// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
+// read operands again from memory and move sums from one register to another.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+#else
+#define HOLD(value)
+#endif
 // Rows of scores are LINE apart, so that they do not all fall into the same sets of a cache.
 enum { VECTORS = 2, PANEL = LANES * VECTORS, CHUNK = 512, LINE = CHUNK + LANES };
 enum { TALL = ROWS * 4, FEW = 4, MOST_COPIED = 1 << 20 };
@@ -111,12 +118,18 @@ static void tile(i64 depth, const f32* a, i64 lda, const f32* b, i64 ldb, f32* c
   for (i64 p = 0; p < depth; ++p) {
     Vector right[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) right[v] = (Vector) * (const Loose*)(b + p * ldb + v * LANES);
+    for (int v = 0; v < V; ++v) {
+      right[v] = (Vector) * (const Loose*)(b + p * ldb + v * LANES);
+      HOLD(right[v]);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       Vector left = all(a[r * lda + p]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sum[r][v] += left * right[v];
+      for (int v = 0; v < V; ++v) {
+        sum[r][v] += left * right[v];
+        HOLD(sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 16

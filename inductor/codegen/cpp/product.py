@@ -3,7 +3,7 @@
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
 are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also
-come as panels (`PRODUCT_PACK`), which saves the copy. While a panel is used, the next one is
+come as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel is used, the next one is
 fetched into the second cache: weights mostly lie in memory. Only additions and products of float32
 are used, in the order of k, so that NaN, infinities and zero behave as in any product.
 """
@@ -30,10 +30,19 @@ enum { LANES = 8, ROWS = 6 };
 #else
 enum { LANES = 4, ROWS = 6 };
 #endif
+// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
+// read operands again from memory and move sums from one register to another.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+#else
+#define HOLD(value)
+#endif
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
 // Sums of so many products are added up: a long chain of additions is less exact.
 enum { CHAIN = 384 };
+// So many panels are packed at a time, where several blocks of rows read them: 1.5 MB.
+enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
@@ -84,12 +93,18 @@ static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
     auto step = [&](i64 p) __attribute__((always_inline)) {
       Vector right[VECTORS];
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
+      for (int v = 0; v < VECTORS; ++v) {
+        right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
+        HOLD(right[v]);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         Vector left = a[r * STRIDE + p] - Vector{};
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) sum[r][v] += left * right[v];
+        for (int v = 0; v < VECTORS; ++v) {
+          sum[r][v] += left * right[v];
+          HOLD(sum[r][v]);
+        }
       }
     };
     i64 p = 0;
@@ -119,11 +134,11 @@ static void tile_of(i64 rows, const Tile& t, const Ahead& more) {
   if constexpr (R > 1) tile_of<R - 1>(rows, t, more);
 }
 
-// LANES columns of the product, LANES long each, which lie in rows of b.
-static void turn(const f32* b, i64 column, f32* to) {
+// LANES rows of LANES numbers, `from` apart, become the columns of rows that are `apart` apart.
+static void turn(const f32* b, i64 from, f32* to, i64 apart) {
   Vector x[LANES], y[LANES];
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)(b + i * column);
+  for (int i = 0; i < LANES; ++i) x[i] = *(const Loose*)(b + i * from);
 #pragma GCC unroll 4
   for (int step = 1; step < LANES; step *= 2) {
     Lanes low, high;
@@ -141,7 +156,7 @@ static void turn(const f32* b, i64 column, f32* to) {
     for (int i = 0; i < LANES; ++i) x[i] = y[i];
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < LANES; ++i) *(Vector*)(to + i * COLUMNS) = x[i];
+  for (int i = 0; i < LANES; ++i) *(Vector*)(to + i * apart) = x[i];
 }
 
 // One panel of b, [depth, COLUMNS], with zeros beyond its width.
@@ -157,9 +172,21 @@ static void pack(const f32* b, i64 row, i64 column, i64 depth, i64 width, f32* t
   if (width == COLUMNS && row == 1)
     for (; turned + LANES <= depth; turned += LANES)
       for (int v = 0; v < VECTORS; ++v)
-        turn(b + v * LANES * column + turned, column, to + turned * COLUMNS + v * LANES);
+        turn(b + v * LANES * column + turned, column, to + turned * COLUMNS + v * LANES, COLUMNS);
   for (i64 j = 0; j < width; ++j)
     for (i64 p = turned; p < depth; ++p) to[p * COLUMNS + j] = b[j * column + p * row];
+}
+
+// [rows, depth] of a, whose columns lie one behind the other and are `step` apart.
+static void copy_turned(const f32* a, i64 step, i64 rows, i64 depth, f32* to) {
+  i64 p = 0;
+  for (; rows >= LANES && p + LANES <= depth; p += LANES)
+    for (i64 i = 0; i < rows; i += LANES) {
+      const i64 at = i + LANES <= rows ? i : rows - LANES;  // the last two may overlap
+      turn(a + at + p * step, step, to + at * STRIDE + p, STRIDE);
+    }
+  for (; p < depth; ++p)
+    for (i64 i = 0; i < rows; ++i) to[i * STRIDE + p] = a[i + p * step];
 }
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
@@ -170,18 +197,16 @@ struct Product {
   i64 m, n, k;
   const f32 *a, *b, *bias;
   f32* c;
-  i64 lda, row, column, panels_given;
+  i64 lda, step, row, column, panels_given;
   Epilogue* epilogue;
   void* context;
 
   const f32* panel_at(i64 j0, i64 p0) const { return b + j0 * k + p0 * COLUMNS; }
 
-  // Columns j0.. of the result, for the rows whose copy is `left`. next: the panel behind.
-  void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, f32* room,
+  // Columns j0.. of the result, for the rows whose copy is `left`. next: the panel behind `right`.
+  void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, const f32* right,
              const f32* next) const {
     const i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS, rows = r1 - r0, count = up(rows, ROWS);
-    const f32* right = panels_given ? panel_at(j0, p0) : room;
-    if (!panels_given) pack(b + p0 * row + j0 * column, row, column, depth, width, room);
     f32 edge[ROWS * COLUMNS];
     for (i64 i = 0; i < count; ++i) {
       const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
@@ -202,28 +227,57 @@ struct Product {
     }
   }
 
-  // Panels first.. of the result in rows r0..; they are finished GROUP at a time.
-  void block(i64 r0, i64 r1, i64 first, i64 last, f32* left, f32* room) const {
+  void pack_panel(i64 at, i64 p0, i64 depth, f32* to) const {
+    const i64 j0 = at * COLUMNS, width = n - j0 < COLUMNS ? n - j0 : COLUMNS;
+    pack(b + p0 * row + j0 * column, row, column, depth, width, to);
+  }
+
+  // Of the sums of panels first.. in rows r0.. the `depth` terms from p0 on. The panels lie in
+  // `room` where `packed`, else it has room for one. They are finished GROUP at a time.
+  void strip(i64 r0, i64 r1, i64 first, i64 last, i64 p0, i64 depth, f32* left, f32* room,
+             bool packed) const {
     enum { GROUP = 4 };
-    const i64 passes = up(k, DEPTH), deep = up(up(k, passes), 4) * 4;
-    for (i64 p0 = 0; p0 < k; p0 += deep) {
-      const i64 depth = k - p0 < deep ? k - p0 : deep;
-      for (i64 i = r0; i < r1; ++i) {
-        Ahead more = ahead(panel_at(first * COLUMNS, p0), panels_given && !p0 ? depth * COLUMNS : 0,
-                           i - r0, r1 - r0, 1);
-        fetch(more);
-        memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
-      }
-      for (i64 at = first, done = first; at < last; ++at) {
-        const f32* next = at + 1 < last ? panel_at((at + 1) * COLUMNS, p0)
-                          : p0 + depth < k ? panel_at(first * COLUMNS, p0 + depth) : 0;
-        panel(at * COLUMNS, r0, r1, p0, depth, left, room, panels_given ? next : 0);
-        if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
-        const i64 end = (at + 1) * COLUMNS;
-        epilogue(context, r0, r1, done * COLUMNS, end < n ? end : n);
-        done = at + 1;
-      }
+    for (i64 i = r0; i < r1; ++i) {
+      Ahead more = ahead(panel_at(first * COLUMNS, p0), panels_given && !p0 ? depth * COLUMNS : 0,
+                         i - r0, r1 - r0, 1);
+      fetch(more);
+      if (step == 1) memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
     }
+    if (step != 1) copy_turned(a + r0 + p0 * step, step, r1 - r0, depth, left);
+    for (i64 at = first, done = first; at < last; ++at) {
+      const f32 *right = room, *next = 0;
+      if (panels_given) {
+        right = panel_at(at * COLUMNS, p0);
+        next = at + 1 < last ? panel_at((at + 1) * COLUMNS, p0)
+               : p0 + depth < k ? panel_at(first * COLUMNS, p0 + depth) : 0;
+      } else if (packed) {
+        right = room + (at - first) * depth * COLUMNS;
+        next = at + 1 < last ? right + depth * COLUMNS : 0;
+      } else {
+        pack_panel(at, p0, depth, room);
+      }
+      panel(at * COLUMNS, r0, r1, p0, depth, left, right, next);
+      if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
+      const i64 end = (at + 1) * COLUMNS;
+      epilogue(context, r0, r1, done * COLUMNS, end < n ? end : n);
+      done = at + 1;
+    }
+  }
+
+  // Panels first.. of the result in rows begin.., `tall` of them at a time.
+  void share(i64 begin, i64 end, i64 tall, i64 first, i64 last, f32* left, f32* room) const {
+    const i64 passes = up(k, DEPTH), deep = up(up(k, passes), 4) * 4;
+    const bool chunks = !panels_given && end - begin > tall;  // each panel is packed once
+    const i64 wide = chunks ? CHUNK : last - first, high = chunks ? end - begin : tall;
+    for (i64 c0 = first; c0 < last; c0 += wide)
+      for (i64 top = begin; top < end; top += high)
+        for (i64 p0 = 0; p0 < k; p0 += deep) {
+          const i64 depth = k - p0 < deep ? k - p0 : deep, c1 = c0 + wide < last ? c0 + wide : last;
+          for (i64 at = c0; chunks && at < c1; ++at)
+            pack_panel(at, p0, depth, room + (at - c0) * depth * COLUMNS);
+          for (i64 r0 = top; r0 < end && r0 < top + high; r0 += tall)
+            strip(r0, r0 + tall < end ? r0 + tall : end, c0, c1, p0, depth, left, room, chunks);
+        }
   }
 };
 
@@ -260,13 +314,14 @@ EXPORT void PRODUCT_PACK(i64 k, i64 n, const f32* b, i64 row, i64 column, f32* t
     pack(b + j * column, row, column, k, n - j < COLUMNS ? n - j : COLUMNS, to + j * k);
 }
 
-// c [m, n] = a [m, k] b + bias (or null). b[p, j] is at p * row + j * column; row == 0: as panels.
+// c [m, n] = a [m, k] b + bias (or null). a[i, p] is at i * lda + p * step, where lda or step is 1;
+// b[p, j] is at p * row + j * column; row == 0: as panels.
 // epilogue (or null) is called for each part of c once that is done, by the thread that wrote it.
 // Returns 0, or 1 where there is no memory.
 EXPORT int PRODUCT(
-    i64 m, i64 n, i64 k, const f32* a, i64 lda, const f32* b, i64 row, i64 column,
+    i64 m, i64 n, i64 k, const f32* a, i64 lda, i64 step, const f32* b, i64 row, i64 column,
     const f32* bias, f32* c, i64 threads, Epilogue* epilogue, void* context) {
-  Product p = {m, n, k, a, b, bias, c, lda, row, column, row == 0, epilogue, context};
+  Product p = {m, n, k, a, b, bias, c, lda, step, row, column, row == 0, epilogue, context};
   i64 worth = m * n / 4096 * k / 256 + 1;  // a thread has at least some 2 million operations
   if (threads > worth) threads = worth;
   i64 bands = up(m, ROWS), panels = up(n, COLUMNS), down = 1, least = -1;
@@ -281,15 +336,15 @@ EXPORT int PRODUCT(
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
     i64 count = omp_get_num_threads();
-    f32* left = room_of_thread.of(tall * STRIDE + DEPTH * COLUMNS);
+    i64 packed = row && tall < highest ? CHUNK : 1;
+    f32* left = room_of_thread.of(tall * STRIDE + DEPTH * COLUMNS * packed);
     if (!left) {
       failed = 1;
     } else {
       for (i64 job = omp_get_thread_num(); job < down * across; job += count) {
-        i64 jr = job % down, jc = job / down, end = m * (jr + 1) / down;
-        for (i64 r0 = m * jr / down; r0 < end; r0 += tall)
-          p.block(r0, r0 + tall < end ? r0 + tall : end, panels * jc / across,
-                  panels * (jc + 1) / across, left, left + tall * STRIDE);
+        i64 jr = job % down, jc = job / down;
+        p.share(m * jr / down, m * (jr + 1) / down, tall, panels * jc / across,
+                panels * (jc + 1) / across, left, left + tall * STRIDE);
       }
     }
   }
@@ -307,6 +362,6 @@ PRODUCT_UNIT = "\n".join(
     ]
 )
 PRODUCT_DECLARATION = (
-    f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, const f32*, i64, i64, '
+    f'extern "C" int {PRODUCT_NAME}(i64, i64, i64, const f32*, i64, i64, const f32*, i64, i64, '
     "const f32*, f32*, i64, void (*)(void*, i64, i64, i64, i64), void*);"
 )

@@ -159,7 +159,7 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
     product = library_kernels._as_linear(node, graph.layouts(), ())
     assert product is not None
-    assert product.shape_class() == (64, 64, 64, True, columns, False)
+    assert product.shape_class() == (64, 64, 64, True, columns, False, False)
     asked: list[Any] = []
 
     def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
@@ -169,6 +169,28 @@ def test_real_measurement_gives_an_answer(columns: bool, tmp_path: Path) -> None
     found = library_kernels._measure(product, ours, 1)  # type: ignore[arg-type]
     assert found.keys() == {"aten", "onednn", "ours"} and found["aten"] == 0.0
     assert asked
+
+
+def test_a_left_side_by_columns_is_measured_as_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the gradient of a weight: ATen's product or ours, of such a tensor."""
+    graph = lowered(lambda g, x: g.t() @ x, torch.randn(40, 24), torch.randn(40, 32))
+    [node] = [n for n in graph.nodes if isinstance(n, ExternKernel)]
+    product = library_kernels._as_linear(node, graph.layouts(), ())
+    assert product is not None and product.turned and product.columns
+    strides: set[Any] = set()
+
+    def multiply(x: Any, w: Any, b: Any, out: Any, threads: int) -> None:
+        strides.add(x.stride())
+        torch.mm(x, w, out=out)
+
+    ours = SimpleNamespace(multiply=multiply)
+    found = library_kernels._measure(product, ours, 1)  # type: ignore[arg-type]
+    assert found.keys() == {"aten", "ours"} and strides == {(1, 24)}
+    chooser = library_kernels._Chooser(Store(tmp_path), 1)
+    monkeypatch.setattr(library_kernels, "_measure", lambda *_: pytest.fail("it is too small"))
+    assert chooser.fastest(product) == "aten"
 
 
 def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Path) -> None:
@@ -184,9 +206,9 @@ def test_without_time_the_nearest_answer_or_the_usual_one_is_taken(tmp_path: Pat
     near = library_kernels.Answer({"aten": 0.0, "onednn": -0.5}, 1, 1)
     far = library_kernels.Answer({"aten": 0.0, "onednn": 0.5}, 1, 1)
     chooser.answers = {
-        repr((128, 64, 64, False, False, False)): near,
-        repr((1024, 64, 64, False, False, False)): far,
-        repr((64, 64, 64, False, True, True)): far,
+        repr((128, 64, 64, False, False, False, False)): near,
+        repr((1024, 64, 64, False, False, False, False)): far,
+        repr((64, 64, 64, False, True, True, False)): far,
     }
     assert [chosen(64, 64, 64), chosen(2000, 64, 64), chosen(64, 64, 64, True)] == [
         "onednn", "aten", "aten",

@@ -50,7 +50,8 @@ def test_sizes_and_strides(product: Product, seed: int) -> None:
     for _ in range(12):
         sizes = [1, 2, 13, 15, 31, 33, 385, 769, numbers.randint(1, 1700)]
         m, n, k = (numbers.choice(sizes) for _ in "mnk")
-        x = torch.randn(m, k + numbers.choice([0, 3]))[:, :k]
+        lefts = [torch.randn(m, k), torch.randn(m, k + 3)[:, :k], torch.randn(k, m).t()]
+        x = numbers.choice([*lefts, torch.randn(k, m + 5).t()[2 : m + 2]])
         weights = [torch.randn(k, n), torch.randn(n, k).t(), torch.randn(2 * k, 2 * n)[::2, ::2]]
         weight = numbers.choice(weights)
         bias = numbers.choice([None, torch.randn(n)])
@@ -83,6 +84,35 @@ def test_inside_of_a_graph(always_ours: None, columns: bool) -> None:
     for _ in range(3):
         x, b = torch.randn(37, 70), torch.randn(45)
         torch.testing.assert_close(compiled(x, w, b, v), program(x, w, b, v), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_weights(always_ours: None) -> None:
+    """Their left side lies in memory by columns; it may be a part of a tensor."""
+
+    def program(g: Any, x: Any, y: Any) -> Any:
+        return g.sin().t() @ x, g.t()[5:50] @ y.relu(), torch.mm(x.t(), y)
+
+    g, x, y = torch.randn(90, 77), torch.randn(90, 33), torch.randn(90, 40)
+    compiled = compile_fx(torch.fx.symbolic_trace(program), [g, x, y])
+    for _ in range(3):
+        g, x = torch.randn(90, 77), torch.randn(90, 33)
+        torch.testing.assert_close(compiled(g, x, y), program(g, x, y), rtol=1e-4, atol=1e-4)
+
+
+def test_training_with_our_products(always_ours: None) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(70, 130), torch.nn.GELU(), torch.nn.Linear(130, 9))
+    compiled = dynamo.compile(model)
+    for _ in range(2):
+        x, probe = torch.randn(57, 70, requires_grad=True), torch.randn(57, 9)
+        with torch.enable_grad():
+            leaves = [x, *model.parameters()]
+            found = torch.autograd.grad((compiled(x) * probe).sum(), leaves)
+            model.double()
+            leaves = [x.detach().double().requires_grad_(), *model.parameters()]
+            wanted = torch.autograd.grad((model(leaves[0]) * probe).sum(), leaves)
+            model.float()
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_sizes_known_at_a_call(always_ours: None) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dynamo
 from dynamo.aot.capture import capture_forward
 from inductor.ir.graph import LoopGraph
 from inductor.lowering.run import lower_graph
@@ -110,13 +111,32 @@ def test_readers_of_an_input_run_before_it_is_written() -> None:
 
 def test_large_graphs_are_cut_into_kernels_of_bounded_size() -> None:
     def program(x: Any) -> Any:
-        for step in range(400):
+        for step in range(1200):
             x = x * 1.01 + float(step)
         return x
 
     made = kernels(program, X)
     assert len(made) > 1
-    assert max(len(stage.ops) for kernel in made for stage in kernel.stages) <= 500
+    assert max(len(stage.ops) for kernel in made for stage in kernel.stages) <= 2100
+
+
+def polynomials(x: Any, y: Any) -> Any:
+    """Some 1300 operations, whose values are wanted again much later."""
+    known = []
+    for step in range(200):
+        x = x * (0.9 + step * 1e-4) + y * float(step % 7)
+        known.append(x)
+        if step % 5 == 4:
+            x = x - known[step // 2].sin()
+    return x
+
+
+def test_long_chains_of_values_that_are_wanted_often_keep_them_in_registers() -> None:
+    x, y = torch.randn(2, 37, 19, dtype=torch.float64)
+    graph, schedule = scheduled(polynomials, x, y)
+    assert len(list(schedule.kernels())) == 1
+    assert plan_memory(graph, schedule).arena_bytes == 0
+    torch.testing.assert_close(dynamo.compile(polynomials)(x, y), polynomials(x, y))
 
 
 def test_arena_memory_is_used_again() -> None:
