@@ -39,21 +39,33 @@ enum { COLUMNS = 2 * LANES, LINE = 4 * ROWS, PAIR = ROWS / 2 };
 // Bytes that a band of lines may copy or read, where the weight lies in the second cache, and where
 // it has to come from farther away for each band.
 enum { BAND = 250 << 10, LONG_BAND = 1200 << 10, NEAR = 1 << 20 };
-enum { AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
+enum { LINE_LANES = 16, AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
+// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
+// read operands again from memory and move sums from one register to another.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+enum { STREAMS = 1 };
+#else
+#define HOLD(value)
+enum { STREAMS = 0 };
+#endif
 
-// What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart.
+// What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart. streams: the
+// pixels behind these have not been read yet.
 struct Walk {
   i64 taps, length, step;
   const i64* offsets;
+  bool streams;
 };
 
 // `count` numbers of each of the R * G pixels (R from each of G places) times COLUMNS of b each.
 template <int R, int G, int V, int U>
 static inline __attribute__((always_inline)) const f32* walk(
-    Vector (&sum)[R * G][V], const char* const* from, i64 s, i64 begin, i64 end, const f32* b) {
+    Vector (&sum)[R * G][V], const char* const* from, i64 s, i64 begin, i64 end, const f32* b,
+    bool streams) {
   constexpr int HELD = (R + 2) / 3;
   const char* at[G][HELD];
 #pragma GCC unroll 2
@@ -65,20 +77,30 @@ static inline __attribute__((always_inline)) const f32* walk(
     for (int u = 0; u < U; ++u) {
       // What is next of the weight, before the processor itself asks for it.
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 3);
+      for (int v = 0; v < V; v += LINE_LANES / LANES)
+        __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 3);
       Vector right[V];
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v)
+      for (int v = 0; v < V; ++v) {
         right[v] = *(const Vector*)(b + (u * V + v) * LANES);
+        HOLD(right[v]);
+      }
 #pragma GCC unroll 2
       for (int g = 0; g < G; ++g)
 #pragma GCC unroll 14
         for (int r = 0; r < R; ++r) {
           Vector left = *(const f32*)(at[g][r / 3] + r % 3 * s + 4 * u) - Vector{};
 #pragma GCC unroll 2
-          for (int v = 0; v < V; ++v) sum[g * R + r][v] += left * right[v];
+          for (int v = 0; v < V; ++v) {
+            sum[g * R + r][v] += left * right[v];
+            HOLD(sum[g * R + r][v]);
+          }
         }
     }
+    // The first pixels of the next tile: the processor does not see so many short rows coming.
+    if (U > 1 && G == 1 && streams && p % LINE_LANES == 0)
+#pragma GCC unroll 14
+      for (int r = 0; r < R; ++r) __builtin_prefetch(at[0][r / 3] + (R + r % 3) * s, 0, 3);
     b += U * V * LANES;
 #pragma GCC unroll 2
     for (int g = 0; g < G; ++g)
@@ -104,8 +126,8 @@ static void tile(const Walk& w, const char* a, const char* other, const f32* b, 
   i64 s = w.step, whole = w.length / 4 * 4;
   for (i64 t = 0; t < w.taps; ++t) {
     const char* from[2] = {a + w.offsets[t], other + w.offsets[t]};
-    b = walk<R, G, V, 4>(sum, from, s, 0, whole, b);
-    if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b);
+    b = walk<R, G, V, 4>(sum, from, s, 0, whole, b, w.streams);
+    if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b, false);
   }
 #pragma GCC unroll 2
   for (int g = 0; g < G; ++g)
@@ -265,7 +287,8 @@ struct Convolution {
     Tile* run = other ? tiles.pairs[rows] : tiles.single[rows];
     const f32* b = weight + (column * tall + row * first) * wide * channels;
     f32* c = out + pixel * out_channels + column;
-    Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count};
+    Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count,
+                   STREAMS && linear && !copies};
     if (left >= COLUMNS || left == LANES) {
       run(inside, a, other, b, bias ? bias + column : 0, c, out_channels, apart * out_channels);
       return;

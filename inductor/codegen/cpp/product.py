@@ -37,6 +37,12 @@ enum { CHAIN = 384 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
+// As in `convolution.py`.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+#else
+#define HOLD(value)
+#endif
 
 // What is read next: fetched into the second cache line by line, `rate` lines for every two steps
 // of a tile. Without, weights come from memory at the moment when they are needed.
@@ -84,12 +90,18 @@ static __attribute__((noinline)) void tile(const Tile& t, Ahead more) {
     auto step = [&](i64 p) __attribute__((always_inline)) {
       Vector right[VECTORS];
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; ++v) right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
+      for (int v = 0; v < VECTORS; ++v) {
+        right[v] = *(const Vector*)(b + p * COLUMNS + v * LANES);
+        HOLD(right[v]);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         Vector left = a[r * STRIDE + p] - Vector{};
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) sum[r][v] += left * right[v];
+        for (int v = 0; v < VECTORS; ++v) {
+          sum[r][v] += left * right[v];
+          HOLD(sum[r][v]);
+        }
       }
     };
     i64 p = 0;
