@@ -325,6 +325,12 @@ struct Convolution {
     }
   }
 
+  // Each tile at once: pixels far apart in memory may all fall into the same sets of the cache.
+  void follow(i64 pixel, i64 end, i64 panel) const {
+    i64 column = panel * COLUMNS;
+    if (epilogue) epilogue(data, pixel, end, column, least(column + COLUMNS, out_channels));
+  }
+
   // Parts of one line.
   void whole_line(i64 l, const char* a, i64 pixel, i64 count, i64 panel) const {
     i64 parts = up(count, ROWS), done = 0, first, last;
@@ -332,6 +338,7 @@ struct Convolution {
     for (i64 part = 0; part < parts; ++part) {
       i64 next = count * (part + 1) / parts;
       run_tile(next - done, a + done * walk.step, 0, 0, pixel + done, panel, first, last);
+      follow(pixel + done, pixel + next, panel);
       done = next;
     }
   }
@@ -351,7 +358,6 @@ struct Convolution {
     i64 size = linear ? LINE : out_width;
     bool pairs = !linear && out_width <= PAIR && out_width > 1;
     for (i64 panel = first; panel < last; ++panel) {
-      i64 column = panel * COLUMNS, stop = least(column + COLUMNS, out_channels);
       for (i64 l = begin; l < end; ++l) {
         i64 pixel = l * size, count = least(size, pixels - pixel);
         i64 other = pairs ? partner(l, begin, end) : -1;
@@ -366,9 +372,9 @@ struct Convolution {
           run_tile(count, at[l - begin], at[other - begin], (other - l) * size, pixel, panel,
                    least(r0, s0), r1 > s1 ? r1 : s1);
         }
-        if (epilogue) epilogue(data, pixel, pixel + count, column, stop);
         if (other < 0) continue;
-        if (epilogue) epilogue(data, other * size, other * size + count, column, stop);
+        follow(pixel, pixel + count, panel);
+        follow(other * size, other * size + count, panel);
         if (other == l + 1) ++l;
       }
     }
