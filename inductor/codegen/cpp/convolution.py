@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.winograd import WINOGRAD
+
 _TILES = r"""
 typedef long i64;
 typedef float f32;
@@ -156,14 +158,18 @@ static Tiles all_tiles() {
   fill<V, ROWS>(tiles);
   return tiles;
 }
-"""
-
-_MAIN = r"""
-extern const Tiles NARROW;
-static const Tiles WIDE = all_tiles<2>();
+extern const Tiles NARROW, WIDE;
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 static i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// Memory of this thread for copies, kept between calls: of the size of a part of the cache.
+f32* scratch_of(i64 bytes);
+#define EXPORT extern "C" __attribute__((visibility("default")))
+"""
+
+_MAIN = r"""
+const Tiles WIDE = all_tiles<2>();
 
 struct Convolution {
   i64 images, height, width, channels, out_height, out_width, out_channels;
@@ -384,8 +390,7 @@ struct Convolution {
 static __thread f32* scratch;
 static __thread i64 scratch_bytes;
 
-// Memory of this thread for copies, kept between calls: of the size of a part of the cache.
-static f32* scratch_of(i64 bytes) {
+f32* scratch_of(i64 bytes) {
   if (bytes > scratch_bytes) {
     free(scratch);
     scratch_bytes = up(bytes, 4096) * 4096;
@@ -395,7 +400,6 @@ static f32* scratch_of(i64 bytes) {
   return scratch;
 }
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 CONVOLUTION_COLUMNS() { return COLUMNS; }
 EXPORT i64 CONVOLUTION_LANES() { return LANES; }
 
@@ -441,20 +445,24 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
 }
 """
 
-_NARROW = "extern const Tiles NARROW;\nconst Tiles NARROW = all_tiles<1>();\n"
+_NARROW = "const Tiles NARROW = all_tiles<1>();\n"
 
-CONVOLUTION_TEXT = _TILES + _MAIN
+CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD
 CONVOLUTION_NAME = f"convolution_{hashlib.sha256(CONVOLUTION_TEXT.encode()).hexdigest()[:16]}"
+WINOGRAD_NAME = f"{CONVOLUTION_NAME}_winograd"
 _NAMES = "\n".join(
     [
         f"#define CONVOLUTION {CONVOLUTION_NAME}",
+        f"#define CONVOLUTION_WINOGRAD {WINOGRAD_NAME}",
         f"#define CONVOLUTION_COLUMNS {CONVOLUTION_NAME}_columns",
         f"#define CONVOLUTION_LANES {CONVOLUTION_NAME}_lanes",
     ]
 )
-CONVOLUTION_UNITS = ("\n".join([_NAMES, CONVOLUTION_TEXT]), _TILES + _NARROW)
+CONVOLUTION_UNITS = (
+    "\n".join([_NAMES, _TILES, _MAIN]), "\n".join([_NAMES, _TILES, _NARROW, WINOGRAD]))
 """Two of about the same size, which are compiled side by side."""
-CONVOLUTION_DECLARATION = (
-    f'extern "C" void {CONVOLUTION_NAME}(const i64*, const f32*, const f32*, const f32*, f32*, '
+CONVOLUTION_DECLARATIONS = {
+    name: f'extern "C" void {name}(const i64*, const f32*, const f32*, const f32*, f32*, '
     "void (*)(void**, i64, i64, i64, i64), void**, i64);"
-)
+    for name in (CONVOLUTION_NAME, WINOGRAD_NAME)
+}
