@@ -1,17 +1,20 @@
 """Which library computes a convolution of inference, and its weight as that wants it.
 
 In: the convolutions of a loop graph, the frozen ones with a `Preparer`. Out: the same, by our own
-(`codegen/cpp/convolution.py`) or by oneDNN with a packed weight, whichever was faster with the
-convolution's own sizes; else by ATen, which takes a channels-last weight as it is. What was
-measured is kept in the cache folder. Where a kernel follows that our own can call for each part of
-its result, oneDNN is measured with a pass over memory behind it.
+(`codegen/cpp/convolution.py`; `winograd.py`, where that is possible) or by oneDNN with a packed
+weight, whichever was fastest with the convolution's own sizes; else by ATen, which takes a
+channels-last weight as it is. What was measured is kept in the cache folder. Where a kernel follows
+that our own can call for each part of its result, oneDNN is measured with a pass over memory behind
+it.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import statistics
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +35,9 @@ from inductor.runtime.trials import compare, is_time_left, measuring, noise
 aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
+PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
+Ratios = dict[str, float]
+"""Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
 COLD_BYTES, MOST_WEIGHTS = 1 << 24, 4
 
@@ -58,7 +64,7 @@ class Convolutions:
         }
         self.key = make_key("convolutions", parts)
         known = store.read(self.key, ".json")
-        self.ratios: dict[str, float] = json.loads(known) if known else {}
+        self.ratios: dict[str, Ratios] = json.loads(known) if known else {}
         self.measured = False
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
@@ -74,8 +80,9 @@ class Convolutions:
         if not self.preparer.has_room(weight):
             return node
         geometry = geometry_of(node)
-        if geometry is not None and self.is_ours_faster(node, geometry):
-            return self._ours(node, weight)
+        way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
+        if way != PACKED_WAY:
+            return self._ours(node, weight, way == WINOGRAD)
         if _can_pack(node, x, weight):
             return _packed_convolution(self.preparer, node, x, weight)
         stride = last_strides(weight.size)
@@ -83,23 +90,23 @@ class Convolutions:
         name = self.preparer.prepare("channels_last", weight, layout, _in_last_format)
         return replace(node, args=(x, replace(weight, buffer=name, stride=stride, offset=0), *rest))
 
-    def is_ours_faster(self, node: ExternKernel, geometry: Geometry) -> bool:
-        """Whether our own is to be used: measured once."""
+    def fastest(self, node: ExternKernel, geometry: Geometry) -> str:
+        """Which way is to be used: measured once."""
         if not self.with_ours or geometry.operations() < FEWEST_OPERATIONS:
-            return False
+            return PACKED_WAY
         if not has_onednn(*PACKED):
-            return False
+            return PACKED_WAY
         followed = self._is_followed(node)
         name = repr((geometry.numbers(), node.args[2] is not None, followed))
         if name not in self.ratios:
             ours = self.library()
             if ours is None or config.library_kernels != "measure":
-                return False
-            if not is_time_left():  # as most of them are here
-                return sum(self.ratios.values()) < 0
+                return PACKED_WAY
+            if not is_time_left():
+                return _least(usual_ratios(self.ratios.values(), geometry))
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
-        return self.ratios[name] < 0 and self.library() is not None
+        return PACKED_WAY if self.library() is None else _least(self.ratios[name])
 
     def _is_followed(self, node: ExternKernel) -> bool:
         """Whether one kernel reads the result, element by element."""
@@ -123,14 +130,30 @@ class Convolutions:
         if self.measured:
             self.store.write(self.key, ".json", json.dumps(self.ratios).encode())
 
-    def _ours(self, node: ExternKernel, weight: ViewRef) -> ExternKernel:
+    def _ours(self, node: ExternKernel, weight: ViewRef, winograd: bool) -> ExternKernel:
         library = self.library()
         assert library is not None
-        size = (library.panels_size(weight.size),)  # type: ignore[arg-type]
+        kind, make, size_of = "panels", library.panels, library.panels_size
+        if winograd:
+            kind, make, size_of = WINOGRAD, library.winograd_panels, library.winograd_panels_size
+        size = (size_of(weight.size),)  # type: ignore[arg-type]
         layout = Layout(self.preparer.graph.device, weight.dtype, size, (1,))
-        name = self.preparer.prepare("panels", weight, layout, library.panels)
+        name = self.preparer.prepare(kind, weight, layout, make)
         read = replace(weight, buffer=name, stride=contiguous(weight.size), offset=0)
-        return replace(node, args=(node.args[0], read, *node.args[2:]), ours=True)
+        args = (node.args[0], read, *node.args[2:])
+        return replace(node, args=args, ours=True, winograd=winograd)
+
+
+def usual_ratios(measured: Collection[Ratios], geometry: Geometry) -> Ratios:
+    """What most of the measured ones are like, for one that has not been measured."""
+    ways = (OURS, WINOGRAD) if geometry.suits_winograd() else (OURS,)
+    known = {way: [ratios[way] for ratios in measured if way in ratios] for way in ways}
+    return {way: statistics.fmean(ratios) for way, ratios in known.items() if ratios}
+
+
+def _least(ratios: Ratios) -> str:
+    way = min(ratios, key=ratios.__getitem__, default=PACKED_WAY)
+    return way if ratios.get(way, 0.0) < 0 else PACKED_WAY
 
 
 PACKED = ("_convolution_pointwise", "_reorder_convolution_weight")
@@ -183,8 +206,8 @@ def _in_last_format(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
-def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> float:
-    """The logarithm of our own time over oneDNN's."""
+def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) -> Ratios:
+    """Of each way of our own."""
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
     how = (geometry.padding, geometry.stride, geometry.dilation, 1)
@@ -194,7 +217,10 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
         result = torch.empty(images, out, *geometry.out_size, memory_format=torch.channels_last)
         count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
         packed = [_packed(*how, size, weight) for _ in range(count)]
-        panels = [ours.panels(weight) for _ in range(count)]
+        sizes = {OURS: ours.panels_size(weight.shape)}
+        if geometry.suits_winograd():
+            sizes[WINOGRAD] = ours.winograd_panels_size(weight.shape)
+        panels = {way: [noise(size) for _ in range(count)] for way, size in sizes.items()}
 
         def by_onednn(number: int) -> None:
             made = torch.ops.mkldnn._convolution_pointwise(
@@ -203,12 +229,12 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
             if followed:
                 torch.relu(made)
 
-        def by_ours(number: int) -> None:
-            ours.convolve(geometry, x, panels[number], bias, result, threads)
+        def by_ours(way: str, number: int) -> None:
+            ours.convolve(geometry, x, panels[way][number], bias, result, threads, way == WINOGRAD)
 
         clock = time.thread_time if threads == 1 else time.perf_counter
-        ways = {
-            name: [functools.partial(way, number) for number in range(count)]
-            for name, way in (("packed", by_onednn), ("ours", by_ours))
-        }
-        return compare(ways, "packed", 0.0, clock, MOST_SECONDS)["ours"]
+        ways = {PACKED_WAY: [functools.partial(by_onednn, number) for number in range(count)]}
+        for way in panels:
+            ways[way] = [functools.partial(by_ours, way, number) for number in range(count)]
+        found = compare(ways, PACKED_WAY, 0.0, clock, MOST_SECONDS)
+        return {way: found[way] for way in panels}

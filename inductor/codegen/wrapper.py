@@ -14,7 +14,11 @@ from typing import Any
 
 from inductor.codegen.attention.spec import broadcast_steps
 from inductor.codegen.cpp.attention import attention_declaration, attention_name
-from inductor.codegen.cpp.convolution import CONVOLUTION_DECLARATION, CONVOLUTION_NAME
+from inductor.codegen.cpp.convolution import (
+    CONVOLUTION_DECLARATIONS,
+    CONVOLUTION_NAME,
+    WINOGRAD_NAME,
+)
 from inductor.codegen.cpp.kernel import KernelSource
 from inductor.codegen.cpp.product import PRODUCT_DECLARATION, PRODUCT_NAME
 from inductor.codegen.step_facts import Row, facts_of_step
@@ -249,8 +253,9 @@ class _Writer:
         arguments = (self._pointer(x), self._pointer(weight), start, result, name, at)
         text = ", ".join(("sizes", *arguments, str(self.threads)))
         self.lines.append(f"  {{ static const i64 sizes[] = {{{numbers}}};{memory}")
-        self.lines.append(f"    {CONVOLUTION_NAME}({text}); }}")
-        self.declarations.add(CONVOLUTION_DECLARATION)
+        function = WINOGRAD_NAME if call.winograd else CONVOLUTION_NAME
+        self.lines.append(f"    {function}({text}); }}")
+        self.declarations.add(CONVOLUTION_DECLARATIONS[function])
 
     def _pointer(self, view: ViewRef) -> str:
         return f"(f32*)d[{self.slot_of[view.buffer]}] + ({view.offset})"

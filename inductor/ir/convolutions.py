@@ -38,6 +38,11 @@ class Geometry:
         """How many products an element of the result sums up."""
         return self.channels * self.window[0] * self.window[1]
 
+    def suits_winograd(self) -> bool:
+        """Whether `codegen/cpp/winograd.py` can compute it: its channels fill any vector."""
+        once = self.stride == (1, 1) == self.dilation
+        return self.window == (3, 3) and once and self.channels % 16 == 0
+
     def operations(self) -> int:
         """Products of a number with a number."""
         return self.images * self.out_size[0] * self.out_size[1] * self.out_channels * self.depth()

@@ -162,6 +162,7 @@ class ExternKernel:
     ours: a product (`aten.mm` or `aten.addmm` of float32) or a convolution for which no operator is
     called, but our own (`codegen/cpp/product.py`, `convolution.py`). panels: the input buffer, if
     any (a convolution has one), that holds its weight in the order in which that reads it.
+    winograd: such a convolution, by fewer products (`codegen/cpp/winograd.py`).
     """
 
     name: str
@@ -174,6 +175,7 @@ class ExternKernel:
     reason: str = ""
     ours: bool = False
     panels: str = ""
+    winograd: bool = False
 
     def views(self) -> Iterator[ViewRef]:
         """All tensors among the arguments."""

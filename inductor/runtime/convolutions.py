@@ -13,7 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inductor.codegen.cpp.convolution import CONVOLUTION_NAME, CONVOLUTION_UNITS
+from inductor.codegen.cpp.convolution import (
+    CONVOLUTION_NAME,
+    CONVOLUTION_UNITS,
+    WINOGRAD_NAME,
+)
 from inductor.ir.convolutions import Geometry
 from inductor.runtime.own_libraries import own_library
 from inductor.runtime.store import Store
@@ -25,20 +29,22 @@ class Convolver:
     """The functions of the library, for float32 on the CPU, channels last."""
 
     function: Callable[..., None]
+    with_fewer_products: Callable[..., None]
     columns: int
     lanes: int
 
     def convolve(
         self, geometry: Geometry, x: Tensor, panels: Tensor, bias: Tensor | None, out: Tensor,
-        threads: int,
+        threads: int, winograd: bool = False,
     ) -> None:
-        """out = x convolved with the weight of which `panels` were made. threads: 0 for one that
-        takes no memory."""
+        """out = x convolved with the weight of which `panels` (`winograd_panels`) were made.
+        threads: 0 for one that takes no memory."""
         numbers = geometry.numbers()
         given = (ctypes.c_long * len(numbers))(*numbers)
         start = None if bias is None else bias.data_ptr()
         tensors = (x.data_ptr(), panels.data_ptr(), start, out.data_ptr())
-        self.function(ctypes.addressof(given), *tensors, None, None, threads)
+        function = self.with_fewer_products if winograd else self.function
+        function(ctypes.addressof(given), *tensors, None, None, threads)
 
     def panels_size(self, weight: tuple[int, ...]) -> int:
         """Elements of `panels`, for the sizes of a weight."""
@@ -58,6 +64,17 @@ class Convolver:
             parts.append(torch.nn.functional.pad(part, (0, missing)).reshape(-1))
         return torch.cat(parts)
 
+    def winograd_panels_size(self, weight: tuple[int, ...]) -> int:
+        """Elements of `winograd_panels`."""
+        return self.panels_size((*weight[:2], 4, 4)) + self.panels_size(weight)
+
+    def winograd_panels(self, weight: Tensor) -> Tensor:
+        """The panels of a transformed weight [out channels, channels, 3, 3], which has windows of
+        4x4; behind them those of the weight itself, for what is not finite."""
+        once = torch.tensor([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], dtype=torch.float64) / 2
+        rows = once @ weight.double() @ once.T
+        return torch.cat([self.panels(rows.float()), self.panels(weight)])
+
 
 def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
     """Build (or find) and load the library."""
@@ -67,8 +84,8 @@ def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
 @functools.cache
 def _load(path: str) -> Convolver:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    function = library[CONVOLUTION_NAME]
-    pointer = ctypes.c_void_p
-    function.argtypes, function.restype = [*[pointer] * 7, ctypes.c_long], None
+    functions = library[CONVOLUTION_NAME], library[WINOGRAD_NAME]
+    for function in functions:
+        function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_long], None
     columns, lanes = (library[f"{CONVOLUTION_NAME}_{what}"]() for what in ("columns", "lanes"))
-    return Convolver(function, columns, lanes)
+    return Convolver(*functions, columns, lanes)

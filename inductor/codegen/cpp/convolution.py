@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.winograd import WINOGRAD
+
 _TILES = r"""
 typedef long i64;
 typedef float f32;
@@ -39,21 +41,33 @@ enum { COLUMNS = 2 * LANES, LINE = 4 * ROWS, PAIR = ROWS / 2 };
 // Bytes that a band of lines may copy or read, where the weight lies in the second cache, and where
 // it has to come from farther away for each band.
 enum { BAND = 250 << 10, LONG_BAND = 1200 << 10, NEAR = 1 << 20 };
-enum { AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
+enum { LINE_LANES = 16, AHEAD = 1024, MOST_LINES = 512, MOST_TAPS = 1024 };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef void (*Epilogue)(void**, i64, i64, i64, i64);
+// Tells the compiler that a value is wanted in a register now: where there are 16 of them, it would
+// read operands again from memory and move sums from one register to another.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+enum { STREAMS = 1 };
+#else
+#define HOLD(value)
+enum { STREAMS = 0 };
+#endif
 
-// What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart.
+// What a tile reads: for each tap `length` numbers of each pixel, `step` bytes apart. streams: the
+// pixels behind these have not been read yet.
 struct Walk {
   i64 taps, length, step;
   const i64* offsets;
+  bool streams;
 };
 
 // `count` numbers of each of the R * G pixels (R from each of G places) times COLUMNS of b each.
 template <int R, int G, int V, int U>
 static inline __attribute__((always_inline)) const f32* walk(
-    Vector (&sum)[R * G][V], const char* const* from, i64 s, i64 begin, i64 end, const f32* b) {
+    Vector (&sum)[R * G][V], const char* const* from, i64 s, i64 begin, i64 end, const f32* b,
+    bool streams) {
   constexpr int HELD = (R + 2) / 3;
   const char* at[G][HELD];
 #pragma GCC unroll 2
@@ -65,20 +79,30 @@ static inline __attribute__((always_inline)) const f32* walk(
     for (int u = 0; u < U; ++u) {
       // What is next of the weight, before the processor itself asks for it.
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 3);
+      for (int v = 0; v < V; v += LINE_LANES / LANES)
+        __builtin_prefetch(b + (u * V + v) * LANES + AHEAD, 0, 3);
       Vector right[V];
 #pragma GCC unroll 2
-      for (int v = 0; v < V; ++v)
+      for (int v = 0; v < V; ++v) {
         right[v] = *(const Vector*)(b + (u * V + v) * LANES);
+        HOLD(right[v]);
+      }
 #pragma GCC unroll 2
       for (int g = 0; g < G; ++g)
 #pragma GCC unroll 14
         for (int r = 0; r < R; ++r) {
           Vector left = *(const f32*)(at[g][r / 3] + r % 3 * s + 4 * u) - Vector{};
 #pragma GCC unroll 2
-          for (int v = 0; v < V; ++v) sum[g * R + r][v] += left * right[v];
+          for (int v = 0; v < V; ++v) {
+            sum[g * R + r][v] += left * right[v];
+            HOLD(sum[g * R + r][v]);
+          }
         }
     }
+    // The first pixels of the next tile: the processor does not see so many short rows coming.
+    if (U > 1 && G == 1 && streams && p % LINE_LANES == 0)
+#pragma GCC unroll 14
+      for (int r = 0; r < R; ++r) __builtin_prefetch(at[0][r / 3] + (R + r % 3) * s, 0, 3);
     b += U * V * LANES;
 #pragma GCC unroll 2
     for (int g = 0; g < G; ++g)
@@ -104,8 +128,8 @@ static void tile(const Walk& w, const char* a, const char* other, const f32* b, 
   i64 s = w.step, whole = w.length / 4 * 4;
   for (i64 t = 0; t < w.taps; ++t) {
     const char* from[2] = {a + w.offsets[t], other + w.offsets[t]};
-    b = walk<R, G, V, 4>(sum, from, s, 0, whole, b);
-    if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b);
+    b = walk<R, G, V, 4>(sum, from, s, 0, whole, b, w.streams);
+    if (whole < w.length) b = walk<R, G, V, 1>(sum, from, s, whole, w.length, b, false);
   }
 #pragma GCC unroll 2
   for (int g = 0; g < G; ++g)
@@ -134,14 +158,18 @@ static Tiles all_tiles() {
   fill<V, ROWS>(tiles);
   return tiles;
 }
-"""
-
-_MAIN = r"""
-extern const Tiles NARROW;
-static const Tiles WIDE = all_tiles<2>();
+extern const Tiles NARROW, WIDE;
 
 static i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 static i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// Memory of this thread for copies, kept between calls: of the size of a part of the cache.
+f32* scratch_of(i64 bytes);
+#define EXPORT extern "C" __attribute__((visibility("default")))
+"""
+
+_MAIN = r"""
+const Tiles WIDE = all_tiles<2>();
 
 struct Convolution {
   i64 images, height, width, channels, out_height, out_width, out_channels;
@@ -265,7 +293,8 @@ struct Convolution {
     Tile* run = other ? tiles.pairs[rows] : tiles.single[rows];
     const f32* b = weight + (column * tall + row * first) * wide * channels;
     f32* c = out + pixel * out_channels + column;
-    Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count};
+    Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count,
+                   STREAMS && linear && !copies};
     if (left >= COLUMNS || left == LANES) {
       run(inside, a, other, b, bias ? bias + column : 0, c, out_channels, apart * out_channels);
       return;
@@ -302,6 +331,12 @@ struct Convolution {
     }
   }
 
+  // Each tile at once: pixels far apart in memory may all fall into the same sets of the cache.
+  void follow(i64 pixel, i64 end, i64 panel) const {
+    i64 column = panel * COLUMNS;
+    if (epilogue) epilogue(data, pixel, end, column, least(column + COLUMNS, out_channels));
+  }
+
   // Parts of one line.
   void whole_line(i64 l, const char* a, i64 pixel, i64 count, i64 panel) const {
     i64 parts = up(count, ROWS), done = 0, first, last;
@@ -309,6 +344,7 @@ struct Convolution {
     for (i64 part = 0; part < parts; ++part) {
       i64 next = count * (part + 1) / parts;
       run_tile(next - done, a + done * walk.step, 0, 0, pixel + done, panel, first, last);
+      follow(pixel + done, pixel + next, panel);
       done = next;
     }
   }
@@ -328,7 +364,6 @@ struct Convolution {
     i64 size = linear ? LINE : out_width;
     bool pairs = !linear && out_width <= PAIR && out_width > 1;
     for (i64 panel = first; panel < last; ++panel) {
-      i64 column = panel * COLUMNS, stop = least(column + COLUMNS, out_channels);
       for (i64 l = begin; l < end; ++l) {
         i64 pixel = l * size, count = least(size, pixels - pixel);
         i64 other = pairs ? partner(l, begin, end) : -1;
@@ -343,9 +378,9 @@ struct Convolution {
           run_tile(count, at[l - begin], at[other - begin], (other - l) * size, pixel, panel,
                    least(r0, s0), r1 > s1 ? r1 : s1);
         }
-        if (epilogue) epilogue(data, pixel, pixel + count, column, stop);
         if (other < 0) continue;
-        if (epilogue) epilogue(data, other * size, other * size + count, column, stop);
+        follow(pixel, pixel + count, panel);
+        follow(other * size, other * size + count, panel);
         if (other == l + 1) ++l;
       }
     }
@@ -355,8 +390,7 @@ struct Convolution {
 static __thread f32* scratch;
 static __thread i64 scratch_bytes;
 
-// Memory of this thread for copies, kept between calls: of the size of a part of the cache.
-static f32* scratch_of(i64 bytes) {
+f32* scratch_of(i64 bytes) {
   if (bytes > scratch_bytes) {
     free(scratch);
     scratch_bytes = up(bytes, 4096) * 4096;
@@ -366,7 +400,6 @@ static f32* scratch_of(i64 bytes) {
   return scratch;
 }
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT i64 CONVOLUTION_COLUMNS() { return COLUMNS; }
 EXPORT i64 CONVOLUTION_LANES() { return LANES; }
 
@@ -412,20 +445,24 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
 }
 """
 
-_NARROW = "extern const Tiles NARROW;\nconst Tiles NARROW = all_tiles<1>();\n"
+_NARROW = "const Tiles NARROW = all_tiles<1>();\n"
 
-CONVOLUTION_TEXT = _TILES + _MAIN
+CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD
 CONVOLUTION_NAME = f"convolution_{hashlib.sha256(CONVOLUTION_TEXT.encode()).hexdigest()[:16]}"
+WINOGRAD_NAME = f"{CONVOLUTION_NAME}_winograd"
 _NAMES = "\n".join(
     [
         f"#define CONVOLUTION {CONVOLUTION_NAME}",
+        f"#define CONVOLUTION_WINOGRAD {WINOGRAD_NAME}",
         f"#define CONVOLUTION_COLUMNS {CONVOLUTION_NAME}_columns",
         f"#define CONVOLUTION_LANES {CONVOLUTION_NAME}_lanes",
     ]
 )
-CONVOLUTION_UNITS = ("\n".join([_NAMES, CONVOLUTION_TEXT]), _TILES + _NARROW)
+CONVOLUTION_UNITS = (
+    "\n".join([_NAMES, _TILES, _MAIN]), "\n".join([_NAMES, _TILES, _NARROW, WINOGRAD]))
 """Two of about the same size, which are compiled side by side."""
-CONVOLUTION_DECLARATION = (
-    f'extern "C" void {CONVOLUTION_NAME}(const i64*, const f32*, const f32*, const f32*, f32*, '
+CONVOLUTION_DECLARATIONS = {
+    name: f'extern "C" void {name}(const i64*, const f32*, const f32*, const f32*, f32*, '
     "void (*)(void**, i64, i64, i64, i64), void**, i64);"
-)
+    for name in (CONVOLUTION_NAME, WINOGRAD_NAME)
+}

@@ -21,7 +21,15 @@ from inductor.ir.index import Index, print_cpp, variable
 from inductor.scheduler.products import epilogue_ops
 from inductor.scheduler.schedule import Kernel
 
-USUAL = 32
+USUAL = """
+#if defined(__AVX512F__)
+  enum { usual = 32 };
+#elif defined(__AVX__)
+  enum { usual = 16 };
+#else
+  enum { usual = 8 };
+#endif
+"""
 """Channels of most tiles: a loop over them has a version of constant length."""
 CACHE_LINE = 64
 
@@ -41,8 +49,9 @@ def print_convolution_epilogue(
     writer = Writer()
     for number, (name, kind) in enumerate(zip(parameters, types, strict=True)):
         writer.line(f"{kind} const {name} = ({kind})at[{number}];")
-    with writer.block(f"if (r1 - r0 == {USUAL}) {{"):
-        _print_loops(Scope(nest, writer, _element), f"r0 + {USUAL}", beside)
+    writer.lines.extend(USUAL.strip().splitlines())
+    with writer.block("if (r1 - r0 == usual) {"):
+        _print_loops(Scope(nest, writer, _element), "r0 + usual", beside)
     with writer.block("else {"):
         _print_loops(Scope(nest, writer, _element), "r1", [])
     name = f"{kernel.name}_{pixels}_{channels}_epilogue"
@@ -52,15 +61,15 @@ def print_convolution_epilogue(
 
 
 def _print_loops(scope: Scope, end: str, beside: Sequence[Op]) -> None:
-    """beside: what is read from memory; that of the next line is fetched now."""
+    """beside: what is read from memory; that of the next tile is fetched now."""
     count, writer = range(len(scope.nest.ops)), scope.writer
     with writer.block("for (i64 x = x0; x < x1; ++x) {"), scope.nested("x"):
         scope.print_ready(count)
         _, channels = scope.nest.loops
         for op in beside:
-            for r in range(0, USUAL, CACHE_LINE // op.dtype.itemsize):
-                place = f"(x + x1 - x0) * {channels.extent} + r0 + {r}"
-                writer.line(f"__builtin_prefetch({op.buffer} + {place});")
+            place = f"(x + x1 - x0) * {channels.extent} + r0 + r"
+            writer.line(f"for (int r = 0; r < usual; r += {CACHE_LINE // op.dtype.itemsize})")
+            writer.line(f"  __builtin_prefetch({op.buffer} + {place});")
         writer.line("#pragma omp simd")
         with writer.block(f"for (i64 r = r0; r < {end}; ++r) {{"), scope.nested("r"):
             scope.print_ready(count, stores=True)

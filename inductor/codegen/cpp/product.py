@@ -46,6 +46,12 @@ enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));
 typedef f32 Loose __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef int Lanes __attribute__((vector_size(LANES * 4)));
+// As in `convolution.py`.
+#if defined(__AVX__) && !defined(__AVX512F__)
+#define HOLD(value) asm("" : "+x"(value))
+#else
+#define HOLD(value)
+#endif
 
 // What is read next: fetched into the second cache line by line, `rate` lines for every two steps
 // of a tile. Without, weights come from memory at the moment when they are needed.

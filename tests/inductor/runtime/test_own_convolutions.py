@@ -33,7 +33,7 @@ def convolver() -> Convolver:
 
 def convolve(
     convolver: Convolver, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
-    dilation: Any, threads: int,
+    dilation: Any, threads: int, winograd: bool = False,
 ) -> Tensor:
     like = torch.nn.functional.conv2d(x[:, :1] * 0, weight[:, :1], None, stride, padding, dilation)
     out = torch.full_like(like, float("nan"), memory_format=LAST)
@@ -41,9 +41,13 @@ def convolve(
         x.shape[0], x.shape[1], tuple(x.shape[2:]), weight.shape[0], tuple(out.shape[2:]),
         tuple(weight.shape[2:]), stride, padding, dilation,
     )  # fmt: skip
-    panels = convolver.panels(weight)
-    assert panels.numel() == convolver.panels_size(tuple(weight.shape))
-    convolver.convolve(geometry, x.contiguous(memory_format=LAST), panels, bias, out, threads)
+    make, size = convolver.panels, convolver.panels_size
+    if winograd:
+        assert geometry.suits_winograd()
+        make, size = convolver.winograd_panels, convolver.winograd_panels_size
+    panels, last = make(weight), x.contiguous(memory_format=LAST)
+    assert panels.numel() == size(tuple(weight.shape))
+    convolver.convolve(geometry, last, panels, bias, out, threads, winograd)
     return out
 
 
@@ -88,6 +92,63 @@ def test_large_sizes(convolver: Convolver) -> None:
         assert_right(out, x, weight, None, *how)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_fewer_products(convolver: Convolver, seed: int) -> None:
+    numbers = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(10):
+        padding = (numbers.choice([0, 1, 2]), numbers.choice([0, 1, 3]))
+        height, width = (numbers.choice([3, 4, 7, 8, 13, 14, 31, 56]) for _ in "yx")
+        channels = numbers.choice([16, 32, 48, 64, 128, 160])
+        out_channels = numbers.choice([1, 8, 15, 16, 17, 31, 32, 33, 64, 70])
+        x = torch.randn(numbers.choice([1, 2, 3]), channels, height, width)
+        weight = torch.randn(out_channels, channels, 3, 3)
+        bias = numbers.choice([None, torch.randn(out_channels)])
+        how = ((1, 1), padding, (1, 1))
+        threads = numbers.choice([0, 1, 2, 3, 8])
+        out = convolve(convolver, x, weight, bias, *how, threads, winograd=True)
+        assert_right(out, x, weight, bias, *how)
+
+
+@pytest.mark.parametrize(("channels", "size"), [(64, 28), (512, 7)])
+def test_fewer_products_are_as_exact_as_eager(
+    convolver: Convolver, channels: int, size: int
+) -> None:
+    how = ((1, 1), (1, 1), (1, 1))
+    for scale in (1.0, 1e-4, 1e4):
+        x = torch.randn(2, channels, size, size).relu() * scale
+        weight = torch.randn(channels, channels, 3, 3) / channels
+        exact = torch.nn.functional.conv2d(x.double(), weight.double(), None, *how)
+        eager = torch.nn.functional.conv2d(x, weight, None, *how)
+        out = convolve(convolver, x, weight, None, *how, 2, winograd=True)
+        assert (out - exact).abs().max() <= 3 * (eager - exact).abs().max()
+        assert (out - exact).norm() <= 3 * (eager - exact).norm()
+
+
+def test_what_is_not_finite_stays_where_it_is(convolver: Convolver) -> None:
+    how = ((1, 1), (1, 1), (1, 1))
+    for threads in (0, 1, 2):
+        x, weight = torch.randn(2, 16, 11, 12), torch.randn(40, 16, 3, 3)
+        x[0, 1, 4, 5], x[0, 2, 0, 0], x[1, 3, 10, 11] = float("nan"), float("inf"), -float("inf")
+        weight[7] *= 1e-9
+        weight[8] = 0
+        for spoilt in (False, True):
+            if spoilt:
+                weight[3, 0, 0, 0], weight[4, 1, 1, 1] = float("-inf"), float("nan")
+            expected = torch.nn.functional.conv2d(x, weight, None, *how)
+            out = convolve(convolver, x, weight, None, *how, threads, winograd=True)
+            assert not expected.isnan().all() and expected.isnan().any() and expected.isinf().any()
+            torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_that_are_too_large(convolver: Convolver) -> None:
+    how = ((1, 1), (1, 1), (1, 1))
+    x, weight = torch.randn(2, 16, 11, 12).sign() * 3e38, torch.randn(40, 16, 3, 3) * 1e-4
+    out = convolve(convolver, x, weight, None, *how, 2, winograd=True)
+    assert out.isfinite().all()
+    assert_right(out, x, weight, None, *how)
+
+
 def test_not_a_number_goes_where_it_does_in_eager(convolver: Convolver) -> None:
     x, weight = torch.randn(1, 5, 9, 9), torch.randn(20, 5, 3, 3)
     x[0, 1, 4, 4], x[0, 2, 0, 0] = float("nan"), float("inf")
@@ -100,11 +161,18 @@ def test_not_a_number_goes_where_it_does_in_eager(convolver: Convolver) -> None:
         torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture
-def always_ours(monkeypatch: pytest.MonkeyPatch, convolver: Convolver) -> Iterator[list[Schedule]]:
+@pytest.fixture(params=["ours", "winograd"])
+def always_ours(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, convolver: Convolver
+) -> Iterator[list[Schedule]]:
     """Schedules of the graphs that were compiled."""
     use = library_convolutions.Convolutions
-    monkeypatch.setattr(use, "is_ours_faster", lambda self, node, geometry: self.library() is not None)
+
+    def always(self: Any, node: Any, geometry: Geometry) -> str:
+        assert self.library() is not None
+        return request.param if geometry.suits_winograd() else "ours"
+
+    monkeypatch.setattr(use, "fastest", always)
     made: list[Schedule] = []
     compile_fx: Any = sys.modules["inductor.compile_fx"]
     fuse = compile_fx.fuse_convolutions
@@ -132,9 +200,9 @@ def assert_near(module: nn.Module, compiled: Any, *inputs: Tensor) -> None:
 class Residual(nn.Module):
     def __init__(self, channels: int, act: Callable[[Tensor], Tensor], stride: int = 1) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels, 40, 3, stride, 1, bias=False)
-        self.norm = nn.BatchNorm2d(40)
-        self.second = nn.Conv2d(40, 40, 1)
+        self.first = nn.Conv2d(channels, 48, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(48)
+        self.second = nn.Conv2d(48, 48, 3, padding=1)
         self.act = act
         with torch.no_grad():
             self.norm.running_mean.normal_()  # type: ignore[union-attr]
@@ -154,8 +222,8 @@ ACTS = [
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("last", [False, True])
 def test_what_follows_is_fused(always_ours: list[Schedule], act: Any, last: bool) -> None:
-    module = Residual(12, act, stride=2 if last else 1).eval()
-    x = torch.randn(2, 12, 19, 33)
+    module = Residual(16, act, stride=2 if last else 1).eval()
+    x = torch.randn(2, 16, 19, 33)
     compiled = dynamo.compile(module)
     assert_near(module, compiled, x.contiguous(memory_format=LAST) if last else x)
     (schedule,) = always_ours
@@ -164,9 +232,9 @@ def test_what_follows_is_fused(always_ours: list[Schedule], act: Any, last: bool
 
 
 def test_not_a_number_passes_relu(always_ours: list[Schedule]) -> None:
-    module = Residual(12, torch.relu).eval()
+    module = Residual(16, torch.relu).eval()
     compiled = dynamo.compile(module)
-    x = torch.randn(1, 12, 9, 9)
+    x = torch.randn(1, 16, 9, 9)
     x[0, 3, 4, 4] = float("nan")
     torch.testing.assert_close(compiled(x), module(x), equal_nan=True)
     assert compiled(x).isnan().any() and not compiled(x).isnan().all()
@@ -174,14 +242,14 @@ def test_not_a_number_passes_relu(always_ours: list[Schedule]) -> None:
 
 
 def test_weights_that_change_are_seen(always_ours: list[Schedule]) -> None:
-    module = Residual(12, torch.relu).eval()
+    module = Residual(16, torch.relu).eval()
     compiled = dynamo.compile(module)
-    x = torch.randn(1, 12, 9, 9)
+    x = torch.randn(1, 16, 9, 9)
     for change in (
         lambda: module.first.weight.mul_(2), lambda: module.second.bias.add_(1),
         lambda: module.norm.running_mean.add_(1), lambda: module.norm.running_var.mul_(3),
-        lambda: module.load_state_dict(Residual(12, torch.relu).state_dict()),
-        lambda: setattr(module.second, "weight", nn.Parameter(torch.randn(40, 40, 1, 1))),
+        lambda: module.load_state_dict(Residual(16, torch.relu).state_dict()),
+        lambda: setattr(module.second, "weight", nn.Parameter(torch.randn(48, 48, 3, 3))),
     ):  # fmt: skip
         torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
         before = module(x)
@@ -241,24 +309,30 @@ def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) 
 
 
 def test_symbolic_sizes_stay_with_the_library(always_ours: list[Schedule]) -> None:
-    module = Residual(12, torch.relu).eval()
+    module = Residual(16, torch.relu).eval()
     compiled = dynamo.compile(module, dynamic=True)
     for size in (9, 13, 16):
-        x = torch.randn(1, 12, size, size)
+        x = torch.randn(1, 16, size, size)
         torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
     assert not any(list(schedule.fused_convolutions()) for schedule in always_ours)
 
 
-@pytest.mark.parametrize("ratio", [-0.1, 0.1])
-def test_without_time_most_answers_decide(ratio: float, convolver: Convolver) -> None:
-    geometry = Geometry(1, 16, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
+@pytest.mark.parametrize(
+    ("ratio", "other", "channels", "way"),
+    [(-0.1, -0.2, 16, "winograd"), (-0.1, -0.2, 15, "ours"), (-0.1, 0.2, 16, "ours"),
+     (0.1, 0.2, 16, "packed"), (0.1, -0.2, 15, "packed"), (0.1, -0.2, 16, "winograd")],
+)  # fmt: skip
+def test_without_time_most_answers_decide(
+    ratio: float, other: float, channels: int, way: str, convolver: Convolver
+) -> None:
+    geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     asked = SimpleNamespace(
-        ratios={"one": ratio, "other": ratio}, library=lambda: convolver, measured=False, with_ours=True,
+        ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=lambda: convolver, measured=False, with_ours=True,
         _is_followed=lambda node: False,
     )  # fmt: skip
     with trials.spending(0.0):
-        use = library_convolutions.Convolutions.is_ours_faster
-        assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == (ratio < 0)  # type: ignore[arg-type]
+        use = library_convolutions.Convolutions.fastest
+        assert use(asked, SimpleNamespace(args=[None] * 3), geometry) == way  # type: ignore[arg-type]
     assert not asked.measured and len(asked.ratios) == 2
 
 

@@ -1,0 +1,273 @@
+"""Winograd's convolution F(2x2, 3x3), as C++: windows of 3x3 that move by one pixel.
+
+What is here: the text of a function of the library of convolutions (`convolution.py`). 2x2 pixels
+of the result come of 4x4 pixels of the image with 16 products in place of 36 for each pair of
+channels: both sides are transformed (sums of pixels; the weight ahead), multiplied as 16 matrices
+by the tiles of the convolution, and transformed back. A block of 2x2 pixels is taken through all
+three steps before the next one, so that what lies between them stays in the second cache.
+
+The sums have errors of about the size of those of a usual convolution. What is not finite spreads
+in them: such pixels are computed again one sum after the other, from the weight as it was, which
+lies behind the transformed one. So NaN and infinities are where they are in any convolution.
+"""
+
+from __future__ import annotations
+
+WINOGRAD = r"""
+// Bytes of a block's pixels and of its products that stay near; 2x2 pixels of a block at least.
+enum { WINOGRAD_PIXELS = 256 << 10, WINOGRAD_PRODUCTS = 192 << 10, LEAST_CELLS = 8 * ROWS };
+enum { POINTS = 16, TAPS = 9, STEPS_FOLLOWED = 4 };
+static const i64 NO_OFFSET[1] = {0};
+
+// The pixels of an image are `cells` of 2x2, side by side and below one another.
+struct Winograd {
+  i64 images, height, width, channels, out_height, out_width, out_channels, pad_y, pad_x;
+  const f32 *x, *weight, *plain, *bias;
+  f32* out;
+  Epilogue epilogue;
+  void** data;
+  // Derived. plane: from a number of a point to that of the next point.
+  i64 down, across, cells, panels, pitch, block, plane, group, room;
+
+  void prepare() {
+    down = up(out_height, 2), across = up(out_width, 2), cells = images * down * across;
+    panels = up(out_channels, COLUMNS), pitch = channels % 128 ? channels : channels + LINE_LANES;
+    block = WINOGRAD_PIXELS / (POINTS * 4 * pitch) / ROWS * ROWS;
+    if (block < LEAST_CELLS) block = LEAST_CELLS;
+    if (block > cells) block = cells;
+    plane = block * pitch + LINE_LANES;
+    room = block * COLUMNS + LINE_LANES;
+    group = least(panels, WINOGRAD_PRODUCTS / (POINTS * 4 * room));
+    if (group < 1) group = 1;
+  }
+
+  i64 scratch_bytes_wanted() const {
+    return (POINTS * plane + group * POINTS * room + pitch) * 4;
+  }
+
+  // Four rows of sums of the pixels of a cell: at(y, x) is where the pixel's channels are.
+  template <typename At>
+  void turn_in(const At& at, f32* to) const {
+    for (i64 c = 0; c < channels; c += LANES) {
+      auto get = [&](int y, int x) { return (Vector) * (const Loose*)(at(y, x) + c); };
+      auto row = [&](int number, Vector a, Vector b, Vector d, Vector e) {
+        f32* place = to + number * 4 * plane + c;
+        *(Vector*)place = a - d;
+        *(Vector*)(place + plane) = b + d;
+        *(Vector*)(place + 2 * plane) = d - b;
+        *(Vector*)(place + 3 * plane) = b - e;
+      };
+      row(0, get(0, 0) - get(2, 0), get(0, 1) - get(2, 1), get(0, 2) - get(2, 2),
+          get(0, 3) - get(2, 3));
+      row(1, get(1, 0) + get(2, 0), get(1, 1) + get(2, 1), get(1, 2) + get(2, 2),
+          get(1, 3) + get(2, 3));
+      row(2, get(2, 0) - get(1, 0), get(2, 1) - get(1, 1), get(2, 2) - get(1, 2),
+          get(2, 3) - get(1, 3));
+      row(3, get(1, 0) - get(3, 0), get(1, 1) - get(3, 1), get(1, 2) - get(3, 2),
+          get(1, 3) - get(3, 3));
+    }
+  }
+
+  void transform(i64 begin, i64 end, f32* to, f32* zeros) const {
+    memset(zeros, 0, pitch * 4);
+    for (i64 cell = begin; cell < end; ++cell, to += pitch) {
+      i64 line = cell / across, image = line / down;
+      i64 top = line % down * 2 - pad_y, left = cell % across * 2 - pad_x;
+      const f32* corner = x + ((image * height + top) * width + left) * channels;
+      if (top >= 0 && left >= 0 && top + 4 <= height && left + 4 <= width) {
+        turn_in([&](int i, int j) { return corner + (i * width + j) * channels; }, to);
+        continue;
+      }
+      const f32* places[4][4];
+      for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j) {
+          bool inside = top + i >= 0 && top + i < height && left + j >= 0 && left + j < width;
+          places[i][j] = inside ? corner + (i * width + j) * channels : zeros;
+        }
+      turn_in([&](int i, int j) { return places[i][j]; }, to);
+    }
+  }
+
+  i64 columns_of(i64 panel) const {
+    return out_channels - panel * COLUMNS > LANES ? COLUMNS : LANES;
+  }
+
+  // The products of `count` cells, for one point and panel.
+  void multiply(i64 point, i64 panel, i64 count, const f32* from, f32* to) const {
+    i64 columns = columns_of(panel), parts = up(count, ROWS), done = 0;
+    const Tiles& tiles = columns == COLUMNS ? WIDE : NARROW;
+    const f32* b = weight + (panel * COLUMNS * POINTS + point * columns) * channels;
+    Walk walk = {1, channels, pitch * 4, NO_OFFSET, false};
+    for (i64 part = 0; part < parts; ++part) {
+      i64 next = count * (part + 1) / parts;
+      tiles.single[next - done](walk, (const char*)(from + point * plane + done * pitch), 0, b, 0,
+                                to + point * room + done * COLUMNS, COLUMNS, 0);
+      done = next;
+    }
+  }
+
+  f32* pixel_at(i64 cell, int y, int x) const {
+    i64 line = cell / across, image = line / down;
+    i64 row = line % down * 2 + y, column = cell % across * 2 + x;
+    if (row >= out_height || column >= out_width) return 0;
+    return out + ((image * out_height + row) * out_width + column) * out_channels;
+  }
+
+  // Of one cell: products [point][COLUMNS], `room` apart. Something is added to `spoilt` that is
+  // zero if all of it is finite.
+  void turn_out(i64 cell, i64 panel, const f32* from, Vector& spoilt) const {
+    i64 column = panel * COLUMNS, left = least(out_channels - column, COLUMNS);
+    f32* pixels[2][2];
+    for (int i = 0; i < 2; ++i)
+      for (int j = 0; j < 2; ++j) pixels[i][j] = pixel_at(cell, i, j);
+    for (i64 v = 0; v < left; v += LANES) {
+      i64 count = least(left - v, LANES);
+      f32 edge[LANES] = {};
+      for (i64 i = 0; bias && count < LANES && i < count; ++i) edge[i] = bias[column + v + i];
+      Vector start = *(const Loose*)(bias && count == LANES ? bias + column + v : edge);
+      Vector sums[2][4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        auto get = [&](int i) { return *(const Vector*)(from + (i * 4 + j) * room + v); };
+        Vector one = get(1), two = get(2);
+        sums[0][j] = get(0) + one + two;
+        sums[1][j] = one - two - get(3);
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) {
+        Vector both[2] = {sums[i][0] + sums[i][1] + sums[i][2] + start,
+                          sums[i][1] - sums[i][2] - sums[i][3] + start};
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+          if (!pixels[i][j]) continue;
+          spoilt += both[j] - both[j];
+          if (count == LANES)
+            *(Loose*)(pixels[i][j] + column + v) = (Loose)both[j];
+          else
+            for (i64 k = 0; k < count; ++k) pixels[i][j][column + v + k] = both[j][k];
+        }
+      }
+    }
+  }
+
+  // The pixels of one cell, one product after the other.
+  void bare(i64 cell, i64 panel) const {
+    i64 column = panel * COLUMNS, left = least(out_channels - column, COLUMNS);
+    i64 line = cell / across, image = line / down, columns = columns_of(panel);
+    for (int i = 0; i < 4; ++i) {
+      f32 *to = pixel_at(cell, i / 2, i % 2), sum[COLUMNS] = {};
+      if (!to) continue;
+      for (i64 k = 0; bias && k < left; ++k) sum[k] = bias[column + k];
+      const f32* b = plain + column * TAPS * channels;
+      for (i64 t = 0; t < TAPS; ++t, b += channels * columns) {
+        i64 row = line % down * 2 + i / 2 - pad_y + t / 3;
+        i64 at = cell % across * 2 + i % 2 - pad_x + t % 3;
+        if (row < 0 || row >= height || at < 0 || at >= width) continue;
+        const f32* from = x + ((image * height + row) * width + at) * channels;
+        for (i64 c = 0; c < channels; ++c)
+          for (i64 k = 0; k < left; ++k) sum[k] += from[c] * b[c * columns + k];
+      }
+      for (i64 k = 0; k < left; ++k) to[column + k] = sum[k];
+    }
+  }
+
+  static bool any(const Vector& spoilt) {
+    for (int i = 0; i < LANES; ++i)
+      if (spoilt[i] != 0) return true;
+    return false;
+  }
+
+  // Cells begin.. of one line.
+  void finish(i64 begin, i64 end, i64 panel, const f32* from) const {
+    Vector spoilt = {};
+    for (i64 cell = begin; cell < end; ++cell)
+      turn_out(cell, panel, from + (cell - begin) * COLUMNS, spoilt);
+    if (any(spoilt))
+      for (i64 cell = begin; cell < end; ++cell) {
+        Vector here = {};
+        turn_out(cell, panel, from + (cell - begin) * COLUMNS, here);
+        if (any(here)) bare(cell, panel);
+      }
+    follow(begin, end, panel);
+  }
+
+  void follow(i64 begin, i64 end, i64 panel) const {
+    if (!epilogue) return;
+    i64 column = panel * COLUMNS, stop = least(column + COLUMNS, out_channels);
+    i64 count = least((end - begin) * 2, out_width - begin % across * 2);
+    for (int y = 0; y < 2; ++y) {
+      const f32* to = pixel_at(begin, y, 0);
+      if (!to) continue;
+      i64 pixel = (to - out) / out_channels;
+      epilogue(data, pixel, pixel + count, column, stop);
+    }
+  }
+
+  void run(i64 begin, i64 end, i64 first, i64 last, f32* scratch) const {
+    f32 *products = scratch + POINTS * plane, *zeros = products + group * POINTS * room;
+    for (i64 start = begin; start < end; start += block) {
+      i64 stop = least(start + block, end);
+      transform(start, stop, scratch, zeros);
+      for (i64 from = first; from < last; from += group) {
+        i64 to = least(from + group, last);
+        for (i64 point = 0; point < POINTS; ++point)
+          for (i64 panel = from; panel < to; ++panel)
+            multiply(point, panel, stop - start, scratch,
+                     products + (panel - from) * POINTS * room);
+        for (i64 panel = from; panel < to; ++panel)
+          for (i64 cell = start; cell < stop;) {
+            i64 next = least(least(cell + STEPS_FOLLOWED, stop), (cell / across + 1) * across);
+            finish(cell, next, panel,
+                   products + (panel - from) * POINTS * room + (cell - start) * COLUMNS);
+            cell = next;
+          }
+      }
+    }
+  }
+};
+
+// As CONVOLUTION, for a window of 3x3 that moves by one pixel, and channels that fill vectors of
+// any size. weight: the panels of the transformed weight, as of a window of 4x4; then those of the
+// weight.
+EXPORT void CONVOLUTION_WINOGRAD(const i64* numbers, const f32* x, const f32* weight,
+                                 const f32* bias, f32* out, Epilogue epilogue, void** data,
+                                 i64 threads) {
+  Winograd w = {};
+  memcpy(&w, numbers, 7 * sizeof(i64));
+  w.pad_y = numbers[11], w.pad_x = numbers[12];
+  w.x = x, w.weight = weight, w.bias = bias, w.out = out, w.epilogue = epilogue, w.data = data;
+  w.prepare();
+  i64 rest = w.out_channels % COLUMNS, width = w.out_channels - rest;
+  w.plain = weight + (width + (rest ? w.columns_of(w.panels - 1) : 0)) * POINTS * w.channels;
+  bool fits = threads > 0;
+  if (!threads) threads = 1;
+  i64 down = 1, best = -1, least_read = 0;
+  for (i64 t = 1; t <= threads; ++t) {
+    if (threads % t) continue;
+    i64 parts = up(up(w.cells, ROWS), t), work = parts * ROWS * up(w.panels, threads / t);
+    i64 read = parts * ROWS + up(w.panels, threads / t) * COLUMNS;
+    if (best < 0 || work < best || work == best && read < least_read)
+      best = work, least_read = read, down = t;
+  }
+  i64 across = threads / down, units = up(w.cells, ROWS);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    i64 count = omp_get_num_threads();
+    f32* scratch = fits ? scratch_of(w.scratch_bytes_wanted()) : 0;
+    for (i64 job = omp_get_thread_num(); job < down * across; job += count) {
+      i64 jr = job % down, jc = job / down;
+      i64 first = w.panels * jc / across, last = w.panels * (jc + 1) / across;
+      i64 begin = units * jr / down * ROWS, end = least(units * (jr + 1) / down * ROWS, w.cells);
+      if (scratch) {
+        w.run(begin, end, first, last, scratch);
+        continue;
+      }
+      for (i64 cell = begin; cell < end; ++cell)
+        for (i64 panel = first; panel < last; ++panel) {
+          w.bare(cell, panel);
+          w.follow(cell, cell + 1, panel);
+        }
+    }
+  }
+}
+"""
