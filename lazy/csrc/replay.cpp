@@ -325,8 +325,18 @@ void alias_of_known(torch::jit::Stack& stack, size_t count) {
   stack.emplace_back(THPVariable_Unpack(made.object));
 }
 
+// `TensorImpl::detach` of an ordinary tensor that is no part of the trace.
+void detach(torch::jit::Stack& stack) {
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::Python);
+  const at::Tensor operand = stack.back().toTensor();
+  stack.back() = at::Tensor(operand.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
 void perform(Run& run, Step& step, torch::jit::Stack& stack, size_t count) {
-  if (step.deed == Deed::Outside) {
+  if (step.deed == Deed::Outside && !step.op) {
+    detach(stack);
+  } else if (step.deed == Deed::Outside) {
     call(*step.op, stack);
   } else if (step.deed == Deed::Fill || step.deed == Deed::Like) {
     draw(run, step, *step.op, stack);

@@ -456,6 +456,23 @@ def test_autocast_and_grad_accumulation() -> None:
     agree(make, steps=12)
 
 
+def test_single_numbers_of_the_host() -> None:
+    def make() -> Callable[[int], list[torch.Tensor]]:
+        scale = nn.Parameter(torch.tensor(0.3))
+        weight = nn.Parameter(torch.randn(3, 3))
+
+        def step(number: int) -> list[torch.Tensor]:
+            scale.grad = weight.grad = None
+            factor = scale.exp() + number  # computed at once; backward needs what it saved
+            loss = ((torch.randn(2, 3) @ weight) * factor).square().mean()
+            loss.backward()
+            return [loss, factor, scale.grad, weight.grad]
+
+        return step
+
+    agree(make, steps=8)
+
+
 def test_attributes_of_followed_tensors() -> None:
     with lazy.mode("cpu", "eager"):
         for step in range(5):
