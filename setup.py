@@ -1,7 +1,8 @@
-"""Builds the two C++ extensions against the installed torch; all else is in pyproject.toml.
+"""Builds the three C++ extensions against the installed torch; all else is in pyproject.toml.
 
 `dynamo._C` is the frame hook and the guard program (needs c10, and torch for ranges of profilers);
-`inductor.runtime._launch` calls compiled graphs (needs libtorch_python).
+`inductor.runtime._launch` calls compiled graphs and `lazy._C` follows recorded traces (both need
+libtorch_python).
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class SideBySide(build_ext):
         super().build_extensions()
 
 
+PYTHON = ["c10", "torch", "torch_cpu", "torch_python"]
 setup(cmdclass={"build_ext": SideBySide},
       ext_modules=extension("dynamo._C", "dynamo/csrc", ["c10", "torch_cpu"])
-      + extension("inductor.runtime._launch", "inductor/runtime/csrc",
-                  ["c10", "torch", "torch_cpu", "torch_python"]))
+      + extension("inductor.runtime._launch", "inductor/runtime/csrc", PYTHON)
+      + extension("lazy._C", "lazy/csrc", PYTHON))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Facts
+from lazy import replay
 from lazy.eager import run_eagerly
 from lazy.tensor import LazyTensor, wrap
 from lazy.values import Value, facts_of
@@ -46,12 +47,17 @@ def draw(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     if not args or type(args[0]) is not LazyTensor:
         if any(isinstance(arg, (torch.Tensor, list)) for arg in args if not _is_sizes(arg)):
             return _in_eager(recorder, func, args, kwargs)
+        replay.does(replay.OUTSIDE)
         return func(*args, **kwargs)
     if func in FILLS:
         drawn = func(_empty(args[0]._lazy.facts), *args[1:], **kwargs)
-        return recorder.dispatch(aten.copy_.default, (args[0], _known(drawn)), {})
+        filled = recorder.dispatch(aten.copy_.default, (args[0], known(drawn)), {})
+        if replay.SAID.deed == replay.RECORD:
+            replay.does(replay.FILL, drawn)
+        return filled
     if func in LIKES:
-        return _known(func(_empty(args[0]._lazy.facts), *args[1:], **kwargs))
+        replay.does(replay.LIKE)
+        return known(func(_empty(args[0]._lazy.facts), *args[1:], **kwargs))
     if func is aten.native_dropout.default and args[0].is_cuda and args[2] and 0 < args[1] < 1:
         return _dropout(recorder, *args)
     return _in_eager(recorder, func, args, kwargs)
@@ -60,7 +66,7 @@ def draw(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _dropout(recorder: Any, x: LazyTensor, rate: float, train: bool) -> Any:
     """The mask is what is drawn; it does not depend on the values."""
     _, drawn = aten.native_dropout.default(_empty(x._lazy.facts).fill_(1), rate, train)
-    mask = _known(drawn)
+    mask = known(drawn)
     kept = recorder.dispatch(aten.mul.Tensor, (x, mask), {})
     return recorder.dispatch(aten.mul.Tensor, (kept, 1.0 / (1.0 - rate)), {}), mask
 
@@ -77,7 +83,8 @@ def _empty(facts: Facts) -> torch.Tensor:
     return torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
 
 
-def _known(real: torch.Tensor) -> LazyTensor:
+def known(real: torch.Tensor) -> LazyTensor:
+    """A lazy tensor that has its value."""
     return wrap(Value(facts_of(real), real))
 
 

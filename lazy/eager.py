@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lazy import replay
 from lazy.rules import put
 from lazy.tensor import LazyTensor, wrap
 from lazy.values import BASE, Value, facts_of, is_plain
@@ -25,6 +26,8 @@ def run_eagerly(
     """The result of the call on real tensors. look: it reads a value, as `item` does."""
     name = str(func)
     recorder.before_eager(name, reason, look)
+    replay.SAID.forget()
+    replay.does(replay.SKIP)
     known: list[tuple[torch.Tensor, torch.Tensor]] = []
     borrowed: set[int] = set()
 

@@ -10,8 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dynamo.backends.registry import Backend
-from lazy.record import BUSY, LOCK, dispatch
-from lazy.recorder import ACTIVE, HOME, LONGEST, Recorder
+from lazy import _C
+from lazy.record import BUSY, LOCK
+from lazy.recorder import ACTIVE, HOME, LONGEST, MODES, Recorder, arm, enter, set_modes
 from lazy.report import REPORT, End, Metrics
 from lazy.tensor import Hooks, LazyTensor, wrap
 from lazy.values import Value, expose, facts_of, is_plain
@@ -35,7 +36,7 @@ class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return dispatch(self.recorder, func, args, kwargs or {}, True)
+        return enter(self.recorder, func, args, kwargs or {}, True)
 
 
 class mode:  # noqa: N801
@@ -71,6 +72,7 @@ class mode:  # noqa: N801
             HOME[0] = self.recorder
             WATCH.enter()
         inner.__enter__()
+        set_modes(MODES.append, inner)
         return self
 
     def __exit__(
@@ -84,6 +86,7 @@ class mode:  # noqa: N801
                 ACTIVE[0].cut("the end of lazy.mode")
             finally:
                 HOME[0] = home
+                set_modes(MODES.remove, inner)
                 WATCH.leave()
 
 
@@ -166,10 +169,11 @@ def reset() -> None:
     """Runs what is recorded, and forgets counts and compiled graphs."""
     with LOCK:
         ACTIVE[0].cut("lazy.reset()")
+        _C.start(None, False)
         for recorder in (*RECORDERS.values(), HOME[0]):
-            recorder.programs.programs.clear()
-            recorder.programs.families.clear()
+            recorder.forget()
         REPORT.reset()
+        arm()
 
 
 def _settle(name: str, tensor: torch.Tensor) -> None:
@@ -178,11 +182,24 @@ def _settle(name: str, tensor: torch.Tensor) -> None:
         if BUSY[0]:
             return
         active = ACTIVE[0]
-        if active.trace.writes_ordinary or active.reads(tensor):
+        if _C.on():
+            met = _C.writes()[1] or _C.reads(tensor)
+        else:
+            met = active.trace.writes_ordinary or active.reads(tensor)
+        if met:
             REPORT.count("looks")
             active.cut(f"{name} looks at a value")
         if name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
             expose(tensor)
 
 
-WATCH = Watch(_settle)
+def _given_away(x: Any) -> Any:
+    """The tensor that an ordinary one shares from now on."""
+    if not isinstance(x, LazyTensor):
+        return x
+    real = eager(x)
+    x._lazy.borrowed = True
+    return real
+
+
+WATCH = Watch(_settle, _given_away)

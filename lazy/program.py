@@ -113,7 +113,7 @@ class Programs:
     def _compile(
         self, program: Program, trace: Trace, live: Sequence[int], place: str
     ) -> tuple[tuple[int, ...], Compiled] | None:
-        inputs = _inputs(trace)
+        inputs = _inputs([value.real for value in trace.inputs], trace.numbers)
         try:
             with timed("lazy"), compiling_at(Site(place)):
                 facts = {value.index: value.facts for value in trace.inputs}
@@ -138,34 +138,67 @@ class Programs:
 
 def _run(found: tuple[tuple[int, ...], Compiled], trace: Trace, keep: Any) -> bool:
     """Calls a compiled graph. False where that failed and eager did it."""
+    reals: list[Any] = [value.real for value in trace.inputs]
+    if _call(found, reals, trace.numbers, keep, trace.writes):
+        return True
+    _step_by_step(trace, keep)  # raises what eager raises
+    REPORT.count("failures")
+    return False
+
+
+def rerun(
+    found: tuple[tuple[int, ...], Compiled], reals: list[Any], numbers: list[float], keep: Any,
+    writes: bool,
+) -> bool:
+    """Runs the graph of a trace that was followed. False where it has to run in another way."""
+    with below():
+        return _call(found, reals, numbers, keep, writes)
+
+
+def _call(
+    found: tuple[tuple[int, ...], Compiled], reals: list[Any], numbers: list[float], keep: Any,
+    writes: bool,
+) -> bool:
+    """False where the graph has failed, and has written nothing."""
     returned, compiled = found
-    given = _inputs(trace)
-    if not trace.writes:
+    given = _inputs(reals, numbers)
+    if writes:
+        results = call_with(compiled, given)
+    else:
         try:
             results = compiled(*given)
         except Exception:
-            _step_by_step(trace, keep)  # raises what eager raises
-            REPORT.count("failures")
             return False
-    else:
-        results = call_with(compiled, given)
     for number, tensor in zip(returned, results, strict=True):
         keep(number, tensor)
     return True
 
 
-def _inputs(trace: Trace) -> list[Any]:
-    inputs: list[Any] = [value.real for value in trace.inputs]
-    if trace.numbers:
-        numbers = torch.tensor(trace.numbers, dtype=torch.float64)
-        devices = {real.device for real in inputs if real.is_cuda}
-        inputs.append(numbers.to(devices.pop()) if len(devices) == 1 else numbers)
-    return inputs
+def _inputs(reals: list[Any], numbers: list[float]) -> list[Any]:
+    if not numbers:
+        return list(reals)
+    packed = torch.tensor(numbers, dtype=torch.float64)
+    devices = {real.device for real in reals if real.is_cuda}
+    return [*reals, packed.to(devices.pop()) if len(devices) == 1 else packed]
 
 
 def _step_by_step(trace: Trace, keep: Any) -> None:
     inputs = [value.real for value in trace.inputs]
     interpret(trace.rules, trace.wires, trace.places, inputs, trace.numbers, keep)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def in_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """With the default dtype that the operations were recorded with."""
+    before = torch.get_default_dtype()
+    if before is dtype:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager

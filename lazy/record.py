@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dynamo.shapes.facts import Facts
-from lazy import draws
+from lazy import draws, replay
 from lazy.eager import GRADED, run_eagerly
 from lazy.rules import FLOATS, Operator, Rule, describe, is_free, make_rule, put
 from lazy.tensor import LazyTensor, wrap
@@ -123,10 +123,13 @@ def dispatch(
         operator = OPERATORS[func] = describe(func)
         operator.alias = func in ALIASES
     if func.namespace == "profiler":
+        replay.does(replay.SKIP)
         return func(*args, **kwargs)
     with LOCK:
         if operator.alias and type(args[0]) is LazyTensor:
-            return wrap(args[0]._lazy)
+            value = args[0]._lazy
+            replay.aliased(value.index if value.trace is recorder.trace else None)
+            return wrap(value)
         call = Call(operator)
         try:
             for at, arg in enumerate(args):
@@ -157,8 +160,10 @@ def _special(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) ->
     if call.operator.out:
         raise Unrecordable("it writes into out=")
     if func is aten.lift_fresh.default:
+        replay.does(replay.SKIP)
         return args[0]
     if inside and _stays_outside(recorder, call, kwargs):
+        replay.does(replay.OUTSIDE)
         return func(*args, **kwargs)
     if call.operator.seeded:
         return draws.draw(recorder, call.operator.func, args, kwargs)
@@ -218,14 +223,19 @@ def _record(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) -> 
     if rule.refusal:
         raise Unrecordable(rule.refusal)
     if not rule.made and not rule.writes:
+        replay.recorded(None, recorder.trace, 0, [], [])
         return rule.result
     if call.ordinary:
         copied = _copied(recorder, call, rule, args, kwargs, inside)
         if copied is not None:
             return dispatch(recorder, call.operator.func, *copied, inside)
     recorder.activate()
+    default = torch.get_default_dtype()
+    if recorder.trace.dtype is not default:
+        recorder.cut("the default dtype has changed")
+        recorder.trace.dtype = default
     trace: Trace = recorder.trace
-    operands = []
+    inputs, operands = len(trace.inputs), []
     for number, tensor in enumerate(call.operands):
         if type(tensor) is LazyTensor:
             value = tensor._lazy
@@ -238,8 +248,10 @@ def _record(recorder: Any, call: Call, args: Any, kwargs: Any, inside: bool) -> 
     values = trace.add(rule, operands)
     if call.ordinary and rule.writes:
         trace.writes_ordinary = True
+    replay.recorded(rule, trace, inputs, operands, values)
     if len(trace.rules) >= recorder.longest:
         recorder.cut("the trace is long")
+        replay.does(replay.SKIP)
     if rule.single:
         return wrap(values[0])
     return draws.fill(rule.result, values, call.operands)
@@ -285,6 +297,7 @@ def _move(recorder: Any, call: Call, args: Any, kwargs: Any) -> Any:
     with torch._C._DisableTorchDispatch():
         func(*args, **kwargs)
     tensor._lazy = moved._lazy
+    replay.SAID.deed = None
     return tensor
 
 

@@ -28,7 +28,8 @@ class Metrics:
     was there. by_operator: traces run operator by operator, because they are not worth a compile
     yet or failed to compile. failures: graphs that failed to compile. fallbacks: operators that ran
     in eager, by name in `operators`. looks: traces that a look at a value ended. operations:
-    recorded. copies: of ordinary tensors, made outside of a mode.
+    recorded. followed: those among them that needed no Python, as their trace was known. copies: of
+    ordinary tensors, made outside of a mode.
 
         >>> Metrics(traces=2, compiles=1, hits=1).hits
         1
@@ -42,6 +43,7 @@ class Metrics:
     fallbacks: int = 0
     looks: int = 0
     operations: int = 0
+    followed: int = 0
     copies: int = 0
     operators: dict[str, int] = field(default_factory=dict)
 

@@ -21,6 +21,7 @@ class Hooks:
 
     dispatch: Callable[..., Any]
     real: Callable[..., torch.Tensor]
+    settle: Callable[[], None]
 
 
 class LazyTensor(torch.Tensor):
@@ -132,13 +133,14 @@ class LazyTensor(torch.Tensor):
     @property
     def data(self) -> Any:
         """As `Tensor.data`."""
-        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+        return torch._C.TensorBase.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
     def data(self, other: Any) -> None:
+        Hooks.settle()
         if type(other) is not LazyTensor:
             other = Hooks.dispatch(torch.ops.aten.clone.default, (wrap_real(other),), {})
-        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        torch._C.TensorBase.data.__set__(self, other)  # type: ignore[attr-defined]
         self._lazy = other._lazy
 
 

@@ -22,10 +22,11 @@ class Trace:
     input. roots: the input whose memory a tensor has, or -1. writes: it writes into inputs.
     adopted: ordinary tensors that are inputs, by id, with the address that they had. addresses:
     the same by address. storages: memory that it reads and that an ordinary tensor has, too.
+    dtype: the default one, which all of its operations were recorded with.
     """
 
-    __slots__ = ("addresses", "adopted", "inputs", "numbers", "places", "roots", "rules", "slots",
-                 "storages", "wires", "writes", "writes_ordinary")  # fmt: skip
+    __slots__ = ("addresses", "adopted", "dtype", "inputs", "numbers", "places", "roots", "rules",
+                 "slots", "storages", "wires", "writes", "writes_ordinary")  # fmt: skip
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
@@ -39,6 +40,7 @@ class Trace:
         self.addresses: dict[tuple[int, Facts], Value] = {}
         self.storages: set[int] = set()
         self.writes = self.writes_ordinary = False
+        self.dtype = torch.get_default_dtype()
 
     def add_input(self, value: Value) -> int:
         """The number of a value that is known already."""

@@ -25,13 +25,13 @@ BASE: Any = torch._C.TensorBase
 
 
 # Memory that NumPy or another library was given: programs may read and write it at any time.
-_EXPOSED: dict[int, StorageWeakRef] = {}
+EXPOSED: dict[int, StorageWeakRef] = {}
 
 
 def expose(tensor: torch.Tensor) -> None:
     """Notes that the memory of a tensor is somebody else's, too."""
     storage = BASE.untyped_storage(tensor)
-    _EXPOSED[storage._cdata] = StorageWeakRef(storage)
+    EXPOSED[storage._cdata] = StorageWeakRef(storage)
 
 
 def is_private(tensor: torch.Tensor) -> bool:
@@ -39,10 +39,10 @@ def is_private(tensor: torch.Tensor) -> bool:
     storage = BASE.untyped_storage(tensor)
     if not storage.resizable():
         return False
-    if _EXPOSED and storage._cdata in _EXPOSED:
-        if not _EXPOSED[storage._cdata].expired():
+    if EXPOSED and storage._cdata in EXPOSED:
+        if not EXPOSED[storage._cdata].expired():
             return False
-        del _EXPOSED[storage._cdata]
+        del EXPOSED[storage._cdata]
     return True
 
 

@@ -20,10 +20,11 @@ METHODS = ("numpy", "tolist", "data_ptr", "untyped_storage", "storage", "_typed_
 
 class Watch:
     """Installs the looks for the first mode, and takes them out after the last. settle: called with
-    the method's name and the tensor before the method."""
+    the method's name and the tensor before the method. real_of: the memory that an ordinary tensor
+    gets as its own."""
 
-    def __init__(self, settle: Callable[[str, torch.Tensor], None]) -> None:
-        self.settle = settle
+    def __init__(self, settle: Callable[[str, torch.Tensor], None], real_of: Any) -> None:
+        self.settle, self.real_of = settle, real_of
         self.users = 0
         self.before: dict[str, Any] = {}
 
@@ -36,17 +37,28 @@ class Watch:
             method = getattr(torch.Tensor, name)
             self.before[name] = vars(torch.Tensor).get(name)
             setattr(torch.Tensor, name, self._watched(name, method))
+        torch.Tensor.data = self._data()  # type: ignore[assignment, method-assign]
 
     def leave(self) -> None:
         """One mode less."""
         self.users -= 1
         if self.users:
             return
+        del torch.Tensor.data
         for name in METHODS:
             if self.before[name] is None:
                 delattr(torch.Tensor, name)
             else:
                 setattr(torch.Tensor, name, self.before[name])
+
+    def _data(self) -> Any:
+        """`Tensor.data`: an ordinary tensor gets the memory that a lazy one has."""
+        plain: Any = torch._C.TensorBase.data
+
+        def write(tensor: torch.Tensor, other: Any) -> None:
+            plain.__set__(tensor, self.real_of(other))
+
+        return property(plain.__get__, write)
 
     def _watched(self, name: str, method: Any) -> Any:
         @functools.wraps(method)
