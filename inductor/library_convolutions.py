@@ -36,6 +36,8 @@ aten = torch.ops.aten
 # Below, what is measured is the calls.
 FEWEST_OPERATIONS = 1 << 18
 PACKED_WAY, OURS, WINOGRAD = "packed", "ours", "winograd"
+WINOGRAD_TIMES = 3
+"""How many times as large its weight is."""
 Ratios = dict[str, float]
 """Logarithms of the time of each way of ours over oneDNN's."""
 MOST_SECONDS = 0.06
@@ -81,6 +83,8 @@ class Convolutions:
             return node
         geometry = geometry_of(node)
         way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
+        if way == WINOGRAD and not self.preparer.has_room(weight, WINOGRAD_TIMES):
+            way = OURS
         if way != PACKED_WAY:
             return self._ours(node, weight, way == WINOGRAD)
         if _can_pack(node, x, weight):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 WINOGRAD = r"""
 // Bytes of a block's pixels and of its products that stay near; 2x2 pixels of a block at least.
-enum { WINOGRAD_PIXELS = 256 << 10, WINOGRAD_PRODUCTS = 192 << 10, LEAST_CELLS = 8 * ROWS };
+enum { WINOGRAD_PIXELS = 256 << 10, WINOGRAD_PRODUCTS = 256 << 10, LEAST_CELLS = 8 * ROWS };
 enum { POINTS = 16, TAPS = 9, STEPS_FOLLOWED = 4 };
 static const i64 NO_OFFSET[1] = {0};
 
@@ -106,25 +106,29 @@ struct Winograd {
     }
   }
 
-  f32* pixel_at(i64 cell, int y, int x) const {
-    i64 line = cell / across, image = line / down;
-    i64 row = line % down * 2 + y, column = cell % across * 2 + x;
-    if (row >= out_height || column >= out_width) return 0;
-    return out + ((image * out_height + row) * out_width + column) * out_channels;
+  // Where cells of one line are: their pixels `column` and behind it in two rows of the result.
+  struct Place {
+    i64 line, row, column;
+    f32* rows[2];
+  };
+
+  Place place_of(i64 cell) const {
+    i64 line = cell / across, row = line % down * 2, column = cell % across * 2;
+    f32* first = out + ((line / down * out_height + row) * out_width + column) * out_channels;
+    bool last = row + 1 == out_height;
+    return {line, row, column, {first, last ? 0 : first + out_width * out_channels}};
   }
 
-  // Of one cell: products [point][COLUMNS], `room` apart. Something is added to `spoilt` that is
-  // zero if all of it is finite.
-  void turn_out(i64 cell, i64 panel, const f32* from, Vector& spoilt) const {
-    i64 column = panel * COLUMNS, left = least(out_channels - column, COLUMNS);
-    f32* pixels[2][2];
-    for (int i = 0; i < 2; ++i)
-      for (int j = 0; j < 2; ++j) pixels[i][j] = pixel_at(cell, i, j);
+  // Of a cell, `number` behind the place: products [point][COLUMNS], `room` apart. Something is
+  // added to `spoilt` that is zero if all of it is finite.
+  void turn_out(const Place& at, i64 number, i64 panel, const f32* from, Vector& spoilt) const {
+    i64 first = panel * COLUMNS, left = least(out_channels - first, COLUMNS);
+    bool both = at.column + 2 * number + 1 < out_width;
     for (i64 v = 0; v < left; v += LANES) {
       i64 count = least(left - v, LANES);
       f32 edge[LANES] = {};
-      for (i64 i = 0; bias && count < LANES && i < count; ++i) edge[i] = bias[column + v + i];
-      Vector start = *(const Loose*)(bias && count == LANES ? bias + column + v : edge);
+      for (i64 k = 0; bias && count < LANES && k < count; ++k) edge[k] = bias[first + v + k];
+      Vector start = *(const Loose*)(bias && count == LANES ? bias + first + v : edge);
       Vector sums[2][4];
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -135,39 +139,45 @@ struct Winograd {
       }
 #pragma GCC unroll 2
       for (int i = 0; i < 2; ++i) {
-        Vector both[2] = {sums[i][0] + sums[i][1] + sums[i][2] + start,
-                          sums[i][1] - sums[i][2] - sums[i][3] + start};
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; ++j) {
-          if (!pixels[i][j]) continue;
-          spoilt += both[j] - both[j];
-          if (count == LANES)
-            *(Loose*)(pixels[i][j] + column + v) = (Loose)both[j];
-          else
-            for (i64 k = 0; k < count; ++k) pixels[i][j][column + v + k] = both[j][k];
-        }
+        if (!at.rows[i]) continue;
+        f32* to = at.rows[i] + 2 * number * out_channels + first + v;
+        Vector pixel = sums[i][0] + sums[i][1] + sums[i][2] + start;
+        spoilt += pixel - pixel;
+        store(pixel, to, count);
+        if (!both) continue;
+        pixel = sums[i][1] - sums[i][2] - sums[i][3] + start;
+        spoilt += pixel - pixel;
+        store(pixel, to + out_channels, count);
       }
     }
   }
 
+  static void store(const Vector& pixel, f32* to, i64 count) {
+    if (count == LANES)
+      *(Loose*)to = (Loose)pixel;
+    else
+      for (i64 k = 0; k < count; ++k) to[k] = pixel[k];
+  }
+
   // The pixels of one cell, one product after the other.
-  void bare(i64 cell, i64 panel) const {
-    i64 column = panel * COLUMNS, left = least(out_channels - column, COLUMNS);
-    i64 line = cell / across, image = line / down, columns = columns_of(panel);
+  void bare(const Place& at, i64 number, i64 panel) const {
+    i64 first = panel * COLUMNS, left = least(out_channels - first, COLUMNS);
+    i64 columns = columns_of(panel), image = at.line / down;
     for (int i = 0; i < 4; ++i) {
-      f32 *to = pixel_at(cell, i / 2, i % 2), sum[COLUMNS] = {};
-      if (!to) continue;
-      for (i64 k = 0; bias && k < left; ++k) sum[k] = bias[column + k];
-      const f32* b = plain + column * TAPS * channels;
+      i64 y = i / 2, edge = at.column + 2 * number + i % 2;
+      if (!at.rows[y] || edge >= out_width) continue;
+      f32 sum[COLUMNS] = {};
+      for (i64 k = 0; bias && k < left; ++k) sum[k] = bias[first + k];
+      const f32* b = plain + first * TAPS * channels;
       for (i64 t = 0; t < TAPS; ++t, b += channels * columns) {
-        i64 row = line % down * 2 + i / 2 - pad_y + t / 3;
-        i64 at = cell % across * 2 + i % 2 - pad_x + t % 3;
-        if (row < 0 || row >= height || at < 0 || at >= width) continue;
-        const f32* from = x + ((image * height + row) * width + at) * channels;
+        i64 row = at.row + y - pad_y + t / 3, column = edge - pad_x + t % 3;
+        if (row < 0 || row >= height || column < 0 || column >= width) continue;
+        const f32* from = x + ((image * height + row) * width + column) * channels;
         for (i64 c = 0; c < channels; ++c)
           for (i64 k = 0; k < left; ++k) sum[k] += from[c] * b[c * columns + k];
       }
-      for (i64 k = 0; k < left; ++k) to[column + k] = sum[k];
+      f32* to = at.rows[y] + (edge - at.column) * out_channels + first;
+      for (i64 k = 0; k < left; ++k) to[k] = sum[k];
     }
   }
 
@@ -177,29 +187,28 @@ struct Winograd {
     return false;
   }
 
-  // Cells begin.. of one line.
-  void finish(i64 begin, i64 end, i64 panel, const f32* from) const {
+  // `count` cells of one line.
+  void finish(const Place& at, i64 count, i64 panel, const f32* from) const {
+    for (int y = 0; y < 2; ++y)  // the next ones
+      for (i64 i = 2 * count; at.rows[y] && i < 4 * count; ++i)
+        __builtin_prefetch(at.rows[y] + i * out_channels + panel * COLUMNS, 1);
     Vector spoilt = {};
-    for (i64 cell = begin; cell < end; ++cell)
-      turn_out(cell, panel, from + (cell - begin) * COLUMNS, spoilt);
-    if (any(spoilt))
-      for (i64 cell = begin; cell < end; ++cell) {
-        Vector here = {};
-        turn_out(cell, panel, from + (cell - begin) * COLUMNS, here);
-        if (any(here)) bare(cell, panel);
-      }
-    follow(begin, end, panel);
+    for (i64 i = 0; i < count; ++i) turn_out(at, i, panel, from + i * COLUMNS, spoilt);
+    for (i64 i = 0; i < count && any(spoilt); ++i) {
+      Vector here = {};
+      turn_out(at, i, panel, from + i * COLUMNS, here);
+      if (any(here)) bare(at, i, panel);
+    }
+    follow(at, count, panel);
   }
 
-  void follow(i64 begin, i64 end, i64 panel) const {
+  void follow(const Place& at, i64 count, i64 panel) const {
     if (!epilogue) return;
-    i64 column = panel * COLUMNS, stop = least(column + COLUMNS, out_channels);
-    i64 count = least((end - begin) * 2, out_width - begin % across * 2);
+    i64 first = panel * COLUMNS, stop = least(first + COLUMNS, out_channels);
     for (int y = 0; y < 2; ++y) {
-      const f32* to = pixel_at(begin, y, 0);
-      if (!to) continue;
-      i64 pixel = (to - out) / out_channels;
-      epilogue(data, pixel, pixel + count, column, stop);
+      if (!at.rows[y]) continue;
+      i64 pixel = (at.rows[y] - out) / out_channels;
+      epilogue(data, pixel, pixel + least(2 * count, out_width - at.column), first, stop);
     }
   }
 
@@ -214,13 +223,14 @@ struct Winograd {
           for (i64 panel = from; panel < to; ++panel)
             multiply(point, panel, stop - start, scratch,
                      products + (panel - from) * POINTS * room);
-        for (i64 panel = from; panel < to; ++panel)
-          for (i64 cell = start; cell < stop;) {
-            i64 next = least(least(cell + STEPS_FOLLOWED, stop), (cell / across + 1) * across);
-            finish(cell, next, panel,
+        for (i64 cell = start; cell < stop;) {
+          Place at = place_of(cell);
+          i64 count = least(least(STEPS_FOLLOWED, stop - cell), across - at.column / 2);
+          for (i64 panel = from; panel < to; ++panel)
+            finish(at, count, panel,
                    products + (panel - from) * POINTS * room + (cell - start) * COLUMNS);
-            cell = next;
-          }
+          cell += count;
+        }
       }
     }
   }
@@ -264,8 +274,9 @@ EXPORT void CONVOLUTION_WINOGRAD(const i64* numbers, const f32* x, const f32* we
       }
       for (i64 cell = begin; cell < end; ++cell)
         for (i64 panel = first; panel < last; ++panel) {
-          w.bare(cell, panel);
-          w.follow(cell, cell + 1, panel);
+          Winograd::Place at = w.place_of(cell);
+          w.bare(at, 0, panel);
+          w.follow(at, 1, panel);
         }
     }
   }

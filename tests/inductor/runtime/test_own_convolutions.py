@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import dynamo
-from inductor import library_convolutions
+from inductor import library_convolutions, preparation
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.ir.convolutions import Geometry
+from inductor.ir.graph import ExternKernel
 from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
 from inductor.scheduler.schedule import Schedule
@@ -306,6 +307,20 @@ def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) 
     torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
     fused = [one.call.args[-1] for one in always_ours[-1].fused_convolutions()]
     assert all(groups == 1 for groups in fused)
+
+
+@pytest.mark.parametrize(("megabytes", "winograd"), [(1, True), (0, False)])
+def test_a_copy_that_is_too_large_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, always_ours: list[Schedule], megabytes: int, winograd: bool
+) -> None:
+    weight_bytes = 32 * 64 * 9 * 4
+    room = megabytes << 20 or 2 * weight_bytes  # for a copy of the same size
+    monkeypatch.setattr(preparation, "_most_bytes", lambda: room)
+    module, x = nn.Sequential(nn.Conv2d(64, 32, 3, padding=1)).eval(), torch.randn(1, 64, 12, 12)
+    torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
+    calls = [step for step in always_ours[0].steps if isinstance(step, ExternKernel) and step.ours]
+    calls += [fused.call for fused in always_ours[0].fused_convolutions()]
+    assert len(calls) == 1 and (winograd or not calls[0].winograd)
 
 
 def test_symbolic_sizes_stay_with_the_library(always_ours: list[Schedule]) -> None:
