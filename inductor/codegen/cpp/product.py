@@ -3,9 +3,10 @@
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
 are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also
-come as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel is used, the next one is
-fetched into the second cache: weights mostly lie in memory. Only additions and products of float32
-are used, in the order of k, so that NaN, infinities and zero behave as in any product.
+come as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel
+is used, the next one is fetched into the second cache: weights mostly lie in memory. Only additions
+and products of float32 are used, in the order of k, so that NaN, infinities and zero behave as in
+any product.
 """
 
 from __future__ import annotations
