@@ -14,6 +14,7 @@ from typing import Any
 
 from dynamo import hook
 from dynamo.base import logs
+from dynamo.base.config import config
 from dynamo.base.errors import (
     Break,
     InternalError,
@@ -37,6 +38,7 @@ from dynamo.symbolic.core.trace_result import (
     ReturnExit,
     TraceResult,
 )
+from dynamo.symbolic.core.unguarded import Met, Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine.breaks import EndTrace
 from dynamo.symbolic.machine.frame import SymbolicFrame
@@ -177,8 +179,16 @@ class Attempts:
             guard_rest(trace)
         trace.symbols.finish(Scope(frame.locals, frame.globals, frame.builtins, frame.cells))
         graph = trace.graph.finish()
+        met = what_was_met(trace) if config.capture_cache else None
         return TraceResult(
-            frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes)
+            frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes, met)
+
+
+def what_was_met(trace: Trace) -> Met:
+    """The real objects that the trace has met, and what it took as fixed."""
+    unguarded, searched = trace.state(Unguarded), trace.attributes.searched_classes()
+    return unguarded.met(
+        [(value, var.source) for value, var in trace.objects.items()], searched)
 
 
 def refuse_escaping(trace: Trace, reached: Counter[Any], exit: ReturnExit | BreakExit) -> None:

@@ -97,7 +97,7 @@ def frame_event(
     if isinstance(result.exit, BreakExit):
         reason, frames = result.exit.reason, result.exit.frames
         data["break"] = {
-            "code": reason.code, "detail": reason.detail,
+            "code": reason.code, "detail": reason.detail, "reason": str(reason),
             "stack": [str(state.line) for state in reversed(frames)],
             "text": describe(reason, str(frames[0].line), source_text(frames[0].line)),
             "seconds_lost": context.seconds_lost, "repeated": repeated,

@@ -35,7 +35,7 @@ from dynamo.base.progress import progress
 from dynamo.guards.changes import changed_facts, numbers_in
 from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.kinds import const_equal
-from dynamo.guards.records import Guard, name_of_part
+from dynamo.guards.records import name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
@@ -65,21 +65,6 @@ def builtins_are_replaced(
             if kind is not wanted or name == "__build_class__":  # graphs are of new classes
                 return True
     return False
-
-
-@dataclass
-class EntryRecord:
-    """What an entry keeps for people: its guards and its compile id.
-
-    changes: what it does to objects that existed before, in words.
-    modes: the modes that it was compiled in, which are guarded by identity.
-    """
-
-    guards: tuple[Guard, ...]
-    compile_id: str
-    keepalive: Any = None
-    changes: tuple[str, ...] = ()
-    modes: tuple[Any, ...] = ()
 
 
 @dataclass

@@ -7,7 +7,7 @@ compile it by the backend -> generate bytecode -> build guards -> entry.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -32,18 +32,20 @@ from dynamo.base.loading import collection_paused
 from dynamo.base.recursion import recursion_room
 from dynamo.base.shortfalls import Site
 from dynamo.break_reports import BreakReports, frame_event, skip_event
-from dynamo.cache import EntryRecord, forward_code, function_modes
+from dynamo.cache import forward_code, function_modes
 from dynamo.callers import is_caller
+from dynamo.captures.keeper import Keeper
 from dynamo.codegen.again import throw
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, generate
 from dynamo.codegen.prune import prune
+from dynamo.entries import EntryRecord
 from dynamo.graph_functions import GraphCompiler
 from dynamo.guards.build import build_program
 from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, released
 from dynamo.guards.shape_code import Fact
-from dynamo.guards.sources import DrawSource, Scope
+from dynamo.guards.sources import DrawSource, Scope, Source
 from dynamo.libraries import OWN, is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import Mark
@@ -64,6 +66,7 @@ from dynamo.symbolic.tensors.repeating import (
     runs_again,
     settle_tests,
 )
+from dynamo.symbolic.tensors.tensor import TensorVar
 from dynamo.worth import is_bound, mentions_tensors
 
 WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
@@ -82,6 +85,7 @@ class Converter:
         self.numbers = itertools.count()
         self.warned: set[int] = set()
         self.breaks = BreakReports(self.continuations)
+        self.kept = Keeper(self.continuations)
         self.asked = asked
 
     def __call__(
@@ -179,13 +183,20 @@ class Converter:
 
     def convert(self, frame: hook.FrameState, context: CompileContext) -> Any:
         options, compile_id = context.settings, context.compile_id
+        keeping = self.kept.place_of(frame, context, frame.code is self.asked)
+        if keeping is not None:
+            with timed("kept"), collection_paused():
+                found = keeping.find(self.compile_graph)
+            if found is not None:
+                return found
         log_code(frame, self.codes, compile_id)
         # One whole graph holds what only the running program knows, where that is possible at all.
         with timed("trace"), config.patch(**(WHOLE if options.fullgraph else {})):
             result = self.attempts.trace(frame, context)
         exit = result.exit
         repeated = isinstance(exit, BreakExit) and self.breaks.is_repeated(exit, frame.code)
-        events.record(frame_event(frame, result, context, repeated))
+        event = frame_event(frame, result, context, repeated)
+        events.record(event)
         if result.effects:
             logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
         if isinstance(exit, BreakExit):
@@ -201,9 +212,12 @@ class Converter:
                 again = can_undo(graph.module.graph)
             elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
                 again = runs_again(graph.module.graph)
+            if keeping is not None:
+                keeping.note_graph(graph.module)  # the backend may change it
             with timed("backend"):
                 function = self.compile_graph(
-                    graph, frame, options, compile_id, again, outputs)
+                    graph.module, [item.source for item in graph.inputs], frame, options,
+                    compile_id, again, [isinstance(var, TensorVar) for var in outputs])
         sources = [item.source for item in graph.inputs] if graph is not None else []
         collect = [source for source in sources if not isinstance(source, DrawSource)]
         plan = Plan(
@@ -224,11 +238,15 @@ class Converter:
         logs.log("guards").emit(lambda: "\n".join(guard_lines(frame, guards, program)), compile_id)
         logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
         counters.counters["stats"]["frames"] += 1
+        changes = outside_changes(result.effects)
+        if keeping is not None:
+            with timed("keep"), collection_paused():
+                keeping.keep(result, guards, sources, code, function, direct,
+                             {"again": again, "changes": changes, "event": event.data,
+                              "tensors": [isinstance(var, TensorVar) for var in outputs]})
         return hook.Entry(
             code, program, EntryRecord(
-                tuple(map(released, guards)), compile_id, frame.code,
-                outside_changes(result.effects),
-                function_modes()),
+                tuple(map(released, guards)), compile_id, frame.code, changes, function_modes()),
             direct=direct,
         )
 
@@ -250,22 +268,22 @@ class Converter:
         )
 
     def compile_graph(
-        self, graph: GraphRecord, frame: hook.FrameState, options: CompileOptions, compile_id: str,
-        again: bool, outputs: tuple[Var, ...],
-    ) -> Callable[..., Any]:
-        """The backend's function for the graph, callable without the hook; again: True where the
-        part runs once more when it raises; outputs: what the graph returns."""
-        module = graph.module
+        self, module: torch.fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
+        options: CompileOptions, compile_id: str, again: bool, tensors: list[bool],
+    ) -> hook.Compiled:
+        """The backend's function for the graph, callable without the hook; sources: of its inputs;
+        again: True where the part runs once more when it raises; tensors: which of the outputs are
+        tensors."""
         logs.log("graph").emit(lambda: str(module.graph), compile_id)
         logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
         if recordings.wanted():
             recordings.keep("graph", copy_of_graph(module.graph))
         scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
-        inputs = [item.source.fetch(scope) for item in graph.inputs]
+        inputs = [source.fetch(scope) for source in sources]
         counters.counters["stats"]["graphs"] += 1
         place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
         site = Site(place, options.fullgraph, logs.compile_now())
-        compiled = GraphCompiler(module, options, site, again, outputs).compile(inputs)
+        compiled = GraphCompiler(module, options, site, again, tensors).compile(inputs)
         function = hook.Compiled(None, compiled)
         function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
         return function

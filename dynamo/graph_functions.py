@@ -22,24 +22,22 @@ from dynamo.base.errors import BackendError, DynamoError
 from dynamo.base.shortfalls import GRAPH, Site, compiling_at, refused
 from dynamo.base.signals import is_of_signal
 from dynamo.options import CompileOptions
-from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import changes_modes, leaves_on_error
 from dynamo.symbolic.tensors.repeating import errors_to_undo, may_run_twice, puts_back
-from dynamo.symbolic.tensors.tensor import TensorVar
 
 Call = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCompiler:
-    """again: the part of the program runs once more when it raises; outputs: what the graph gives.
-    """
+    """again: the part of the program runs once more when it raises; tensors: which outputs of the
+    graph are tensors."""
 
     module: fx.GraphModule
     options: CompileOptions
     site: Site
     again: bool
-    outputs: tuple[Var, ...]
+    tensors: list[bool]
 
     def compile(self, inputs: list[Any]) -> Call:
         """What is called; see the top of the file. Errors: DynamoError."""
@@ -86,7 +84,7 @@ class GraphCompiler:
         undone = errors_to_undo(module.graph, self.again)
         twice = may_run_twice(module.graph)
         changes = changes_modes(module.graph)
-        tensors = [isinstance(var, TensorVar) for var in self.outputs]
+        tensors = self.tensors
 
         def wrap(compiled: Call) -> Call:
             captured: Call = module.forward

@@ -12,6 +12,7 @@ import pytest
 os.environ.setdefault("DYNAMO_FULLGRAPH_COMPILES", "0")
 # Most tests look at what a compile does, which a graph of an earlier run would leave out.
 os.environ.setdefault("DYNAMO_GRAPH_CACHE", "0")
+os.environ.setdefault("DYNAMO_CAPTURE_CACHE", "0")
 
 
 @pytest.fixture(autouse=True, scope="module")

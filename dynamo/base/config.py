@@ -233,6 +233,12 @@ config = Config(
             ("DYNAMO_BACKGROUND_PROCESSES",),
         ),
         Knob(
+            "capture_cache",
+            False,
+            "What tracing a frame has found is kept for later processes, which do not trace it.",
+            ("DYNAMO_CAPTURE_CACHE",),
+        ),
+        Knob(
             "cache_dir",
             os.path.expanduser("~/.cache/dynamo-jit"),
             "Where compiled code is kept.",

@@ -69,6 +69,10 @@ class Decisions:
         found = rows.get(id(key)) if rows else None
         return None if found is None else found[1]
 
+    def any(self, kind: str) -> bool:
+        """True where anything was decided."""
+        return bool(self._kept.get(kind))
+
     def has(self, kind: str, key: Any) -> bool:
         rows = self._kept.get(kind)
         return rows is not None and id(key) in rows

@@ -111,6 +111,10 @@ class Continuations:
     def is_continuation(self, code: CodeType) -> bool:
         return id(code) in self._by_code
 
+    def record(self, code: CodeType) -> Continuation:
+        """What the code of a continuation was made of."""
+        return self._by_code[id(code)]
+
     def begins_at(self, code: CodeType, original: CodeType, instruction: int) -> bool:
         """True for a continuation that begins with this instruction, given as by `origin`."""
         known = self._by_code.get(id(code))

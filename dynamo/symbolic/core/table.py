@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core import large
 from dynamo.symbolic.core.constant import ConstVar, is_nan, part_value
 from dynamo.symbolic.core.frame import Frame
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 
 Handler = Callable[..., "Var | None"]
@@ -145,6 +147,7 @@ def fold(
             raise
         return None
     large.break_where_large(function, [*values, *keywords.values()])
+    note_hashes(tx, function, values)
     try:
         result = function(*values, **keywords)
     except Exception as error:
@@ -155,6 +158,35 @@ def fold(
             if value is result and var.python_type() is type(result):
                 return var
     return tx.trace.constant(result)
+
+
+def note_hashes(tx: Frame, function: Any, values: list[Any]) -> None:
+    """Another process may get another answer: hashes of texts are random, and so is the order in
+    which a set is written."""
+    if function is hash:
+        tx.trace.state(Unguarded).ordered(values)
+    for value in values:
+        if type(value) in HASHED and len(value) > 1 and function not in UNORDERED:
+            tx.trace.state(Unguarded).ordered(value)
+        elif type(value) in (tuple, list, dict) and function in WRITERS:
+            tx.trace.state(Unguarded).ordered(parts_of_sets(value))
+
+
+def parts_of_sets(value: Any) -> list[Any]:
+    """The items of all sets in a value."""
+    if type(value) in HASHED:
+        return [*value, *(part for item in value for part in parts_of_sets(item))]
+    items = [*value, *value.values()] if type(value) is dict else value
+    return [part for item in items for part in parts_of_sets(item)] if (
+        isinstance(value, tuple | list | dict)) else []
+
+
+HASHED = (set, frozenset)
+WRITERS = (repr, str, format, ascii, str.format, str.__mod__, str.__format__, tuple.__repr__,
+           tuple.__str__, tuple.__hash__, operator.mod)
+# What tells of a set nothing that hangs on its order.
+UNORDERED = (len, bool, operator.contains, operator.truth, operator.not_, operator.eq, operator.ne,
+             operator.le, operator.lt, operator.ge, operator.gt, set.__len__, frozenset.__len__)
 
 
 def plain_value(var: Var) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from dynamo.base.errors import Break
 from dynamo.guards.records import GuardSet, UserLine
 from dynamo.symbolic.core.graph import GraphRecord
+from dynamo.symbolic.core.unguarded import Met
 from dynamo.symbolic.core.var import Var
 
 # -- effects, in program order ---------------------------------------------------------------
@@ -182,6 +183,7 @@ class TraceResult:
     graph: None where no tensor operation was met.
     handles: True where a traced frame has `try`, `with` or the like.
     open_axes: dimensions of tensors that reach a continuation and follow from declared sizes.
+    met: what another process has to look at, None where nothing is kept for one.
     live_outputs is chosen later by codegen: every TensorVar that the exit or an effect reaches.
     """
 
@@ -193,3 +195,4 @@ class TraceResult:
     steps: int
     handles: bool
     open_axes: Mapping[Var, tuple[int, ...]]
+    met: Met | None = None

@@ -19,6 +19,7 @@ from dynamo.guards.records import UserLine
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.lookup import find_in_mro
 from dynamo.symbolic.core.stack_values import OpaqueVar, UnreadVar
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.machine import breaks, inline
 from dynamo.symbolic.machine.loop_iterators import LoopIteratorVar
@@ -70,6 +71,7 @@ class SymbolicFrame:
         self.decoded = trace.context.codes.decode(code)
         self.is_generator = is_generator_like(code)
         trace.handles |= bool(code.co_exceptiontable)
+        trace.state(Unguarded).codes[id(code)] = code
         self.stack: list[Var] = []  # the same list for as long as the frame lives
         self.push, self.pop = self.stack.append, self.stack.pop
         self.ip = 0

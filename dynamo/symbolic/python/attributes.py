@@ -50,6 +50,10 @@ class Attributes:
         self.trace = trace
         self._searched: set[tuple[type, str, int]] = set()
 
+    def searched_classes(self) -> set[type]:
+        """Classes in which attributes were looked up."""
+        return {cls for cls, _, _ in self._searched}
+
     # -- places -----------------------------------------------------------------------------
 
     def guard_search(self, cls: type, name: str, owner: type | None, start: int = 0) -> None:

@@ -21,6 +21,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.lookup import is_own_method, told_name
 from dynamo.symbolic.core.table import NONE, rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
 from dynamo.symbolic.python.dict_views import MappingProxyVar
@@ -228,6 +229,7 @@ def hash_(tx: Frame, var: Var) -> Var | None:
         if is_own_method(method):
             return var.call_special(tx, "__hash__")
     if var.is_constant() and isinstance(var.as_constant(), int | float | bool | str | None | bytes):
+        tx.trace.state(Unguarded).ordered([var.as_constant()])
         return tx.trace.constant(hash(var.as_constant()))
     if var.is_constant():
         tx.trace.run_real(lambda: hash(var.as_constant()))
@@ -363,4 +365,6 @@ def signature(tx: Frame, /, function: Var, **kwargs: Var) -> Var | None:
         raise Break("call_of_unknown_function", f"inspect.signature({function!r})")
     inner.guard_signature(tx.trace)
     real = types.MethodType(inner.real, object()) if bound else inner.real
-    return tx.trace.wrap(tx.trace.run_real(lambda: inspect.signature(real)), None)
+    found = tx.trace.run_real(lambda: inspect.signature(real))
+    tx.trace.state(Unguarded).signatures.append((found, inner.real, bound))
+    return tx.trace.wrap(found, None)

@@ -22,6 +22,7 @@ from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.known_libraries import is_pure
 from dynamo.symbolic.core.lookup import find_in_mro, told_name
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.classes import ClassVar
@@ -74,7 +75,9 @@ class CachedFunctionVar(Var):
         except Exception as error:  # is not cached: the next call may find another answer
             raise Break("call_of_unknown_function", f"{self!r} raises") from error
         if type(result) in VALUE_TYPES:
+            trace.state(Unguarded).answer(self.real, values, keywords, result)
             return ConstVar(result)
+        trace.state(Unguarded).refuse(f"it keeps what {self!r} gave")
         return trace.wrap(result, ObjectSource(result, f"{name_of(self.real)}()"))
 
     def get_attr(self, tx: Frame, name: str) -> Var:

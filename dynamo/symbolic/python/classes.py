@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from dynamo.base.errors import Break
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import ObjectSource, Source
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.lookup import find_owner, module_of
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 from dynamo.symbolic.python.demands import as_demanded
@@ -40,6 +41,8 @@ class ClassVar(Var):
             trace, self._trace = self._trace, None
             if self.source is not None and not trace.is_fixed_place(self.source):
                 trace.guard("ID", self.source, self._cls)
+            elif self.source is not None and not isinstance(self.source, ObjectSource):
+                trace.state(Unguarded).read(self.source, self._cls)
         return self._cls
 
     tells_place = False

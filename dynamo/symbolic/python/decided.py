@@ -20,6 +20,7 @@ from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.known_libraries import answers_by_type
 from dynamo.symbolic.core.lookup import full_name
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.cached import real_value
 
@@ -74,6 +75,7 @@ def answer_for_type(tx: Frame, function: Any, value: Var) -> Var:
 
 def _wrap_result(tx: Frame, function: Any, call: Callable[[], Any]) -> Var:
     result = tx.trace.run_real(call)
+    tx.trace.state(Unguarded).refuse(f"it keeps what {full_name(function)} gave")
     if type(result) in VALUE_TYPES:
         return ConstVar(result)
     return tx.trace.wrap(result, ObjectSource(result, f"{function.__name__}()"))

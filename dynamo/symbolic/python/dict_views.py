@@ -16,6 +16,7 @@ from dynamo.guards.states import state_of
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.unguarded import COPY_OF_PROXY
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.binders import is_settled
@@ -151,4 +152,4 @@ def wrap_proxy(trace: Any, value: Any, source: Source | None) -> Var:
             if not name.startswith("__"):
                 trace.guard("ID", ItemSource(source, name), value[name])
     copy = dict(value)
-    return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, "items")), source)
+    return MappingProxyVar(trace.wrap(copy, ObjectSource(copy, COPY_OF_PROXY)), source)

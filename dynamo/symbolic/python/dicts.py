@@ -29,6 +29,7 @@ from dynamo.symbolic.core.identities import Identities
 from dynamo.symbolic.core.lookup import is_own_dict, is_whole, told_name
 from dynamo.symbolic.core.stack_values import OpaqueVar
 from dynamo.symbolic.core.type_methods import call_type_method
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps
 from dynamo.symbolic.python.dict_iterators import DictIteratorVar
@@ -444,6 +445,7 @@ class SetVar(Var):
         if len(items) <= 1:
             return items
         if self.twin is not None:
+            trace.state(Unguarded).ordered(self.twin)
             return [self.entries["constant", value] for value in self.twin]
         if self.source is not None and self._real is not None:
             values = list(self._real)
@@ -451,6 +453,8 @@ class SetVar(Var):
                 if not isinstance(self.source, ObjectSource):
                     order = ItemSource(StateSource(self.source), 0)
                     trace.guard("CONST", order, values)
+                else:
+                    trace.state(Unguarded).ordered(values)
                 return [self._entries["constant", value] for value in values]
         raise Break("set_order", repr(self))
 

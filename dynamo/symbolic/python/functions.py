@@ -29,6 +29,7 @@ from dynamo.symbolic.core.constant import VALUE_TYPES, ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.lookup import find_in_mro, module_of, note_written, order_names, told_name
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps, wraps_if
 from dynamo.symbolic.python.cells import CellVar
@@ -466,6 +467,8 @@ class BuiltinVar(Var):
             trace, self._trace = self._trace, None
             if not trace.is_fixed_place(self.source):
                 trace.guard("ID", self.source, self._value)
+            elif not isinstance(self.source, ObjectSource):
+                trace.state(Unguarded).read(self.source, self._value)
         return self._value
 
     tells_place = False

@@ -11,6 +11,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
 from dynamo.symbolic.core.identities import Identities
 from dynamo.symbolic.core.table import first_rule, rule
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.python.objects import ObjectVar
 
@@ -77,6 +78,7 @@ def likeness(value: Any) -> Any:
 def identity_of(tx: Frame, target: Var) -> Var | None:
     """`id(target)`."""
     tx.trace.state(Identities).takes_ids = True
+    tx.trace.state(Unguarded).refuse("it asks for the id() of an object")
     if isinstance(target, ConstVar):
         return IdVar(target)
     mutable = issubclass(target.python_type(), set)  # each evaluation makes another

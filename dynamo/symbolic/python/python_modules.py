@@ -17,6 +17,7 @@ from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Evaluation, Frame
 from dynamo.symbolic.core.identities import identity_key
 from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
+from dynamo.symbolic.core.unguarded import Unguarded
 from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.core.wrapping import wraps_if
 
@@ -87,6 +88,7 @@ class PythonModuleVar(Var):
             return self._computed(tx, name)
         value = attributes[name]
         if root in FIXED_ROOTS and (callable(value) or isinstance(value, types.ModuleType)):
+            tx.trace.state(Unguarded).read_name(module, name, value)
             return tx.trace.wrap(value, ObjectSource(value, f"{module.__name__}.{name}"))
         assert self.source is not None
         return tx.trace.wrap_named(value, ItemSource(DictSource(self.source), name))

@@ -1,0 +1,373 @@
+"""How another process finds the objects that a trace has met, and sees that they are the same.
+
+In: the objects of one trace, and the places where its guards say they stand. Out: rows of plain
+values, one for each object: how it is found (a name, a place of the frame, a part of an object of
+an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
+
+    ("name", module, qualified name)    what a module holds by this name
+    ("place", source)                   what stands at a place that begins in the frame
+    ("type", row)                       its class
+    ("part", row, attribute)            an attribute that no code of the program computes
+    ("member", row, name)               what a class has in its own dict
+    ("item", row, key)                  of a tuple or dict
+    ("nested", row, number)             a constant of a code object
+    ("signature", row, bound)           that of a function, or of a bound method
+    ("interpreter's", name)             one of its types
+    ("frame", "code" | "original" | "globals" | "builtins")
+"""
+
+from __future__ import annotations
+
+import _collections_abc
+import functools
+import re
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Iterable
+from enum import Enum
+from inspect import Signature, signature
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynamo import hook
+from dynamo.captures.fingerprints import (
+    C_FUNCTIONS,
+    FIELD,
+    Fingerprints,
+    NoFingerprint,
+    find_by_name,
+    name_of,
+)
+from dynamo.guards import sources as s
+from dynamo.guards.records import Guard
+from dynamo.guards.sources import Scope, Source
+from dynamo.guards.weak import strongly
+
+Row = tuple[tuple[Any, ...], str]
+_class_dict = type.__dict__["__dict__"].__get__
+# Objects that are rows wherever they stand; all others are plain values, or can't be kept.
+BY_ROW = (
+    types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
+    Signature,
+)  # fmt: skip
+PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
+                   "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
+                   "cell_contents", "__dict__"})  # fmt: skip
+# Types of the interpreter whose own names are no names of theirs.
+UNNAMED = {id(value): (module.__name__, name) for module in (_collections_abc, types, torch._C)
+           for name, value in vars(module).items() if isinstance(value, type)}  # fmt: skip
+INTERPRETERS = {kind.__qualname__: kind for kind in (
+    *[type(getattr(OrderedDict(), name)()) for name in ("items", "keys", "values")],
+    type(iter(OrderedDict())), type(reversed([])), type(iter(())), type(re.finditer("", "")),
+    FIELD, functools._lru_cache_wrapper,
+)}  # fmt: skip
+UNCHECKED = frozenset({dict, tuple, types.CellType, types.MappingProxyType, Signature})
+
+
+class Unkept(Exception):
+    """What can't be kept for another process, as a sentence."""
+
+
+class Changed(Exception):
+    """What is not as it was when a trace was kept, as a sentence."""
+
+
+def step_of(source: Source) -> tuple[str, Any] | None:
+    """The row kind and argument of one step of a source; None for steps that are not followed."""
+    if isinstance(source, s.ItemSource):
+        return "item", source.key
+    if isinstance(source, s.AttrSource) and source.name in PARTS:
+        return "part", source.name
+    if isinstance(source, s.CellContentsSource):
+        return "part", "cell_contents"
+    if isinstance(source, s.TypeSource):
+        return "type", None
+    return None
+
+
+PLAIN_STEPS = (s.LocalSource, s.CellSource, s.GlobalsSource, s.GlobalSource, s.BuiltinSource,
+               s.ModuleSource, s.AttrSource, s.DictSource, s.DictKeySource, s.DictValueSource,
+               s.CellContentsSource, s.TypeSource)  # fmt: skip
+
+
+def is_plain_step(source: Source) -> bool:
+    """True for a step that holds no object of the program."""
+    if isinstance(source, s.ItemSource):
+        return type(source.key) in (str, int, bool, type(None))
+    return isinstance(source, PLAIN_STEPS)
+
+
+class Anchors:
+    """Rows for the objects of one trace, made as they are asked for."""
+
+    def __init__(self, frame: hook.FrameState, original: CodeType) -> None:
+        """original: the program's own code of the frame, of which it may be a continuation."""
+        self.rows: list[Row] = []
+        self.prints = Fingerprints()
+        self._numbers: dict[int, tuple[int, Any]] = {}
+        self._places: dict[int, tuple[Any, Source]] = {}
+        self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
+        self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
+        self._functions: dict[int, types.FunctionType] = {}  # by their code
+        self._add(frame.globals, ("frame", "globals"), "")
+        self._add(frame.builtins, ("frame", "builtins"), "")
+        self._add(frame.code, ("frame", "code"), "")  # its digest is part of the key
+        if original is not frame.code:  # the digest of the other one says as much
+            self._add(original, ("frame", "original"), "")
+        self.note_code(original)
+
+    def _add(self, value: Any, how: tuple[Any, ...], text: str) -> int:
+        number = len(self.rows)
+        self.rows.append((how, text))
+        self._numbers[id(value)] = number, value
+        return number
+
+    # -- what is known of objects --------------------------------------------------------------
+
+    def note_place(self, value: Any, source: Source) -> None:
+        """The value stands there, as a guard or the trace says."""
+        if value is not None and type(value) is not bool:
+            self._places.setdefault(id(value), (value, source))
+
+    def note_guard(self, guard: Guard) -> None:
+        payload, source = strongly(guard.payload), guard.source
+        if source is None or payload is None:
+            return
+        if guard.kind == "ID":
+            self.note_place(payload, source)
+        elif guard.kind == "TYPE":
+            self.note_place(payload, s.TypeSource(source))
+        elif guard.kind == "CODE":
+            self.note_place(payload, s.AttrSource(source, "__code__"))
+
+    def note_code(self, code: CodeType) -> None:
+        """The code objects inside of one that is known."""
+        for number, part in enumerate(code.co_consts):
+            if type(part) is CodeType and id(part) not in self._nested:
+                self._nested[id(part)] = part, code, number
+                self.note_code(part)
+
+    def knows_code(self, code: CodeType) -> bool:
+        return any(id(code) in table for table in (
+            self._numbers, self._functions, self._nested, self._places))
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def known(self, value: Any) -> int | None:
+        """The row of a value that has one."""
+        found = self._numbers.get(id(value))
+        return None if found is None else found[0]
+
+    def row(self, value: Any) -> int:
+        """The row of an object. Errors: Unkept."""
+        found = self._numbers.get(id(value))
+        if found is not None:
+            return found[0]
+        how = self._way_to(value)
+        if how is None:
+            raise Unkept(f"it refers to {shown(value)}, which has no name and no place")
+        number = self._add(value, how, self._text_of(value))
+        if type(value) is types.FunctionType:
+            self._functions.setdefault(id(value.__code__), value)
+            self.note_code(value.__code__)
+        return number
+
+    def _way_to(self, value: Any) -> tuple[Any, ...] | None:
+        named = self._by_name(value)
+        if named is not None:
+            return named
+        function = self._functions.get(id(value))
+        if function is not None and function.__code__ is value:
+            return "part", self.row(function), "__code__"
+        nested = self._nested.get(id(value))
+        if nested is not None:
+            return "nested", self.row(nested[1]), nested[2]
+        place = self._places.get(id(value))
+        return None if place is None else self.way_by(place[1])
+
+    def _by_name(self, value: Any) -> tuple[Any, ...] | None:
+        if issubclass(type(value), types.ModuleType):
+            name = value.__dict__.get("__name__")
+            found = type(name) is str and sys.modules.get(name) is value
+            return ("name", name, "") if found else None
+        if issubclass(type(value), Enum):
+            owner = type(value)
+            named = owner._member_map_.get(value._name_) is value
+            return ("member of", self.row(owner), value._name_) if named else None
+        if issubclass(type(value), torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            return "operator", *str(value).split(".")
+        if type(value) is dict:
+            module = sys.modules.get(str(value.get("__name__")))
+            if module is not None and module.__dict__ is value:
+                return "part", self.row(module), "__dict__"
+            return None
+        if issubclass(type(value), torch._ops._OpNamespace):
+            return "operators", value.name
+        if type(value) is torch._ops._Ops:
+            return ("operators",)
+        if type(value) is Signature:
+            known = self.signatures.get(id(value))
+            return None if known is None else ("signature", self.row(known[0]), known[1])
+        if type(value) in C_FUNCTIONS or type(value) is types.FunctionType:
+            return self._by_qualified_name(value)
+        return self._by_qualified_name(value) if issubclass(type(value), type) else None
+
+    def _by_qualified_name(self, value: Any) -> tuple[Any, ...] | None:
+        owner = getattr(value, "__objclass__", None)
+        if issubclass(type(owner), type) and _class_dict(owner).get(value.__name__) is value:
+            return "member", self.row(owner), value.__name__
+        module, name = name_of(value)
+        if module and name and find_by_name(module, name) is value:
+            return "name", module, name
+        if INTERPRETERS.get(name) is value:
+            return "interpreter's", name
+        if id(value) in UNNAMED:
+            return "name", *UNNAMED[id(value)]
+        bound = getattr(value, "__self__", None)
+        if type(value) is types.BuiltinFunctionType:
+            if module and find_by_name(module, value.__name__) is value:  # of a C++ extension
+                return "name", module, value.__name__
+            if isinstance(bound, types.ModuleType) and bound.__dict__.get(value.__name__) is value:
+                return "part of module", self.row(bound), value.__name__
+            variables = torch._C._VariableFunctions
+            if getattr(variables, value.__name__, None) is value:
+                return "variable function", value.__name__
+            if issubclass(type(bound), type) and getattr(bound, value.__name__, None) == value:
+                return "bound", self.row(bound), value.__name__
+        return None
+
+    def way_by(self, source: Source) -> tuple[Any, ...] | None:
+        """A row for what stands at a source: place by place, where it begins at an object."""
+        root = source.root()
+        if not isinstance(root, s.ObjectSource):
+            return ("place", source) if all(map(is_plain_step, source.chain())) else None
+        if source is root:
+            return None
+        base, step = source.parent(), step_of(source)
+        assert base is not None
+        if isinstance(source, s.ItemSource) and isinstance(base, s.DictSource):
+            owner = base.base.fetch(EMPTY) if isinstance(base.base, s.ObjectSource) else None
+            if issubclass(type(owner), type):
+                return "member", self.row(owner), source.key
+        if step is None:
+            return None
+        inner_row = self.row_at(base)
+        return None if inner_row is None else (step[0], inner_row, step[1])
+
+    def row_at(self, source: Source) -> int | None:
+        """The row of what stands at a source that begins at an object."""
+        try:
+            value = source.fetch(EMPTY)
+        except Exception:  # of the program's own, or gone
+            return None
+        known = self.known(value)
+        if known is not None:
+            return known
+        if isinstance(source, s.ObjectSource):
+            return self.row(value)
+        how = self.way_by(source)
+        if how is None:
+            return None
+        return self._add(value, how, self._text_of(value))
+
+    def _text_of(self, value: Any) -> str:
+        """The fingerprint; empty for what is only a step to others. Errors: Unkept."""
+        try:
+            return "" if type(value) in UNCHECKED else self.prints.of(value)
+        except NoFingerprint as why:
+            raise Unkept(f"it refers to {shown(value)}: {why}") from None
+
+    def check(self, values: Iterable[Any]) -> None:
+        """Rows for objects that are only to be looked at. Errors: Unkept."""
+        for value in values:
+            self.row(value)
+
+
+EMPTY = Scope({}, {}, {}, {})
+
+
+def shown(value: Any) -> str:
+    kind = type(value)
+    if issubclass(kind, type) or kind is types.FunctionType:
+        return ".".join(name_of(value))
+    return f"a {kind.__qualname__}"
+
+
+class Finder:
+    """Objects of this process for rows of another."""
+
+    def __init__(self, scope: Scope, code: CodeType, original: CodeType) -> None:
+        self.scope = scope
+        self.objects: list[Any] = []
+        self.prints = Fingerprints()
+        self.of_frame = {"code": code, "original": original, "globals": scope.globals,
+                         "builtins": scope.builtins}
+
+    def find_all(self, rows: Iterable[Row]) -> list[Any]:
+        """Errors: Changed, with the first object that is not as it was."""
+        for how, text in rows:
+            try:
+                found = self.find(*how)
+            except Exception as why:  # what it is found by is another thing here
+                raise Changed(f"{how[0]} {how[1:]} is gone ({type(why).__name__})") from None
+            if text:
+                try:
+                    now = self.prints.of(found)
+                except NoFingerprint as why:
+                    raise Changed(f"{shown(found)}: {why}") from None
+                if now != text:
+                    raise Changed(f"{text.partition(' (')[0][:120]} is now {now[:120]}")
+            self.objects.append(found)
+        return self.objects
+
+    def find(self, kind: str, *args: Any) -> Any:
+        return FINDERS[kind](self, *args)
+
+
+def _named(finder: Finder, module: str, name: str) -> Any:
+    found = find_by_name(module, name) if name else sys.modules.get(module)
+    if found is None:
+        raise LookupError(name)
+    return found
+
+
+def _item(finder: Finder, row: int, key: Any) -> Any:
+    container = finder.objects[row]
+    if type(container) not in (tuple, dict, types.MappingProxyType):
+        raise TypeError("it is no tuple or dict")
+    return container[key]
+
+
+def _operator(finder: Finder, *names: str) -> Any:
+    return functools.reduce(getattr, names, torch.ops)
+
+
+def _signature(finder: Finder, row: int, bound: bool) -> Signature:
+    function = finder.objects[row]
+    return signature(types.MethodType(function, object()) if bound else function)
+
+
+FINDERS: dict[str, Any] = {
+    "name": _named,
+    "place": lambda finder, source: source.fetch(finder.scope),
+    "type": lambda finder, row, _=None: type(finder.objects[row]),
+    "part": lambda finder, row, name: getattr(finder.objects[row], name),
+    "part of module": lambda finder, row, name: finder.objects[row].__dict__[name],
+    "member": lambda finder, row, name: _class_dict(finder.objects[row])[name],
+    "member of": lambda finder, row, name: finder.objects[row]._member_map_[name],
+    "item": _item,
+    "nested": lambda finder, row, number: finder.objects[row].co_consts[number],
+    "frame": lambda finder, name: finder.of_frame[name],
+    "variable function": lambda finder, name: getattr(torch._C._VariableFunctions, name),
+    "bound": lambda finder, row, name: getattr(finder.objects[row], name),
+    "operator": _operator,
+    "operators": _operator,
+    "interpreter's": lambda finder, name: INTERPRETERS[name],
+    "signature": _signature,
+}

@@ -1,0 +1,206 @@
+"""Texts by which another process tells whether it has the same function, class or module.
+
+In: an object that a trace has met and that stays what it is for as long as the process lives. Out:
+a text that is equal in another process only where the object has the same name and its code,
+recursively, is the same. What can change while a process lives (globals, closures, attributes of
+the program's classes) is guarded, and is not part of it; of torch's classes, to which no guard
+looks, all functions are.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import marshal
+import operator
+import sys
+import types
+from collections import namedtuple
+from enum import Enum, EnumType
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynamo.base.decisions import is_in_graph
+from dynamo.guards.weak import HEAP_TYPE
+
+OWN = frozenset({"dynamo", "inductor"})  # the digest of this package stands in each key
+PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type(Ellipsis)})
+NAMED_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+C_FUNCTIONS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.MethodWrapperType,
+)
+# Descriptors, and the functions in them.
+PARTS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
+    functools.cached_property: ("func", "attrname"),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+    functools.partial: ("func", "args", "keywords"),
+}
+FIELD = type(namedtuple("Pair", "first second").first)  # type: ignore[attr-defined]
+NO_PART_OF_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__",
+                              "__abstractmethods__", "_abc_impl", "__static_attributes__",
+                              "__firstlineno__", "__annotations_cache__"})
+_module, _title = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
+_mro, _class_dict = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
+first = operator.itemgetter(0)
+_codes: dict[int, tuple[CodeType, str]] = {}
+
+
+class NoFingerprint(Exception):
+    """Why an object can't be told from another in the next process, as a sentence."""
+
+
+def digest_of_code(code: CodeType) -> str:
+    """A digest of all that is in a code object, the code inside of it included.
+
+    >>> digest_of_code(compile("1", "f", "eval")) == digest_of_code(compile("2", "f", "eval"))
+    False
+    """
+    known = _codes.get(id(code))
+    if known is None:
+        try:
+            content = marshal.dumps(code, 2)  # without references, which tell of other objects
+        except ValueError:
+            raise NoFingerprint(f"the code of {code.co_qualname} holds an object") from None
+        known = _codes[id(code)] = code, hashlib.blake2b(content, digest_size=16).hexdigest()
+    return known[1]
+
+
+def name_of(value: Any) -> tuple[str, str]:
+    """The module and the qualified name of a function or class."""
+    if issubclass(type(value), type):
+        module, title = _module(value), _title(value)
+        return module if type(module) is str else "", title
+    module = getattr(value, "__module__", None)
+    return module if type(module) is str else "", str(getattr(value, "__qualname__", ""))
+
+
+class Fingerprints:
+    """Those of one moment: functions may get other code later."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}
+
+    def of(self, value: Any) -> str:
+        """Errors: NoFingerprint."""
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        if issubclass(type(value), type):
+            self._known[id(value)] = value, f"class {'.'.join(name_of(value))}"  # inside of itself
+        made = self._make(value)
+        self._known[id(value)] = value, made
+        return made
+
+    def _make(self, value: Any) -> str:
+        kind = type(value)
+        if kind in PLAIN:
+            return f"{kind.__name__} {value!r}"
+        if isinstance(value, NAMED_VALUES):
+            return str(value)
+        if kind is types.FunctionType:
+            return self.of_function(value)
+        if issubclass(kind, type):
+            return self.of_class(value)
+        if issubclass(kind, types.ModuleType):
+            return f"module {value.__dict__.get('__name__')}"
+        if kind in C_FUNCTIONS:
+            return self.of_c_function(value)
+        if kind in PARTS:
+            parts = [self.of(getattr(value, name, None)) for name in PARTS[kind]]
+            return f"{kind.__name__} ({', '.join(parts)})"
+        if issubclass(kind, Enum):
+            inner = value.__dict__.get("_value_")
+            return f"member {value.__dict__.get('_name_')} {self.of(inner)} of {self.of(kind)}"
+        if kind is FIELD:
+            return f"field {value.__reduce__()[1][0]}"
+        if kind is tuple:
+            return f"({', '.join(map(self.of, value))})"
+        if kind is dict and all(type(key) is str for key in value):
+            return repr([(key, self.of(item)) for key, item in value.items()])
+        if kind is CodeType:
+            return digest_of_code(value)
+        if issubclass(kind, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            return f"operator {value}"
+        if issubclass(kind, torch._ops._OpNamespace):
+            return f"operators {value.name}"
+        if kind is torch._ops._Ops:
+            return "operators"
+        raise NoFingerprint(f"a {kind.__qualname__} has no name")
+
+    def of_function(self, value: types.FunctionType) -> str:
+        module, name = name_of(value)
+        if module.partition(".")[0] in OWN:
+            return f"function {module}.{name}"
+        defaults = [self._default(item) for item in value.__defaults__ or ()]
+        keywords = [(key, self._default(item))
+                    for key, item in (value.__kwdefaults__ or {}).items()]  # fmt: skip
+        allowed = " in graph" if is_in_graph(value) else ""
+        return (f"function{allowed} {module}.{name} {digest_of_code(value.__code__)} {defaults} "
+                f"{keywords} {sorted(value.__dict__)} in {value.__globals__.get('__name__')}")
+
+    def _default(self, value: Any) -> str:
+        """Others than plain ones are guarded where they are used."""
+        plain = type(value) in PLAIN or isinstance(value, NAMED_VALUES)
+        return self.of(value) if plain else type(value).__qualname__
+
+    def of_c_function(self, value: Any) -> str:
+        owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
+        if owner is None or isinstance(owner, types.ModuleType):
+            where = getattr(owner, "__name__", "")
+        elif issubclass(type(owner), type):
+            where = ".".join(name_of(owner))
+        else:
+            where = f"a {type(owner).__qualname__}"
+        return f"{type(value).__name__} {where} {value.__name__}"
+
+    def of_class(self, cls: type) -> str:
+        """Of a class that is written in Python also its bases and what its dict holds."""
+        title = ".".join(name_of(cls))
+        if not cls.__flags__ & HEAP_TYPE or title.partition(".")[0] in OWN:
+            return f"class {title}"
+        lines = [f"class {title} {cls.__flags__ & ~TRANSIENT} {cls.__basicsize__}"]
+        lines += [self.of(base) for base in (type(cls), *_mro(cls)[1:])]
+        if issubclass(type(cls), EnumType):
+            lines.append(repr(list(cls._member_map_)))
+        own = [item for item in _class_dict(cls).items()
+               if type(item[0]) is str and item[0] not in NO_PART_OF_CLASS]
+        lines += [f"{name}: {self._attribute(value)}" for name, value in sorted(own, key=first)]
+        text = "\n".join(lines)
+        return f"class {title} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+    def _attribute(self, value: Any) -> str:
+        """What a class has under a name: functions and descriptors as they are; of the rest, which
+        is guarded where it counts, only what it is."""
+        kind = type(value)
+        if kind is types.FunctionType or kind in C_FUNCTIONS or kind in (
+            property, staticmethod, classmethod, functools.cached_property
+        ):
+            try:
+                return self.of(value)
+            except NoFingerprint:
+                return kind.__qualname__
+        return kind.__qualname__
+
+
+# Py_TPFLAGS that CPython sets as it goes: of caches, and of classes that are abstract now.
+TRANSIENT = 1 << 19 | 1 << 20 | 1 << 12 | 1 << 13
+
+
+def find_by_name(module: str, name: str) -> Any:
+    """What a module holds by this name, None for nothing. Runs no code of the program."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        if found is None:
+            return None
+        if issubclass(type(found), type):
+            found = _class_dict(found).get(part)
+        elif issubclass(type(found), types.ModuleType):
+            found = found.__dict__.get(part)
+        else:
+            return None
+    return found

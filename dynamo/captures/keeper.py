@@ -1,0 +1,231 @@
+"""Kept traces: a frame that an earlier process has traced gets its entry without a trace.
+
+In: a frame that no entry fits. Out: the entry that an earlier process has made of a frame with the
+same key (`keys.py`), where each object that the trace has met is found again and is the same, each
+function that it asked gives the same answer, and all its guards hold. Else it is traced, and kept.
+
+A file holds the last traces of a key, newest first: a digest and the bytes that have it. It is read
+only where this user has written it, whole. What can't be kept says why in the log `cache`, as does
+each miss. What goes wrong in here is a defect that costs a trace, and is told and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pickle
+import warnings
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import Any
+
+import torch
+
+from dynamo import hook
+from dynamo.base import counters, events, logs
+from dynamo.base.config import config
+from dynamo.base.errors import DynamoError
+from dynamo.base.signals import is_of_signal
+from dynamo.captures import keys, records
+from dynamo.captures.anchors import Changed, Unkept
+from dynamo.captures.keys import NoKey
+from dynamo.captures.pickles import Reader
+from dynamo.captures.records import Kept, Made
+from dynamo.codegen.continuation import Continuations
+from dynamo.entries import EntryRecord
+from dynamo.guards.build import build_program
+from dynamo.guards.explain import failures
+from dynamo.guards.records import Guard, name_of_part, released
+from dynamo.guards.sources import DrawSource, Scope, Source
+from dynamo.symbolic.core.context import CompileContext
+from dynamo.symbolic.core.trace_result import TraceResult
+
+SUFFIX = ".capture"
+MOST = 4  # traces in one file
+DIGEST = 32
+CompileGraph = Callable[..., hook.Compiled]
+
+
+class Keeper:
+    """The kept traces of one region."""
+
+    def __init__(self, continuations: Continuations) -> None:
+        self.continuations = continuations
+
+    def place_of(
+        self, frame: hook.FrameState, context: CompileContext, asked: bool
+    ) -> Place | None:
+        """Where traces of this frame are kept; None where they are not."""
+        if not config.capture_cache:
+            return None
+        try:
+            parts = keys.parts_of_frame(frame, context, self.continuations, asked)
+            return Place(frame, context, self.continuations, parts)
+        except NoKey as why:
+            reason = str(why)
+        except Exception as defect:  # the frame can be traced all the same
+            reason = told(frame, "a key", defect)
+        logs.log("cache").emit(
+            lambda: f"the trace of {frame.code.co_qualname} is not kept: {reason}",
+            context.compile_id)
+        return None
+
+
+class Place:
+    """One frame, and where its traces lie."""
+
+    def __init__(
+        self, frame: hook.FrameState, context: CompileContext, continuations: Continuations,
+        parts: dict[str, str],
+    ) -> None:
+        self.frame, self.context, self.continuations = frame, context, continuations
+        self.store = importlib.import_module("inductor.cpu").cache_store()
+        self.key = importlib.import_module("inductor.runtime.store").make_key("capture", parts)
+        self.graph: bytes | None = None
+        self.why_no_graph = ""
+
+    def tell(self, text: str) -> None:
+        name = name_of_part(self.frame.code)
+        logs.log("cache").emit(
+            lambda: f"capture {self.key.digest} of {name}: {text}", self.context.compile_id)
+
+    # -- looking up --------------------------------------------------------------------------------
+
+    def find(self, compile_graph: CompileGraph) -> hook.Entry | None:
+        """The entry that a kept trace gives."""
+        if not keys.may_read():
+            return None
+        try:
+            found = self._kept()
+        except Exception as error:  # damaged
+            self.tell(f"it is not usable, {type(error).__name__}: {error}")
+            return None
+        if not found:
+            self.tell(self.store.explain_miss(self.key) if logs.log("cache").enabled else "")
+        for kept in found:
+            try:
+                entry = Restored(self, kept).entry(compile_graph)
+            except Changed as why:
+                self.tell(f"a kept trace does not fit: {why}")
+                continue
+            except DynamoError:  # of the backend
+                raise
+            except Exception as defect:
+                told(self.frame, "what was read", defect)
+                continue
+            self.tell("hit")
+            counters.counters["stats"]["captures_reused"] += 1
+            return entry
+        return None
+
+    def _kept(self) -> list[Kept]:
+        """What lies in the file. Errors: Changed; those of reading other bytes."""
+        content = self.store.read(self.key, SUFFIX)
+        if content is None:
+            return []
+        digest, body = content[:DIGEST], content[DIGEST:]
+        if hashlib.sha256(body).digest() != digest:
+            raise Changed("its bytes have changed")
+        return [Kept(*row) for row in Reader(body, (), self.continuations).load()]
+
+    # -- keeping -----------------------------------------------------------------------------------
+
+    def note_graph(self, module: torch.fx.GraphModule) -> None:
+        """Keeps the captured graph as it is now."""
+        try:
+            self.graph = importlib.import_module("inductor.graph_rows").write_rows(module)
+        except Exception as why:  # of several packages, each with its sentence
+            self.why_no_graph = str(why) or type(why).__name__
+
+    def keep(
+        self, result: TraceResult, guards: tuple[Guard, ...], inputs: Iterable[Source],
+        code: CodeType, function: hook.Compiled | None, direct: Any, about: dict[str, Any],
+    ) -> None:
+        """Writes what was just traced. function: the compiled graph in the code; direct: see
+        `hook.Entry`; about: plain facts."""
+        try:
+            if function is not None and self.graph is None:
+                raise Unkept(f"its graph is not kept: {self.why_no_graph}")
+            assert result.met is not None
+            picks = None if direct is None else tuple(direct[1:])
+            made = Made(self.frame, guards, tuple(inputs), code, function, self.graph, result.met,
+                        {**about, "direct": picks})  # fmt: skip
+            self._write(records.write(made, self.continuations))
+        except (Unkept, pickle.PicklingError, OSError) as why:
+            self.tell(f"it is not kept, {why}")
+        except Exception as defect:  # the entry is right all the same
+            told(self.frame, "what is kept", defect)
+
+    def _write(self, kept: Kept) -> None:
+        try:
+            others = self._kept()
+        except Exception:  # damaged: it is written anew
+            others = []
+        rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
+        body = pickle.dumps(rows, protocol=5)
+        self.store.write(self.key, SUFFIX, hashlib.sha256(body).digest() + body)
+        self.store.describe(self.key)
+
+
+class Restored:
+    """An entry of a kept trace while it is made again."""
+
+    def __init__(self, place: Place, kept: Kept) -> None:
+        self.place, self.kept, self.frame = place, kept, place.frame
+        frame = place.frame
+        self.scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
+
+    def entry(self, compile_graph: CompileGraph) -> hook.Entry:
+        """Errors: Changed where the trace does not fit; those of the backend."""
+        frame, kept, continuations = self.frame, self.kept, self.place.continuations
+        objects = records.read_head(kept, frame, self.scope, continuations)
+        parts = records.read_parts(kept, objects, continuations)
+        collect = [source for source in parts.inputs if not isinstance(source, DrawSource)]
+        program = build_program(parts.guards, collect, frame.code)
+        if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
+            failed = failures(parts.guards, self.scope)
+            raise Changed(str(failed[0]) if failed else "a guard fails")
+        function, direct = None, None
+        if kept.graph is not None:
+            function = self.compile(compile_graph, parts.inputs)
+            if kept.about["direct"] is not None:
+                direct = (function.function, *kept.about["direct"])
+        code = records.read_code(kept, objects, continuations, function)
+        self.tell_event()
+        record = EntryRecord(
+            tuple(map(released, parts.guards)), self.place.context.compile_id, frame.code,
+            tuple(kept.about["changes"]))
+        return hook.Entry(code, program, record, direct=direct)
+
+    def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
+        rows = importlib.import_module("inductor.graph_rows").read_rows(self.kept.graph)
+        module = importlib.import_module("dynamo.aot.kept_graphs").module_of(rows)
+        context, about = self.place.context, self.kept.about
+        return compile_graph(module, sources, self.frame, context.settings, context.compile_id,
+                             about["again"], about["tensors"])
+
+    def tell_event(self) -> None:
+        """What was told when the frame was traced."""
+        what, compile_id = logs.compile_now(), self.place.context.compile_id
+        data = {**self.kept.about["event"], "region": what.region, "name": what.name}
+        events.record(events.Event("frame", compile_id, data))
+        counters.counters["stats"]["frames"] += 1
+        found = data.get("break")
+        if found is not None and not found["repeated"]:
+            counters.counters["graph_break"][found["reason"]] += 1
+            logs.log("graph_breaks").emit(found["text"], compile_id)
+
+
+def told(frame: hook.FrameState, what: str, defect: Exception) -> str:
+    """Counts a defect of this cache and warns of it once; gives its text. Errors: it, where errors
+    are not suppressed."""
+    if not config.suppress_errors or is_of_signal(defect):
+        raise defect
+    text = f"{type(defect).__name__}: {defect}"
+    counters.counters["internal_errors"][f"kept traces, {what}: {text}"] += 1
+    if counters.once(("kept traces", what, type(defect).__name__)):
+        warnings.warn(
+            f"dynamo: the cache of traces failed with {what} of {frame.code.co_qualname} ({text}); "
+            "the frame is traced. This is a defect of dynamo; DYNAMO_SUPPRESS_ERRORS=0 raises it.",
+            stacklevel=3)
+    return text

@@ -1,0 +1,164 @@
+"""The key of a frame: what is cheap to read and decides which kept traces may fit it.
+
+In: a frame that is about to be traced, and what the user asked for. Out: the parts of a key, as
+texts; or `NoKey`, whose reason says why traces of this frame are not kept. A key that is too short
+costs the time to look at a trace that does not fit: rows and guards decide, not the key. But for
+what no guard sees (settings, versions, this package's own source), which stands here in full.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+import sysconfig
+from typing import Any
+
+import torch
+
+from dynamo import hook
+from dynamo.backends.registry import lookup_backend
+from dynamo.base import logs, recordings
+from dynamo.base.config import config
+from dynamo.base.decisions import decisions, stance_now
+from dynamo.base.strictness import is_strict
+from dynamo.captures.fingerprints import NoFingerprint, digest_of_code, name_of
+from dynamo.codegen.continuation import Continuations
+from dynamo.options import CompileOptions
+from dynamo.symbolic.core.context import CompileContext
+
+# Decisions about functions, which have no text.
+DECIDED = ("in_graph", "not_in_graph", "constant", "substitute", "skipped")
+# Logs of what a hit leaves out.
+STAGES = ("bytecode", "graph", "graph_code", "guards", "verbose_guards", "effects", "dynamic")
+# Settings that decide nothing of a trace.
+ELSEWHERE = frozenset(("cache_dir", "cache_megabytes", "capture_cache", "progress", "verbose",
+                       "suppress_errors", "recompile_limit", "accumulated_recompile_limit",
+                       "fail_on_recompile_limit_hit", "error_on_recompile", "report"))  # fmt: skip
+DEEP, MANY = 4, 64  # how far, and how many items of a container, a summary looks
+BY_VALUE = frozenset({bool, str, type(None)})
+
+
+class NoKey(Exception):
+    """Why traces of a frame are not kept, as a sentence."""
+
+
+def parts_of_frame(
+    frame: hook.FrameState, context: CompileContext, continuations: Continuations, asked: bool
+) -> dict[str, str]:
+    """The parts of the key. asked: whether the frame is what the user compiles. Errors: NoKey."""
+    options: CompileOptions = context.settings
+    _check_state(options)
+    try:
+        code = digest_of_code(frame.code)
+    except NoFingerprint as why:
+        raise NoKey(str(why)) from None
+    if continuations.is_continuation(frame.code):
+        known = continuations.record(frame.code)
+        code += f" {known.instruction} {known.layout} {known.form}"
+    return {
+        "code": f"{frame.code.co_qualname} {code} {asked}",
+        "values": _text_of_values(frame),
+        "options": repr((options.mode, sorted(options.options.items()), options.fullgraph,
+                         options.dynamic)),  # fmt: skip
+        "settings": repr([row for row in sorted(config.snapshot().items())
+                          if row[0] not in ELSEWHERE]),  # fmt: skip
+        "lessons": _text_of_lessons(context),
+        "strict": str(is_strict()),
+        **versions(),
+    }
+
+
+def _check_state(options: CompileOptions) -> None:
+    """Errors: NoKey where something is on that a kept trace knows nothing of."""
+    if options.backend_name != "inductor" or options.backend is not lookup_backend("inductor"):
+        raise NoKey(f"the backend is {options.backend_name}")
+    if options.verify or options.background or options.dims is not None:
+        raise NoKey("it is compiled with verify, background or dimensions by name")
+    if config.debug_dir or config.repro or recordings.wanted():
+        raise NoKey("a report or debug folder is wanted, in which each stage is shown")
+    if stance_now().name != "default" or stance_now().backend is not None:
+        raise NoKey("a stance is set")
+    for kind in DECIDED:
+        if decisions.any(kind):
+            raise NoKey(f"the program has decided about functions ({kind})")
+    if torch._C._len_torch_function_stack():
+        raise NoKey("a mode sees torch's functions")
+
+
+def may_read() -> bool:
+    """False where a log shows stages that a hit leaves out."""
+    return not any(logs.log(name).enabled for name in STAGES)
+
+
+def _text_of_lessons(context: CompileContext) -> str:
+    """What earlier calls have taught."""
+    if context.declared:
+        raise NoKey("dimensions are declared by dynamic=")
+    changed = sorted((repr(fact), repr(value)) for fact, value in context.changed.items())
+    return repr((changed, sorted(map(repr, context.carried)), context.learns,
+                 context.everything_dynamic, context.no_tables, context.max_steps,
+                 context.inline_depth))  # fmt: skip
+
+
+_versions: dict[str, str] = {}
+
+
+def versions() -> dict[str, str]:
+    """What holds for a process: versions, flags, and what is installed."""
+    if not _versions:
+        store = importlib.import_module("inductor.cpu").cache_store()
+        key = importlib.import_module("inductor.graph_key")
+        _versions.update({
+            "torch": f"{torch.__version__} {torch.version.git_version}",
+            "python": f"{platform.python_version()} {sys.implementation.cache_tag} {sys.flags}",
+            "dynamo-jit": key.own_source(store),
+            "installed": repr([_about(sysconfig.get_path(name))
+                               for name in ("purelib", "platlib", "stdlib")]),
+            "devices": f"{torch.cuda.is_available()} {os.cpu_count()}",
+        })  # fmt: skip
+    return _versions
+
+
+def _about(folder: str) -> tuple[str, int]:
+    """A folder, and when a package was last put there or removed."""
+    return folder, os.stat(folder).st_mtime_ns
+
+
+def _text_of_values(frame: hook.FrameState) -> str:
+    rows = [f"{name}: {_text(value, 0)}" for name, value in frame.locals.items()]
+    return "\n".join([*rows, " ".join(frame.cells), str(frame.globals.get("__name__"))])
+
+
+def _text(value: Any, depth: int) -> str:
+    """Sizes, types and flags: equal in all processes for values that are alike."""
+    kind = type(value)
+    if kind in BY_VALUE:
+        return repr(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return _text_of_tensor(value)
+    name = ".".join(name_of(kind))
+    if depth < DEEP:
+        if kind in (tuple, list):
+            return f"{name}[{', '.join([_text(item, depth + 1) for item in value[:MANY]])}]"
+        if kind is dict and len(value) <= MANY:
+            return f"{name}{[(_key(key), _text(item, depth + 1)) for key, item in value.items()]}"
+    if issubclass(kind, torch.nn.Module):
+        own = object.__getattribute__(value, "__dict__")
+        return f"{name} {own.get('training')}"
+    return name
+
+
+def _key(key: Any) -> str:
+    return repr(key) if type(key) in (str, int, bool) else type(key).__qualname__
+
+
+def _text_of_tensor(value: torch.Tensor) -> str:
+    if value.layout is not torch.strided:
+        return f"{type(value).__name__} {value.layout}"
+    return (f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.stride()} "
+            f"{value.device} {value.requires_grad}")
+
+

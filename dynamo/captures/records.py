@@ -1,0 +1,178 @@
+"""One kept trace: an entry as bytes, and what is needed to make it again in another process.
+
+In: an entry that was just made and all that it was made of. Out: a `Kept`, of bytes and plain
+values. `read_head` finds the objects of another process that it is about, and checks them;
+`read_parts` gives guards and code that speak of those objects.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any, NamedTuple
+
+from dynamo import hook
+from dynamo.base.decisions import decisions
+from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
+from dynamo.captures.pickles import Reader, Writer
+from dynamo.codegen.continuation import Continuations
+from dynamo.guards.kinds import const_equal
+from dynamo.guards.records import Guard, source_text
+from dynamo.guards.sources import Scope, Source
+from dynamo.guards.weak import strongly
+from dynamo.symbolic.core.unguarded import Met
+
+NO_IDENTITY = frozenset({int, float, complex, str, bytes, tuple, frozenset, list, dict, set})
+END = 1 << 40  # no place in a prefix
+PLAIN_ANSWERS = frozenset({bool, int, float, str, bytes, type(None)})
+
+
+class Kept(NamedTuple):
+    """head: rows and reads; parts: guards, inputs, answers; code: the new code; graph: the captured
+    one (None for none). about: plain facts, see `Facts`."""
+
+    head: bytes
+    parts: bytes
+    code: bytes
+    graph: bytes | None
+    about: dict[str, Any]
+
+
+class Parts(NamedTuple):
+    """inputs: where the graph's inputs stand. answers: what functions gave while tracing."""
+
+    guards: tuple[Guard, ...]
+    inputs: tuple[Source, ...]
+    answers: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An entry as it was made. code: the new code; called: what stands in it for the graph."""
+
+    frame: hook.FrameState
+    guards: tuple[Guard, ...]
+    inputs: tuple[Source, ...]
+    code: CodeType
+    called: Any
+    graph: bytes | None
+    met: Met
+    about: dict[str, Any]
+
+
+def write(made: Made, continuations: Continuations) -> Kept:
+    """Errors: Unkept."""
+    met = made.met
+    anchors = Anchors(made.frame, continuations.origin(made.frame.code, END)[0])
+    if met.reason:
+        raise Unkept(met.reason)
+    for guard in made.guards:
+        anchors.note_guard(guard)
+    for place, value in met.reads.items():
+        anchors.note_place(value, place)
+    anchors.signatures.update((id(found), rest) for found, *rest in met.signatures)
+    for value, source in met.named:
+        if source is not None:
+            anchors.note_place(value, source)
+    anchors.check(value for value, _ in met.named)
+    anchors.check(met.classes)
+    _check_codes(met, anchors, continuations)
+    reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
+    parts = (tuple(map(_strong, made.guards)), made.inputs, tuple(map(_answer, met.answers)))
+    body = _bytes(parts, anchors, continuations)
+    code = _bytes(made.code, anchors, continuations, in_code=True, new_code=made.code,
+                  graph=made.called)  # fmt: skip
+    head = _bytes((anchors.rows, reads), None, continuations)
+    return Kept(head, body, code, made.graph, made.about)
+
+
+def _bytes(
+    value: Any, anchors: Anchors | None, continuations: Continuations, **options: Any
+) -> bytes:
+    out = io.BytesIO()
+    Writer(out, anchors, continuations, **options).dump(value)
+    return out.getvalue()
+
+
+def _way_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
+    how = anchors.way_by(place)
+    if how is None:
+        raise Unkept(f"it reads {place.text()}, which another process does not find")
+    return how
+
+
+def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> None:
+    """All code that was traced has a digest somewhere. Errors: Unkept."""
+    for code in met.codes:
+        if continuations.is_continuation(code):
+            code = continuations.record(code).original
+        if not anchors.knows_code(code):
+            raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
+
+
+def _strong(guard: Guard) -> Guard:
+    """The guard with what it is about, which an entry refers to weakly."""
+    payload = guard.payload
+    if guard.kind == "DICT_KEYS":
+        payload = tuple(map(strongly, payload))
+    else:
+        payload = strongly(payload)
+    if payload is None and guard.payload is not None:
+        raise Unkept("something that it is about is gone")
+    if guard.kind == "ID" and type(payload) in NO_IDENTITY:
+        raise Unkept(f"it compares the identity of {guard.source}")
+    line = guard.line if guard.line is None else replace(guard.line, text=source_text(guard.line))
+    return Guard(guard.kind, guard.source, payload, line)
+
+
+def _answer(row: tuple[Any, list[Any], dict[str, Any], Any]) -> tuple[Any, ...]:
+    function, args, kwargs, result = row
+    if type(result) not in PLAIN_ANSWERS:
+        raise Unkept("it keeps what a function gave, which is no plain value")
+    return function, tuple(args), kwargs, result
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read_head(
+    kept: Kept, frame: hook.FrameState, scope: Scope, continuations: Continuations
+) -> Sequence[Any]:
+    """The objects of the rows, each of which is as it was. Errors: Changed."""
+    rows, reads = Reader(kept.head, (), continuations).load()
+    finder = Finder(scope, frame.code, continuations.origin(frame.code, END)[0])
+    objects = finder.find_all(rows)
+    for how, row in reads:
+        try:
+            now = finder.find(*how)
+        except Exception as why:
+            raise Changed(f"{how} is gone ({type(why).__name__})") from None
+        if now is not objects[row]:
+            raise Changed(f"{how[-1]} is another object")
+    for value in objects:
+        code = getattr(value, "__code__", None) if callable(value) else None
+        if code is not None and decisions.has("skipped", code):
+            raise Changed(f"the program says to skip {code.co_qualname}")
+    return objects
+
+
+def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations) -> Parts:
+    """Errors: Changed where a function gives another answer now."""
+    parts = Parts(*Reader(kept.parts, objects, continuations).load())
+    for function, args, kwargs, result in parts.answers:
+        try:
+            now = function(*args, **kwargs)
+        except Exception as why:
+            raise Changed(f"{function!r} raises {type(why).__name__} now") from None
+        if not const_equal(now, result):
+            raise Changed(f"{function!r} gives {now!r} now, not {result!r}")
+    return parts
+
+
+def read_code(
+    kept: Kept, objects: Sequence[Any], continuations: Continuations, called: Callable[..., Any]
+) -> CodeType:
+    """The new code. called: the compiled graph in it."""
+    return Reader(kept.code, objects, continuations, called).load()  # type: ignore[no-any-return]

@@ -1,0 +1,127 @@
+"""What a trace takes as fixed without a guard, which another process has to look at again.
+
+Nobody rebinds `torch.relu` while a program runs, so no call looks. But the next process may have
+another one there, and a trace that is kept for it (`dynamo/captures/`) must know what was read.
+
+In: what the evaluator reads without a guard. Out: the reads, the code that was traced, the answers
+of functions that were called, or why the trace can't be kept for another process.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from dynamo.guards.sources import DictSource, ItemSource, ModuleSource, ObjectSource, Source
+
+SAME_EVERYWHERE = frozenset({int, bool, float, complex, type(None)})  # types of equal hashes
+
+
+class Unguarded:
+    """One per trace.
+
+    reads: values by their places. codes: traced code objects, by identity. answers: (function,
+    arguments, keywords, result) of calls that were made. signatures: with their functions, and
+    whether these are bound. reason: why another process can't use the
+    trace, empty where it can.
+    """
+
+    def __init__(self, trace: Any = None) -> None:
+        self.reads: dict[Source, Any] = {}
+        self.codes: dict[int, CodeType] = {}
+        self.answers: list[tuple[Any, list[Any], dict[str, Any], Any]] = []
+        self.signatures: list[tuple[inspect.Signature, Any, bool]] = []
+        self.reason = ""
+
+    def read(self, place: Source, value: Any) -> None:
+        """The value was taken as the one that always stands there."""
+        self.reads.setdefault(place, value)
+
+    def read_name(self, module: ModuleType, name: str, value: Any) -> None:
+        """The same of a module's attribute."""
+        title = module.__name__
+        if sys.modules.get(title) is not module:
+            self.refuse(f"it reads {title}.{name}, of a module that is not in sys.modules")
+        self.reads.setdefault(ItemSource(DictSource(ModuleSource(title)), name), value)
+
+    def answer(
+        self, function: Any, args: list[Any], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """A function of the program was called, and its result is a constant of the trace."""
+        self.answers.append((function, args, kwargs, result))
+
+    def ordered(self, values: Any) -> None:
+        """The order of a set was asked for, which hangs on hashes: those of texts are random."""
+        if not all(type(value) in SAME_EVERYWHERE for value in values):
+            self.refuse("it depends on the order of a set")
+
+    def refuse(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+    def met(self, values: list[tuple[Any, Source | None]], searched: Iterable[type]) -> Met:
+        """The record of the trace, which is about to forget all. values: the real objects that it
+        has met, with their places; searched: classes in which attributes were looked up."""
+        named: dict[int, tuple[Any, Source | None]] = {}
+        classes = {id(cls): cls for cls in searched}
+        for value, source in values:
+            kind = type(value)
+            classes[id(kind)] = kind
+            if issubclass(kind, type):
+                classes[id(value)] = value
+            elif issubclass(kind, NAMED):
+                named[id(value)] = value, source
+            elif source is not None and is_nowhere(source):
+                self.refuse(f"it holds a {kind.__qualname__} that has no place")
+        return Met(tuple(named.values()), tuple(classes.values()), dict(self.reads),
+                   tuple(self.codes.values()), tuple(self.answers), tuple(self.signatures),
+                   self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What a trace has met. named: functions, modules and descriptors with their places, classes:
+    classes; the rest: see `Unguarded`."""
+
+    named: tuple[tuple[Any, Source | None], ...]
+    classes: tuple[type, ...]
+    reads: dict[Source, Any]
+    codes: tuple[CodeType, ...]
+    answers: tuple[tuple[Any, list[Any], dict[str, Any], Any], ...]
+    signatures: tuple[tuple[inspect.Signature, Any, bool], ...]
+    reason: str
+
+
+# What has a name by which another process finds it, or parts that have.
+NAMED = (
+    FunctionType, BuiltinFunctionType, ModuleType, types.MethodDescriptorType, Enum,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.MethodWrapperType, property, staticmethod, classmethod,
+    inspect.Signature, functools.cached_property, functools.partial, functools._lru_cache_wrapper,
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
+)  # fmt: skip
+# Constants of the trace, and what belongs to a function or class that has a name.
+PLAIN = (int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device,
+         torch.layout, torch.memory_format, types.CellType, types.MappingProxyType, range, slice)
+
+
+# What dict_views.py calls its copy of what a signature, an enum or a settled class shows.
+COPY_OF_PROXY = "items"
+
+
+def is_nowhere(source: Source) -> bool:
+    """True for an object that another process does not find by a name."""
+    if not isinstance(source, ObjectSource) or source.name == "constant":
+        return False
+    value = source.value
+    if type(value) is dict and source.name == COPY_OF_PROXY:
+        return False
+    return not issubclass(type(value), (type, *NAMED, *PLAIN))

@@ -1,0 +1,304 @@
+"""A trace that another process has kept is taken where the program is the same, and never where it has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.captures.processes import run
+
+# name: (program, [text in it, what stands there in the next process], more such pairs)
+PROGRAMS: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+
+
+def program(name: str, source: str, *changes: tuple[str, str]) -> None:
+    PROGRAMS[name] = source, list(changes)
+
+
+program("function", """
+def f(x):
+    return torch.relu(x) + 1
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("+ 1", "+ 2"), ("relu(x)", "sigmoid(x)"))
+program("helper", """
+def helper(x, by=2.0):
+    return x * by
+def f(x):
+    return helper(x) + 1
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("x * by", "x - by"), ("by=2.0", "by=3.0"), ("def helper(x, by=2.0):", "def helper(x, by=2.0, more=1):"),
+    ("def run", "helper.__defaults__ = (5.0,)\ndef run"), ("def run", "def other(x): return -x\nhelper = other\ndef run"),
+    ("def run", "def other(x, by=1.): return -x\nhelper.__code__ = other.__code__\ndef run"))
+program("keyword default", """
+def helper(x, *, by=2.0):
+    return x * by
+def f(x):
+    return helper(x) + 1
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("by=2.0", "by=3.0"), ("def run", "helper.__kwdefaults__['by'] = 4.0\ndef run"))
+program("constants of the module", """
+SCALE, FLAG, SIZES, TABLE = 2.0, True, (1, 2), {"a": 1.0}
+def f(x):
+    return (x * SCALE if FLAG else x) + SIZES[1] + TABLE["a"]
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("2.0", "3.0"), ("True", "False"), ("(1, 2)", "(1, 3)"), ('"a": 1.0', '"a": 1.5'))
+program("class", """
+class Base(nn.Module):
+    def scale(self, x):
+        return x * 2
+class Model(Base):
+    factor = 3.0
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 5)
+        self.bias = 0.5
+    @property
+    def shift(self):
+        return 1.0
+    @staticmethod
+    def plain(x):
+        return x - 1
+    @classmethod
+    def of_class(cls, x):
+        return x * cls.factor
+    def forward(self, x):
+        return self.of_class(self.plain(self.scale(self.inner(x)))) + self.shift + self.bias
+def run():
+    torch.manual_seed(0)
+    return [pair(Model(), torch.randn(4, 3))]
+""", ("x * 2", "x * 4"), ("return 1.0", "return 2.0"), ("x - 1", "x - 2"), ("x * cls.factor", "x + cls.factor"),
+    ("factor = 3.0", "factor = 4.0"), ("self.bias = 0.5", "self.bias = 0.25"), ("Linear(3, 5)", "Linear(3, 6)"),
+    ("class Model(Base):", "class Model(Base):\n    def scale(self, x): return -x"),
+    ("nn.Linear(3, 5)", "nn.Sequential(nn.Linear(3, 5), nn.ReLU())"),
+    ("def run", "Model.plain = staticmethod(lambda x: x * 5)\ndef run"),
+    ("def run", "nn.Linear.forward = lambda self, x: F.linear(x, self.weight, self.bias) * 7\ndef run"),
+    ("def run", "F.linear = lambda x, w, b: x.mm(w.t()) * 9\ndef run"),
+    ("def run", "torch.nn.modules.module.register_module_forward_hook(lambda m, a, r: r + 1)\ndef run"),
+    ("pair(Model()", "pair(Model().eval()"), ("pair(Model()", "pair(Model().double().float()"))
+program("class of the same name", """
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+def run():
+    return [pair(Model(), torch.randn(4, 3))]
+""", ("def run", "Old = Model\nclass Model(nn.Module):\n    def forward(self, x):\n        return x + 2\ndef run"),
+    ("def run", "Model.forward = lambda self, x: x * 3\ndef run"),
+    ("pair(Model()", "pair(hooked(Model())"))
+PROGRAMS["class of the same name"][1][-1] = (
+    "def run():\n    return [pair(Model()", "def hooked(model):\n    model.register_forward_hook(lambda m, a, r: r * 8)\n"
+    "    return model\ndef run():\n    return [pair(hooked(Model())")
+program("class made in a function", """
+def make(by):
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * by + other(x)
+    def other(x):
+        return x - 1
+    return Model()
+def run():
+    return [pair(make(2.0), torch.randn(4, 3))]
+""", ("make(2.0)", "make(3.0)"), ("x - 1", "x - 2"), ("x * by", "x + by"))
+program("training flag", """
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1 if self.training else x - 1
+def run():
+    return [pair(Model().train(), torch.randn(4, 3))]
+""", (".train()", ".eval()"), ("torch.randn(4, 3)", "torch.randn(4, 3, dtype=torch.float64)"),
+    ("torch.randn(4, 3)", "torch.randn(5, 3)"), ("torch.randn(4, 3)", "torch.randn(3, 4).t()"),
+    ("torch.randn(4, 3)", "torch.randn(4, 3, requires_grad=True), grad=True"),
+    ("torch.randn(4, 3)", "torch.randn(4, 3), grad=True"))
+program("torch's functions", """
+def f(x):
+    return torch.relu(x) + F.softmax(x, -1) + x.sigmoid() + torch.nn.functional.gelu(x)
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("def run", "torch.relu = torch.tanh\ndef run"), ("def run", "torch.Tensor.sigmoid = lambda x: x * 2\ndef run"),
+    ("def run", "F.softmax = lambda x, d: x\ndef run"), ("def run", "def g(x, d, *more): return -x\nF.softmax.__code__ = g.__code__\ndef run"),
+    ("def run", "torch.nn.functional.gelu = torch.nn.functional.silu\ndef run"))
+program("patched library", """
+torch.relu, kept = torch.tanh, torch.relu
+def f(x):
+    return torch.relu(x) + 1
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("torch.relu, kept = torch.tanh, torch.relu", ""))
+program("patched class of a library", """
+nn.Linear.forward = lambda self, x: F.linear(x, self.weight, self.bias) * 7
+def run():
+    torch.manual_seed(0)
+    return [pair(nn.Linear(3, 4), torch.randn(2, 3))]
+""", ("nn.Linear.forward =", "other ="))
+program("closure", """
+def make(by, offset):
+    def inner(x):
+        return x * by
+    def f(x):
+        return inner(x) + offset
+    return f
+def run():
+    return [pair(make(2.0, 1), torch.randn(4, 3))]
+""", ("make(2.0, 1)", "make(3.0, 1)"), ("make(2.0, 1)", "make(2.0, 2)"), ("x * by", "x - by"))
+program("decorators", """
+import functools
+def twice(f):
+    @functools.wraps(f)
+    def wrapper(x):
+        return f(f(x))
+    return wrapper
+@twice
+def helper(x):
+    return x + 0.5
+part = functools.partial(lambda by, x: x * by, 3.0)
+def f(x):
+    return part(helper(x))
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("f(f(x))", "f(f(f(x)))"), ("x + 0.5", "x + 0.25"), ("@twice", ""), ("3.0)", "4.0)"), ("x * by", "x + by"))
+program("asked once", """
+import functools
+ANSWER = 2.0
+@functools.lru_cache
+def asked(name):
+    return ANSWER
+def f(x):
+    return x * asked("by")
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("ANSWER = 2.0", "ANSWER = 3.0"), ("return ANSWER", "return 5.0"))
+program("enum", """
+import enum
+class Kind(enum.Enum):
+    ONE = 1.0
+    TWO = 2.0
+def f(x):
+    return x * sum(kind.value for kind in Kind) + Kind.ONE.value
+def run():
+    return [pair(f, torch.randn(4, 3))]
+""", ("TWO = 2.0", "TWO = 3.0"), ("TWO = 2.0", "TWO = 2.0\n    THREE = 3.0"), ("ONE = 1.0", "ONE = 4.0"))
+program("records", """
+import dataclasses, typing
+@dataclasses.dataclass
+class Options:
+    by: float = 2.0
+    shift: float = 1.0
+class Pair(typing.NamedTuple):
+    left: torch.Tensor
+    right: float
+def f(x, options, both):
+    return Pair(x * options.by + both.left, options.shift).left + both.right
+def run():
+    x = torch.randn(4, 3)
+    return [pair(f, x, Options(), Pair(x, 3.0))]
+""", ("by: float = 2.0", "by: float = 4.0"), ("Pair(x, 3.0)", "Pair(x, 5.0)"),
+    ("    left: torch.Tensor\n    right: float", "    right: float\n    left: torch.Tensor"))
+program("breaks", """
+import sys
+def inner(x):
+    y = x * 2
+    sys.stderr.write("")
+    return y + 1
+def f(x):
+    y = torch.relu(x)
+    z = inner(y)
+    dynamo.graph_break()
+    return z * 3 if z.sum() > 0 else z - 1
+def run():
+    return [pair(f, torch.randn(4, 3) + shift) for shift in (5, 0)]
+""", ("x * 2", "x * 4"), ("y + 1", "y + 2"), ("z * 3", "z * 5"), ("relu(x)", "tanh(x)"))
+program("breaks in handlers", """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+    def forward(self, x):
+        try:
+            with torch.no_grad():
+                x = self.inner(x)
+                dynamo.graph_break()
+                x = x + 1
+            for n in range(2):
+                x = x * 2
+                dynamo.graph_break()
+            raise ValueError("so")
+        except ValueError as error:
+            return x, str(error)
+def run():
+    torch.manual_seed(0)
+    return [pair(Model(), torch.randn(4, 3))]
+""", ("x + 1", "x + 2"), ("range(2)", "range(3)"), ('"so"', '"not so"'))
+program("effects", """
+SEEN, TOTAL = [], 0
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.calls = 0
+    def forward(self, x, given):
+        global TOTAL
+        self.count += 1
+        self.last = x * 2
+        given.append(x + 1)
+        SEEN.append("call")
+        TOTAL = TOTAL + 1
+        return x * self.count
+def one(compiled):
+    global TOTAL
+    SEEN.clear()
+    TOTAL = 0
+    model, given, x = Model(), [], torch.arange(6.0)
+    call = dynamo.compile(model) if compiled else model
+    results = [call(x, given) for _ in range(2)]
+    return results, given, list(SEEN), TOTAL, model.count, model.last
+def run():
+    return [(one(True), one(False))]
+""", ("x * 2", "x * 3"), ('"call"', '"called"'), ("TOTAL + 1", "TOTAL + 2"))
+program("training", """
+def run():
+    pairs = []
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1))
+    x = torch.randn(4, 3)
+    for call in (dynamo.compile(model), model):
+        model.zero_grad()
+        loss = call(x).square().mean()
+        loss.backward()
+        pairs.append([loss.detach(), *[p.grad.clone() for p in model.parameters()]])
+    return [tuple(pairs)]
+""", ("nn.GELU()", "nn.ReLU()"), ("nn.Linear(8, 1)", "nn.Linear(8, 1, bias=False)"))
+program("unread and read numbers", """
+def f(x, n, text):
+    return x * n if text == "times" else x + n
+def run():
+    return [pair(f, torch.randn(4, 3), n, "times") for n in (3,)]
+""", ("(3,)", "(4,)"), ('"times") for', '"plus") for'), ("(3,)", "(3.0,)"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_program_is_not_traced_again(name: str, tmp_path: Path) -> None:
+    source, _ = PROGRAMS[name]
+    first = run(tmp_path, source)
+    assert first.traced > 0 and not first.defects
+    second = run(tmp_path, source)
+    assert not second.defects
+    assert second.traced == 0 and second.reused == first.traced + first.reused, first.said + second.said
+
+
+@pytest.mark.parametrize(("name", "number"), [
+    (name, number) for name, (_, changes) in PROGRAMS.items() for number in range(len(changes))])
+def test_a_changed_program_gives_its_own_results(name: str, number: int, tmp_path: Path) -> None:
+    source, changes = PROGRAMS[name]
+    before, after = changes[number]
+    assert before in source
+    run(tmp_path, source)
+    changed = source.replace(before, after, 1)
+    outcome = run(tmp_path, changed)
+    assert not outcome.defects
+    assert outcome.traced > 0, outcome.said
+    again = run(tmp_path, source)
+    assert not again.defects
