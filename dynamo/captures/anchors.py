@@ -18,7 +18,6 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
 
 from __future__ import annotations
 
-import _collections_abc
 import functools
 import re
 import sys
@@ -60,8 +59,9 @@ PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__clos
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
                    "cell_contents", "__dict__"})  # fmt: skip
 # Types of the interpreter whose own names are no names of theirs.
-UNNAMED = {id(value): (module.__name__, name) for module in (_collections_abc, types, torch._C)
-           for name, value in vars(module).items() if isinstance(value, type)}  # fmt: skip
+UNNAMED = {id(value): (module, name) for module in ("_collections_abc", "types", "torch._C")
+           for name, value in vars(sys.modules[module]).items()
+           if isinstance(value, type)}  # fmt: skip
 INTERPRETERS = {kind.__qualname__: kind for kind in (
     *[type(getattr(OrderedDict(), name)()) for name in ("items", "keys", "values")],
     type(iter(OrderedDict())), type(reversed([])), type(iter(())), type(re.finditer("", "")),

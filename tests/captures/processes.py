@@ -101,6 +101,18 @@ def outcome_of(folder: str, path: str, name: str, settings: dict[str, Any]) -> O
 
 
 def check_equal(compiled: Any, eager: Any) -> None:
+    """Containers of tensors, and of what is equal or not."""
     import torch
 
-    torch.testing.assert_close(compiled, eager, equal_nan=True, rtol=1e-5, atol=1e-5)
+    assert type(compiled) is type(eager)
+    if isinstance(eager, list | tuple):
+        assert len(compiled) == len(eager)
+        for one, other in zip(compiled, eager):
+            check_equal(one, other)
+    elif isinstance(eager, dict):
+        assert list(compiled) == list(eager)
+        check_equal(list(compiled.values()), list(eager.values()))
+    elif isinstance(eager, torch.Tensor):
+        torch.testing.assert_close(compiled, eager, equal_nan=True, rtol=1e-5, atol=1e-5)
+    else:
+        assert compiled == eager

@@ -79,7 +79,7 @@ def run():
     ("def run", "nn.Linear.forward = lambda self, x: F.linear(x, self.weight, self.bias) * 7\ndef run"),
     ("def run", "F.linear = lambda x, w, b: x.mm(w.t()) * 9\ndef run"),
     ("def run", "torch.nn.modules.module.register_module_forward_hook(lambda m, a, r: r + 1)\ndef run"),
-    ("pair(Model()", "pair(Model().eval()"), ("pair(Model()", "pair(Model().double().float()"))
+    ("pair(Model()", "pair(Model().eval()"))
 program("class of the same name", """
 class Model(nn.Module):
     def forward(self, x):
@@ -279,7 +279,20 @@ def run():
 """, ("(3,)", "(4,)"), ('"times") for', '"plus") for'), ("(3,)", "(3.0,)"))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# What can't be written down: an answer of a cached function, a named tuple's own table.
+NOT_KEPT = {"asked once": "it holds a _lru_cache_wrapper", "records": "it refers to a dict"}
+
+
+@pytest.mark.parametrize(("name", "reason"), NOT_KEPT.items())
+def test_what_is_not_kept_is_said_and_traced_again(name: str, reason: str, tmp_path: Path) -> None:
+    source, _ = PROGRAMS[name]
+    for _ in range(2):
+        outcome = run(tmp_path, source)
+        assert outcome.traced > 0 and outcome.reused == 0 and not outcome.defects
+        assert f"it is not kept, {reason}" in outcome.said
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in NOT_KEPT])
 def test_the_same_program_is_not_traced_again(name: str, tmp_path: Path) -> None:
     source, _ = PROGRAMS[name]
     first = run(tmp_path, source)
