@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from dynamo.guards.sources import Source
+from dynamo.guards.sources import Source, TypeSource
 from dynamo.hook import Compiled
 from dynamo.symbolic.core.lookup import find_in_mro, is_local, is_own_method
 from dynamo.symbolic.core.stack_values import UnreadVar
@@ -167,18 +167,14 @@ def guard_let_go(
     for source, value in held.items():
         gone = source not in known and (value is None or id(value) not in kept)
         kind = type(value)
-        answers = (
-            issubclass(kind, (types.ModuleType, *weakref.ProxyTypes))
-            or find_in_mro(kind, "__getattr__") is not None
-            or is_own_method(find_in_mro(kind, "__getattribute__"))
-        )
-        if not gone or (_tells(kind) and not answers):
+        if not gone or _tells(kind):
             continue
-        # Else that function would be asked each time; what a class has is for its instances.
-        if answers or hasattr(value, "__del__"):
+        meta = type(kind)
+        # What looks at a class asks its own class's functions, those of an instance never.
+        if find_in_mro(meta, "__getattr__") or is_own_method(find_in_mro(meta, "__getattribute__")):
             trace.guard("TYPE", source, kind)
         else:
-            trace.guard("LACKS_ATTR", source, "__del__")
+            trace.guard("LACKS_ATTR", TypeSource(source), "__del__")
 
 
 # Guards after which the class of a value is the same one.
