@@ -51,7 +51,8 @@ def run(folder: Path, source: str, name: str = "program", **settings: Any) -> Ou
 def start(folder: Path, source: str, name: str = "program", **settings: Any) -> Any:
     """Starts the program; what is given waits for its outcome."""
     path = folder / f"{name}.py"
-    path.write_text(HEAD + source)
+    if not path.exists() or path.read_text() != HEAD + source:  # another process may be reading it
+        path.write_text(HEAD + source)
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=work, args=(there, str(folder), str(path), name, settings))
     process.start()

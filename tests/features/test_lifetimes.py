@@ -55,22 +55,6 @@ n = len(A.__subclasses__())
 del B
 gc.collect()
 return y, n, len(A.__subclasses__())
-# held by an instance
-class A: pass
-class B(A): pass
-b = [B()]
-del B
-gc.collect()
-y = x + 1
-gc.collect()
-return y, len(A.__subclasses__())
-# made by a call of type
-class A: pass
-b = type("B", (A,), {})()
-gc.collect()
-y = x + 1
-gc.collect()
-return y, len(A.__subclasses__())
 # conflict of a subclass that nothing reads any more
 class A: pass
 class B(A): pass
