@@ -64,7 +64,7 @@ def use_heap(what: str, call: int) -> Callable[[torch.Tensor], Any]:
 @pytest.mark.parametrize("what", ["nothing", "grow", "shrink", "raise"])
 def test_comparisons_of_a_heap(what: str, call: int) -> None:
     f, x = use_heap(what, call), torch.rand(2)
-    assert dynamo.compile(f, backend="eager", fullgraph=True)(x)[1:] == f(x)[1:]
+    assert dynamo.compile(f, backend="eager")(x)[1:] == f(x)[1:]
 
 
 LENGTHS: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -330,10 +330,15 @@ def pairs_of(tx: Frame, source: Var, ordered: bool = False) -> Iterator[tuple[Va
     for item in each_item(tx, source):
         if not is_iterable(tx.trace, item):
             raise Break("argument_mismatch", f"{item!r} is no pair")
-        if isinstance(item, ObjectVar) and not ordered:
-            parts = tx.trace.call(tx, list, item.iterate(tx)).unpack(tx)
-        else:
-            parts = item.unpack(tx)
+        try:
+            if isinstance(item, ObjectVar) and not ordered:
+                parts = tx.trace.call(tx, list, item.iterate(tx)).unpack(tx)
+            else:
+                parts = item.unpack(tx)
+        except ObservedException as error:  # Python says another thing about a TypeError
+            if not issubclass(error.value.python_type(), TypeError):
+                raise
+            raise Break("argument_mismatch", f"{item!r} is no pair") from None
         if len(parts) != 2:
             raise Break("argument_mismatch", f"{item!r} is no pair")
         yield parts[0], parts[1]
