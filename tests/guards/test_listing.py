@@ -142,19 +142,21 @@ def test_ordinary_guards_run_no_python(name: str) -> None:
     assert "run Python code" not in str(explanation)
 
 
-def add_next(x: Any, numbers: Any) -> Any:
-    return x + next(numbers)
+def add_all(x: Any, numbers: Any) -> Any:
+    for number in numbers:
+        x = x * 2 + number
+    return x
 
 
 def test_guards_that_run_python_are_named(capsys: Any) -> None:
-    explanation = dynamo.explain(add_next)(X, iter([1.0, 2.0]))
+    explanation = dynamo.explain(add_all)(X, {1.0, 2.0})
     (name, (line,)), = explanation.python_guards.items()
-    assert name.startswith("add_next [") and line.startswith("<state of numbers>  # ")
+    assert name.startswith("add_all [") and line.startswith("<state of numbers>  # ")
     assert f"guards of {name} that run Python code (the others run in C):\n    {line}\n" in str(
         explanation)
     logs.set_logs("guards")
     try:
-        dynamo.compile(add_next, backend="eager")(X, iter([1.0, 2.0]))
+        dynamo.compile(add_all, backend="eager")(X, {1.0, 2.0})
     finally:
         logs.set_logs("-guards")
     assert f"runs Python code: {line}" in capsys.readouterr().err
