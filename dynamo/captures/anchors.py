@@ -229,17 +229,18 @@ class Anchors:
             return "interpreter's", name
         if id(value) in UNNAMED:
             return "name", *UNNAMED[id(value)]
-        bound = getattr(value, "__self__", None)
+        bound: Any = getattr(value, "__self__", None)
         if type(value) is types.BuiltinFunctionType:
-            if module and find_by_name(module, value.__name__) is value:  # of a C++ extension
-                return "name", module, value.__name__
-            if isinstance(bound, types.ModuleType) and bound.__dict__.get(value.__name__) is value:
-                return "part of module", self.row(bound), value.__name__
+            short = value.__name__
+            if module and find_by_name(module, short) is value:  # of a C++ extension
+                return "name", module, short
+            if isinstance(bound, types.ModuleType) and bound.__dict__.get(short) is value:
+                return "part of module", self.row(bound), short
             variables = torch._C._VariableFunctions
-            if getattr(variables, value.__name__, None) is value:
-                return "variable function", value.__name__
-            if issubclass(type(bound), type) and getattr(bound, value.__name__, None) == value:
-                return "bound", self.row(bound), value.__name__
+            if getattr(variables, short, None) is value:
+                return "variable function", short
+            if issubclass(type(bound), type) and getattr(bound, short, None) == value:
+                return "bound", self.row(bound), short
         return None
 
     def way_by(self, source: Source) -> tuple[Any, ...] | None:

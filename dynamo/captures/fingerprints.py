@@ -166,7 +166,7 @@ class Fingerprints:
         lines = [f"class {title} {cls.__flags__ & ~TRANSIENT} {cls.__basicsize__}"]
         lines += [self.of(base) for base in (type(cls), *_mro(cls)[1:])]
         if issubclass(type(cls), EnumType):
-            lines.append(repr(list(cls._member_map_)))
+            lines.append(repr(list(_class_dict(cls)["_member_map_"])))
         own = [item for item in _class_dict(cls).items()
                if type(item[0]) is str and item[0] not in NO_PART_OF_CLASS]
         lines += [f"{name}: {self._attribute(value)}" for name, value in sorted(own, key=first)]

@@ -172,7 +172,8 @@ def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations)
 
 
 def read_code(
-    kept: Kept, objects: Sequence[Any], continuations: Continuations, called: Callable[..., Any]
+    kept: Kept, objects: Sequence[Any], continuations: Continuations,
+    called: Callable[..., Any] | None,
 ) -> CodeType:
-    """The new code. called: the compiled graph in it."""
+    """The new code. called: the compiled graph in it, if there is one."""
     return Reader(kept.code, objects, continuations, called).load()  # type: ignore[no-any-return]
