@@ -101,8 +101,7 @@ class OwnStores(Box):
 @pytest.mark.parametrize(
     ("kind", "store"),
     [(Box, _C.store_attribute), (OwnStores, _C.store_attribute), (Loud, _C.store_attribute),
-     (KeyError, BaseException.__setattr__), (type, type.__setattr__),
-     (type("Meta", (type,), {}), type.__setattr__),
+     (KeyError, BaseException.__setattr__),
      (type("Local", (__import__("threading").local,), {}), object.__setattr__)],
     ids=lambda value: getattr(value, "__qualname__", ""),
 )  # fmt: skip
