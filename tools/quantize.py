@@ -3,7 +3,8 @@
 In: a graph that `dynamo.export` made of a module for inference. Out: a new one with the same
 arguments, whose `linear` and `conv2d` operations read int8 weights (symmetric, a scale for each
 output channel) and uint8 inputs (affine, one scale), and sum in int32. oneDNN computes them
-(`tools.int8`; VNNI or AMX instructions where the processor has them).
+(`tools.int8`; VNNI or AMX instructions where the processor has them; without these weights have
+seven bits, so what was converted elsewhere is converted again there).
 
 - dynamic: the range of each input is found at each call; linear layers only;
 - static: `calibrate` runs the graph on samples and notes ranges, `convert` writes them in.
@@ -16,6 +17,7 @@ and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference"
 from __future__ import annotations
 
 import copy
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -32,6 +34,13 @@ LINEAR = (F.linear, torch._C._nn.linear)
 # Their arguments behind input, weight and bias, with the values that they have unless given.
 CONVOLUTION = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 MOST, LEAST_SCALE = 255, 1e-12
+
+
+def most_of_weights() -> int:
+    """The largest int8 weight. x86 processors without VNNI add two products in 16 bits, which hold
+    2 * 255 * 64 and not more: a larger one would be cut off without a word."""
+    narrow = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_vnni_supported()
+    return 64 if narrow else 127
 
 
 @dataclass(slots=True)
@@ -168,7 +177,7 @@ def _replace(module: fx.GraphModule, node: fx.Node, by: Any, found: Range | None
     weight = _weight(module, node)
     assert weight is not None
     bias = node.args[2] if len(node.args) > 2 else None
-    scales = weight.abs().amax(tuple(range(1, weight.dim()))) / 127
+    scales = weight.abs().amax(tuple(range(1, weight.dim()))) / most_of_weights()
     scales = torch.where(scales > 0, scales, 1.0)
     shape = [-1] + [1] * (weight.dim() - 1)
     made = {"int8": (weight / scales.view(shape)).round().to(torch.int8), "scales": scales}
