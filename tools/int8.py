@@ -7,6 +7,7 @@ long as the weight lives and is not written.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,6 +38,22 @@ class Packed:
 PACKED = Packed()
 
 
+def most_of_weights() -> int:
+    """The largest int8 weight. x86 processors without VNNI add two products in 16 bits, which hold
+    2 * 255 * 64 and not more: a larger one would be cut off without a word."""
+    narrow = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_vnni_supported()
+    return 64 if narrow else 127
+
+
+def checked(weight: Tensor) -> Tensor:
+    """The weight, if it can be added up here. Errors: ValueError."""
+    most = most_of_weights()
+    if most < 127 and weight.numel() and int(weight.to(torch.int16).abs().max()) > most:
+        raise ValueError(f"int8 weights above {most} overflow on this processor, which has no VNNI "
+                         "instructions: convert the model on it")
+    return weight
+
+
 @torch.library.custom_op("dynamo_jit::int8_linear", mutates_args=())
 def linear(
     x: Tensor, scale: Tensor, zero: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None
@@ -44,7 +61,7 @@ def linear(
     """x uint8 [m, k], weight int8 [n, k], scales [n] -> float32 [m, n]."""
     packed = PACKED.get(
         weight, "linear",
-        lambda: torch.ops.onednn.qlinear_prepack(weight.contiguous(), None),
+        lambda: torch.ops.onednn.qlinear_prepack(checked(weight).contiguous(), None),
     )  # fmt: skip
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     made: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
@@ -68,7 +85,7 @@ def convolution(
     ranges = float(scale), int(zero)
     packed = PACKED.get(
         weight, (*map(tuple, how[:3]), groups, *ranges),
-        lambda: torch.ops.onednn.qconv_prepack(weight, scales, *ranges, *how, None),
+        lambda: torch.ops.onednn.qconv_prepack(checked(weight), scales, *ranges, *how, None),
     )  # fmt: skip
     zeros = torch.zeros(len(scales), dtype=torch.int64)
     made: Tensor = torch.ops.onednn.qconv2d_pointwise.default(

@@ -4,7 +4,7 @@ In: a graph that `dynamo.export` made of a module for inference. Out: a new one 
 arguments, whose `linear` and `conv2d` operations read int8 weights (symmetric, a scale for each
 output channel) and uint8 inputs (affine, one scale), and sum in int32. oneDNN computes them
 (`tools.int8`; VNNI or AMX instructions where the processor has them; without these weights have
-seven bits, so what was converted elsewhere is converted again there).
+seven bits, and those that were converted elsewhere are an error).
 
 - dynamic: the range of each input is found at each call; linear layers only;
 - static: `calibrate` runs the graph on samples and notes ranges, `convert` writes them in.
@@ -17,7 +17,6 @@ and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference"
 from __future__ import annotations
 
 import copy
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -28,19 +27,12 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from tools.effects import finish
-from tools.int8 import convolution, linear
+from tools.int8 import convolution, linear, most_of_weights
 
 LINEAR = (F.linear, torch._C._nn.linear)
 # Their arguments behind input, weight and bias, with the values that they have unless given.
 CONVOLUTION = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 MOST, LEAST_SCALE = 255, 1e-12
-
-
-def most_of_weights() -> int:
-    """The largest int8 weight. x86 processors without VNNI add two products in 16 bits, which hold
-    2 * 255 * 64 and not more: a larger one would be cut off without a word."""
-    narrow = platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_vnni_supported()
-    return 64 if narrow else 127
 
 
 @dataclass(slots=True)

@@ -305,6 +305,15 @@ class TestInt8:
         form.linear_int8.neg_()
         torch.testing.assert_close(form(x) - layer.bias, layer.bias - before + 0 * x[:, :1], rtol=0, atol=1e-5)
 
+    def test_weights_that_overflow_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        monkeypatch.setattr("platform.machine", lambda: "x86_64")
+        form = tools.quantize_dynamic(graph_of(torch.nn.Linear(16, 8), torch.randn(3, 16)))
+        assert form.linear_int8.abs().max() == 64
+        form.linear_int8.fill_(-128)
+        with pytest.raises(ValueError, match="no VNNI"):
+            form(torch.randn(3, 16))
+
     def test_saved_and_copied(self) -> None:
         layer, x = torch.nn.Linear(16, 8), torch.randn(3, 16)
         form = tools.quantize_dynamic(graph_of(layer, x))
