@@ -97,8 +97,11 @@ class Place:
             return None
         try:
             found = self._kept()
-        except Exception as error:  # damaged
+        except (Changed, OSError) as error:  # damaged
             self.tell(f"it is not usable, {type(error).__name__}: {error}")
+            return None
+        except Exception as defect:  # the frame can be traced all the same
+            told(self.frame, "what lies on the disk", defect)
             return None
         if not found:
             self.tell(self.store.explain_miss(self.key) if logs.log("cache").enabled else "")
