@@ -5,13 +5,15 @@
 Each program runs as eager, as `dynamo.compile(..., backend="inductor")` and as `torch.compile`, the
 three in turn, medians of CUDA events around several calls. An error is the greatest distance to
 float64 eager divided by the greatest value there; ours must not be more than three times eager's
-(plus the rounding of the dtype). The last lines are a table.
+(plus the rounding of the dtype). "copy" is the bytes of arguments and result over the time, as a
+part of the speed at which a large tensor is copied (read and written). The last lines are a table.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -169,7 +171,6 @@ def check(name: str, options: argparse.Namespace) -> str:
             torch.cuda.synchronize()
             seconds[key] = time.perf_counter() - start
             errors[key] = greatest_distance([call(*args)], [exact])
-            del result
         calls = max(3, min(200, int(20000 / per_call(function, args, 3))))
         middle = in_turns(kinds, args, calls, options.rounds)
     rounding = torch.finfo(args[0].dtype).eps if args[0].is_floating_point() else 0
@@ -182,14 +183,30 @@ def check(name: str, options: argparse.Namespace) -> str:
         f"{counts['kernels']:4d} {counts['extern_calls']:4d}",
         f"{middle['eager']:10.1f} {middle['ours']:10.1f} {peer:10.1f}",
         f"{middle['eager'] / middle['ours']:7.2f} {peer / middle['ours']:7.2f}",
+        f"{moved(args, result) / middle['ours'] / copied_a_microsecond():5.2f}",
         f"{seconds['ours']:7.2f} {seconds.get('peer', float('nan')):7.2f}",
     ]
     return " ".join(cells)
 
 
+def moved(args: tuple[Any, ...], result: torch.Tensor) -> int:
+    """Bytes of the tensors that are read and written at least once."""
+    tensors = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
+@functools.cache
+def copied_a_microsecond() -> float:
+    """Bytes that a copy of a GiB reads and writes in a microsecond."""
+    one, other = (torch.empty(2**30, dtype=torch.int8, device=DEVICE) for _ in range(2))
+    other.copy_(one)
+    return 2 * one.numel() / per_call(other.copy_, (one,), 20)
+
+
 HEAD = (
     f"{'program':14s} {'':6s} {'err eager':>9s} {'err ours':>9s} kern call {'eager':>10s}"
-    f" {'ours':>10s} {'peer':>10s} {'/eager':>7s} {'/peer':>7s} {'s ours':>7s} {'s peer':>7s}"
+    f" {'ours':>10s} {'peer':>10s} {'/eager':>7s} {'/peer':>7s} {'copy':>5s} {'s ours':>7s}"
+    f" {'s peer':>7s}"
 )
 
 
