@@ -2,9 +2,10 @@
 
 In: a captured graph (torch-level calls). Out: the same graph (changed in place), where the target
 of such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides
-while the graph is recorded. Our kernel's result has queries outside of heads; eager's has other
-strides for some masks. So only calls are replaced whose readers all transpose it, or copy where
-strides ask for it.
+while the graph is recorded. Where something is known of its mask (`attention_masks.py`), it is
+`attention_with_parts`, which gets that, too. Our kernel's result has queries outside of heads;
+eager's has other strides for some masks. So only calls are replaced whose readers all transpose
+it, or copy where strides ask for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from inductor.attention_ops import attention
+from inductor.attention_ops import attention, attention_with_parts
+from inductor.fx_passes.attention_masks import parts_of
 from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -26,7 +28,17 @@ def serve_attention(gm: fx.GraphModule) -> None:
             continue
         if node.users and all(map(is_indifferent, node.users)):
             node.target = attention
+            _tell_parts(node)
             changed = True
     if changed:
         gm.recompile()
     serve_written_attention(gm)
+
+
+def _tell_parts(node: fx.Node) -> None:
+    """Tell a call what its mask says."""
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    parts = parts_of(mask, node) if isinstance(mask, fx.Node) else None
+    if parts is not None:
+        node.target = attention_with_parts
+        node.args = ((parts.rest, parts.causal, parts.window), *node.args)

@@ -110,3 +110,32 @@ def test_written_by_hand(gradients: bool) -> None:
         return q, k, v, m
 
     check(train if gradients else attend, make, calls=2, slack=8.0)
+
+
+def padded(kind: str, padding: torch.Tensor) -> torch.Tensor:
+    """A mask as transformers makes it inside of the program."""
+    b = torch.arange(B, device=DEVICE)[:, None, None, None]
+    q = torch.arange(S, device=DEVICE)[None, None, :, None]
+    k = torch.arange(S, device=DEVICE)[None, None, None, :]
+    seen = {"keys": q >= 0, "causal": k <= q, "window": (k <= q) & (k > q - 50)}[kind]
+    return (q.new_ones((), dtype=torch.bool) & seen & padding[b, k]).expand(B, -1, S, S)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("kind", ["keys", "causal", "window"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_masks_made_in_the_program(kind: str, gradients: bool, dtype: torch.dtype) -> None:
+    """Of the mask, our kernel reads what is no comparison of positions."""
+
+    def attend(x: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, padding: torch.Tensor) -> Any:
+        out = F.scaled_dot_product_attention(q * x, k, v, attn_mask=padded(kind, padding))
+        out = out.transpose(1, 2).reshape(B, S, -1) * 2
+        return (out, torch.autograd.grad(out.square().sum(), [q, k, v])) if gradients else out
+
+    def make() -> tuple[Any, ...]:
+        *given, _ = inputs("none", False, gradients, 64, dtype)
+        padding = torch.rand(B, S, device=DEVICE) > 0.3
+        padding[:, 0] = True
+        return *given, padding
+
+    check(attend, make, calls=2, slack=8.0)

@@ -19,6 +19,8 @@ FACTS: Final = '''\
 '''
 PASSED: Final = '''N_Q, N_K, SCALE, CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN,
             CAUSAL, WINDOW'''
+# Where a mask is the same for all queries, keys that nobody sees get no gradient at the end.
+PASSED_OF_KEYS: Final = PASSED.replace("HAS_MASK", "MASKS_SCORES")
 
 BACKWARD: Final = '''
 @triton.jit
@@ -50,11 +52,9 @@ def attention_weights(
 ):
     LOG2E: tl.constexpr = 1.4426950408889634
     if PLAIN:
-        if EDGE:
-            if CAUSAL:
-                product = tl.where(rows >= columns, product, float("-inf"))
-            if CHECKED:
-                product = tl.where(columns < N_K, product, float("-inf"))
+        product = attention_masked(
+            product, MASK, b, h, rows, columns, N_Q, N_K, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW,
+            EDGE, CHECKED)
         weight = tl.exp2(product * (SCALE * LOG2E) - lse * LOG2E)
     else:
         score = attention_scores(
@@ -120,12 +120,20 @@ def attention_backward_keys(
     VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     GB: tl.constexpr, GH: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr,
 ''' + FACTS + '''\
-    PLAIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PLAIN: tl.constexpr, NAN_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
+    MASKS_KEYS: tl.constexpr = (
+        HAS_MASK and MM == 0 and (MH == 0 or GROUP == 1) and not NAN_ROWS)
+    MASKS_SCORES: tl.constexpr = HAS_MASK and not MASKS_KEYS
     blocks: tl.constexpr = (N_K + COLUMNS - 1) // COLUMNS
     shared: tl.constexpr = HEADS // GROUP
-    block = tl.program_id(0) % blocks
-    head = tl.program_id(0) // blocks
+    if CAUSAL:
+        heads = tl.num_programs(0) // blocks
+        block = tl.program_id(0) // heads
+        head = tl.program_id(0) % heads
+    else:
+        block = tl.program_id(0) % blocks
+        head = tl.program_id(0) // blocks
     b = (head // shared).to(tl.int64)
     own = (head % shared).to(tl.int64)
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -147,13 +155,19 @@ def attention_backward_keys(
             dk, dv = attention_keys_some(
                 dk, dv, k, v, Q + b * QB + h * QH, GRAD + b * GB + h * GH, LSE + first * N_Q,
                 DELTA + first * N_Q, BIAS, MASK, OTHER, b, h, columns, begin, edge,
-            ''' + PASSED + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, True, True, ROWS)
+            ''' + PASSED_OF_KEYS + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, True, True, ROWS)
             begin = edge
         dk, dv = attention_keys_some(
             dk, dv, k, v, Q + b * QB + h * QH, GRAD + b * GB + h * GH, LSE + first * N_Q,
             DELTA + first * N_Q, BIAS, MASK, OTHER, b, h, columns, begin, N_Q,
-            ''' + PASSED + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, WINDOW > 0,
-            N_Q % ROWS != 0 or (N_K % COLUMNS != 0 and not PLAIN), ROWS)
+            ''' + PASSED_OF_KEYS + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, WINDOW > 0,
+            N_Q % ROWS != 0
+            or N_K % COLUMNS != 0 and (HAS_BIAS and BM != 0 or MASKS_SCORES and MM != 0), ROWS)
+    if MASKS_KEYS:
+        seen_at = MASK + b * MB + own * GROUP * MH + columns * MN
+        seen = tl.load(seen_at, mask=columns < N_K, other=0) != 0
+        dk = tl.where(seen[:, None], dk, 0.0)
+        dv = tl.where(seen[:, None], dv, 0.0)
     step: tl.constexpr = HEADS // GROUP
     dk_at = DK + ((b * N_K + columns[:, None]) * step + own) * D + ds[None, :]
     dv_at = DV + ((b * N_K + columns[:, None]) * step + own) * E + es[None, :]
@@ -214,10 +228,13 @@ def attention_backward_queries(
     PLAIN: tl.constexpr, HAS_DB: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
     blocks: tl.constexpr = (N_Q + ROWS - 1) // ROWS
-    block = tl.program_id(0) % blocks
     if CAUSAL:
-        block = blocks - 1 - block
-    head = (tl.program_id(0) // blocks).to(tl.int64)
+        heads = tl.num_programs(0) // blocks
+        block = blocks - 1 - tl.program_id(0) // heads
+        head = (tl.program_id(0) % heads).to(tl.int64)
+    else:
+        block = tl.program_id(0) % blocks
+        head = (tl.program_id(0) // blocks).to(tl.int64)
     b = head // HEADS
     h = head % HEADS
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -245,7 +262,8 @@ def attention_backward_queries(
         dq = attention_queries_some(
             dq, q, grad, lse, delta, K, V, BIAS, MASK, OTHER, DB, b, h, rows, begin, end,
             ''' + PASSED + ''', KN, KD, VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, False,
-            N_Q % ROWS != 0 and not PLAIN, COLUMNS)
+            N_Q % ROWS != 0
+            and (HAS_DB or HAS_BIAS and BM != 0 or HAS_MASK and MM != 0), COLUMNS)
         begin = end
     if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
         dq = attention_queries_some(

@@ -2,9 +2,13 @@
 
 Softmax is computed as keys come along (online): `most` is the greatest score of a row so far,
 `total` the sum of exp(score - most), `acc` that of the values weighted with it. Scores are float32.
-What a kernel is for comes as constants (see `spec.AttentionSpec.constants`). Where nothing is added
-to the products, scores are kept times log2(e); else as they are, since adding, say, the least
-float32 must not overflow. Rows of which all scores are -inf give zeros and a log-sum-exp of +inf.
+What a kernel is for comes as constants (see `spec.AttentionSpec.constants`). Where scores are
+products times a scale, some of them left out (PLAIN), they are kept times log2(e); else as they
+are, since adding, say, the least float32 must not overflow. Rows of which all scores are -inf give
+zeros and a log-sum-exp of +inf.
+
+Programs of causal attention start with the blocks that see most keys, of all heads: the short ones
+fill what is left of the device.
 
 In `SCORE`, `score` (float32, a block) may be changed as a function of `b`, `h`, `rows`, `columns`.
 """
@@ -21,37 +25,22 @@ import triton.language as tl
 
 '''
 
-# The scores of one block; `product` is queries times keys, or that transposed. rows and columns are
-# blocks of two axes, of which one is 1.
+# Which keys are seen, and the scores of one block; `product` is queries times keys, or that
+# transposed. rows and columns are blocks of two axes, of which one is 1.
 SCORES: Final = '''
 @triton.jit
-def attention_scores(
-    product, BIAS, MASK, OTHER, b, h, rows, columns,
-    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
-    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    EDGE: tl.constexpr, CHECKED: tl.constexpr,
+def attention_masked(
+    score, MASK, b, h, rows, columns, N_Q: tl.constexpr, N_K: tl.constexpr,
+    HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr, MM: tl.constexpr,
+    MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EDGE: tl.constexpr,
+    CHECKED: tl.constexpr,
 ):
-    inside = (rows < N_Q) & (columns < N_K)
-    score = product * SCALE
-    if CAP > 0:
-        score = CAP - (2 * CAP) / (tl.exp2(score * (2.8853900817779268 / CAP)) + 1.0)
-    if HAS_BIAS:
-        at = BIAS + b.to(tl.int64) * BB + h.to(tl.int64) * BH
-        if BM == 0:
-            bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
-        elif CHECKED:
-            bias = tl.load(at + rows * BM + columns * BN, mask=inside, other=0.0)
-        else:
-            bias = tl.load(at + rows * BM + columns * BN)
-        score += bias.to(tl.float32)
-#SCORE
     if HAS_MASK:
         at = MASK + b.to(tl.int64) * MB + h.to(tl.int64) * MH
         if MM == 0:
             seen = tl.load(at + columns * MN, mask=columns < N_K, other=0) != 0
         elif CHECKED:
+            inside = (rows < N_Q) & (columns < N_K)
             seen = tl.load(at + rows * MM + columns * MN, mask=inside, other=0) != 0
         else:
             seen = tl.load(at + rows * MM + columns * MN) != 0
@@ -63,6 +52,35 @@ def attention_scores(
             score = tl.where(rows - columns < WINDOW, score, float("-inf"))
         if CHECKED:
             score = tl.where(columns < N_K, score, float("-inf"))
+    return score
+
+
+@triton.jit
+def attention_scores(
+    product, BIAS, MASK, OTHER, b, h, rows, columns,
+    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
+    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    EDGE: tl.constexpr, CHECKED: tl.constexpr,
+):
+    score = product * SCALE
+    if CAP > 0:
+        score = CAP - (2 * CAP) / (tl.exp2(score * (2.8853900817779268 / CAP)) + 1.0)
+    if HAS_BIAS:
+        at = BIAS + b.to(tl.int64) * BB + h.to(tl.int64) * BH
+        if BM == 0:
+            bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
+        elif CHECKED:
+            inside = (rows < N_Q) & (columns < N_K)
+            bias = tl.load(at + rows * BM + columns * BN, mask=inside, other=0.0)
+        else:
+            bias = tl.load(at + rows * BM + columns * BN)
+        score += bias.to(tl.float32)
+#SCORE
+    score = attention_masked(
+        score, MASK, b, h, rows, columns, N_Q, N_K, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE,
+        CHECKED)
     return score
 
 '''
@@ -93,14 +111,16 @@ def attention_some(
             k = tl.load(k_at)
         product = tl.dot(q, k)
         if PLAIN:
-            if EDGE:
-                if CAUSAL:
-                    product = tl.where(rows[:, None] >= columns[None, :], product, float("-inf"))
-                if CHECKED:
-                    product = tl.where(columns[None, :] < N_K, product, float("-inf"))
+            product = attention_masked(
+                product, MASK, b, h, rows[:, None], columns[None, :], N_Q, N_K, HAS_MASK, MB, MH,
+                MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
             now = tl.maximum(most, tl.max(product, 1) * (SCALE * LOG2E))
-            weight = tl.exp2(product * (SCALE * LOG2E) - now[:, None])
-            shrink = tl.exp2(most - now)
+            if MAY_BE_EMPTY:
+                base = tl.where(now == float("-inf"), 0.0, now)
+            else:
+                base = now
+            weight = tl.exp2(product * (SCALE * LOG2E) - base[:, None])
+            shrink = tl.exp2(most - base)
         else:
             score = attention_scores(
                 product, BIAS, MASK, OTHER, b, h, rows[:, None], columns[None, :], N_Q, N_K, SCALE,
@@ -141,10 +161,13 @@ def attention_forward(
 ):
     blocks: tl.constexpr = (N_Q + ROWS - 1) // ROWS
     LN2: tl.constexpr = 0.6931471805599453
-    block = tl.program_id(0) % blocks
     if CAUSAL:
-        block = blocks - 1 - block
-    head = tl.program_id(0) // blocks
+        heads = tl.num_programs(0) // blocks
+        block = blocks - 1 - tl.program_id(0) // heads
+        head = tl.program_id(0) % heads
+    else:
+        block = tl.program_id(0) % blocks
+        head = tl.program_id(0) // blocks
     b = head // HEADS
     h = head % HEADS
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -172,8 +195,8 @@ def attention_forward(
         acc, most, total = attention_some(
             acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, end, N_Q, N_K, SCALE,
             CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, KN, KD, VN,
-            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, False, N_Q % ROWS != 0 and not PLAIN,
-            COLUMNS)
+            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, False,
+            N_Q % ROWS != 0 and (HAS_BIAS and BM != 0 or HAS_MASK and MM != 0), COLUMNS)
         begin = end
     if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
         acc, most, total = attention_some(

@@ -66,8 +66,13 @@ class AttentionSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether scores are products times a scale, and no row is empty."""
-        return self.bias is None and self.mask is None and not (self.window or self.cap)
+        """Whether scores are products times a scale, some of them left out."""
+        return self.bias is None and not self.cap
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a query may see no key."""
+        return not self.is_plain or self.mask is not None or self.window > 0
 
     def constants(self, grad: Four = (0, 0, 0, 0)) -> dict[str, Any]:
         """The constants of all kernels, without those of blocks. grad: strides of the gradient."""
@@ -88,7 +93,7 @@ class AttentionSpec:
             "PAD_E": padded(self.value_head), "HAS_BIAS": self.bias is not None,
             "HAS_MASK": self.mask is not None, "CAUSAL": self.causal, "WINDOW": self.window,
             "SCALE": self.scale, "CAP": self.cap, "PLAIN": self.is_plain,
-            "MAY_BE_EMPTY": not self.is_plain, "NAN_ROWS": self.nan_rows, "HAS_LSE": self.lse,
+            "MAY_BE_EMPTY": self.may_be_empty, "NAN_ROWS": self.nan_rows, "HAS_LSE": self.lse,
         }  # fmt: skip
 
     def grid(self, blocks: Blocks) -> Grid:

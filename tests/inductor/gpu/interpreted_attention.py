@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import dynamo
 import inductor.attention_ops
 from dynamo.aot.capture import capture_forward
 from dynamo.base.counters import counters
@@ -36,6 +37,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bias and causal": {"bias": (2, 2, 37, 40), "causal": True},
     "mask": {"mask": (2, 1, 37, 40)},
     "mask of keys": {"mask": (2, 1, 1, 40)},
+    "mask of keys, causal": {"mask": (2, 1, 1, 40), "causal": True, "sizes": (2, 4, 2, 37, 40, 16, 16)},
+    "mask of keys of a head": {"mask": (2, 4, 1, 40), "sizes": (2, 4, 2, 37, 40, 16, 16)},
+    "mask of keys and bias": {"mask": (2, 1, 1, 40), "bias": (2, 2, 37, 40)},
+    "mask of keys, nan rows": {"mask": (2, 1, 1, 40), "nan_rows": True},
+    "mask and causal": {"mask": (2, 1, 37, 40), "causal": True},
+    "mask and window": {"mask": (2, 1, 1, 40), "window": 7, "causal": True},
     "window": {"sizes": (1, 2, 2, 70, 70, 16, 16), "window": 9, "causal": True},
     "cap": {"cap": 2.0, "causal": True},
     "cap and bias": {"cap": 0.7, "bias": (2, 2, 37, 40), "sizes": (2, 2, 1, 37, 40, 16, 32)},
@@ -144,3 +151,36 @@ def test_in_a_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "dynamo_jit::attention" in text
         result = cuda.load(text, graph, False)()(*given)[0]
     torch.testing.assert_close(result, program(*given))
+
+
+def test_a_mask_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a causal mask with padding, the operator gets the padding alone."""
+
+    def program(x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        q, k, v = ((x * 2).view(2, 8, 3, 2, 4)[:, :, n].transpose(1, 2) for n in range(3))
+        i = torch.arange(8)
+        m = (i[None, :] <= i[:, None])[None, None] & padding[:, None, None, :]
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=m)
+        return y.transpose(1, 2).reshape(2, 8, 8) + 1
+
+    for name in ("has_kernel", "is_faster_in_parts"):
+        monkeypatch.setattr(inductor.attention_ops, name, lambda *_: True)
+    padding = torch.rand(2, 8) > 0.3
+    padding[:, 0] = True
+    found: list[Any] = []
+
+    def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        found.extend((gm, examples))
+        return gm.forward
+
+    expected = dynamo.compile(program, backend=backend, fullgraph=True)(torch.randn(2, 8, 24), padding)
+    gm, given = found
+    serve_attention(gm)
+    with torch.no_grad():
+        module = capture_forward(gm, given).module
+        call = next(n for n in module.graph.nodes if "dynamo_jit" in str(n.target))
+        assert call.args[4].meta["val"].shape == (2, 1, 1, 8)
+        assert call.args[5:8] == (True, 0.5, 0)
+        graph = lower_graph(module).graph
+        result = cuda.load(cuda.generate(graph, schedule_graph(graph, 8)).text, graph, False)()(*given)[0]
+    torch.testing.assert_close(result, expected)
