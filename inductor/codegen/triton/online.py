@@ -15,7 +15,10 @@ import torch
 from inductor.codegen.triton.launch import NotPrintable, Phases, Stage
 from inductor.codegen.triton.spelling import SUM_OF_EXP
 from inductor.ir.body import IndirectVar, Op
+from inductor.ir.extent import hint_of
 from inductor.scheduler.assemble import drop_dead
+
+LONG_ROW = 4096  # columns of which a step of a loop takes several tiles
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -101,3 +104,14 @@ def _reduces_once(stage: Stage) -> bool:
         return False
     reductions = [op for op in stage.ops if op.name == "reduction"]
     return not any(phases.after[arg] for op in reductions for arg in op.args)
+
+
+def tiles_of(stage: Stage) -> int:
+    """How many tiles of columns a step of a loop takes: several for a sum of exponentials over
+    long rows."""
+    online = any(op.imm == SUM_OF_EXP for op in stage.ops)
+    if not online or hint_of(stage.columns) < LONG_ROW:
+        return 1
+    phases = Phases(stage)
+    stores = any(op.name == "store" and phases.inside[n] for n, op in enumerate(stage.ops))
+    return 1 if stores or stage.serial != 1 else 4

@@ -15,7 +15,7 @@ import torch
 
 from inductor.codegen.triton.launch import Launch, NotPrintable, Phases, Stage
 from inductor.codegen.triton.numbers import Numbers
-from inductor.codegen.triton.online import is_same
+from inductor.codegen.triton.online import is_same, tiles_of
 from inductor.codegen.triton.relax import PREFIX, RELAXED
 from inductor.codegen.triton.spelling import (
     ATOMIC_ADD,
@@ -35,7 +35,6 @@ from inductor.ir.extent import hint_of
 from inductor.ir.index import Index
 from inductor.ir.scalar_ops import SCALAR_OPS
 
-LONG_ROW = 4096
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 ROWS: Axes = frozenset("x")
@@ -499,17 +498,6 @@ class StagePrinter:
 
     def _end_reduction(self, position: int, op: Op) -> None:
         self.values[position] = self._finish(op, self.partial[position])
-
-
-def tiles_of(stage: Stage) -> int:
-    """How many tiles of columns a step of a loop takes: several for a sum of exponentials over
-    long rows."""
-    online = any(op.imm == SUM_OF_EXP for op in stage.ops)
-    if not online or hint_of(stage.columns) < LONG_ROW:
-        return 1
-    phases = Phases(stage)
-    stores = any(op.name == "store" and phases.inside[n] for n, op in enumerate(stage.ops))
-    return 1 if stores or stage.serial != 1 else 4
 
 
 def print_columns(writer: Writer, columns: Columns, base: str, frame: Frame) -> None:
