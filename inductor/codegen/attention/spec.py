@@ -172,7 +172,8 @@ def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     if spec.queries <= 16:
         return (Blocks(16, 64, 4, 3), Blocks(16, 128, 4, 2))
     if widest <= 64:
-        usual, narrow = Blocks(64, 64, 4, 3), Blocks(128, 32, 4, 4)
+        stages = 3 if spec.mask is None and not spec.causal else 2
+        usual, narrow = Blocks(64, 64, 4, stages), Blocks(128, 32, 4, 4)
         if spec.keys % 64 and spec.keys % 64 <= 32:
             usual, narrow = narrow, usual
         return (
@@ -190,8 +191,9 @@ def keys_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     """The same for the gradients of keys and values."""
     widest = max(padded(spec.head), padded(spec.value_head))
     if widest <= 64:
+        best = Blocks(32, 64, 4, 3) if spec.causal else Blocks(64, 64, 4, 3)
         return (
-            Blocks(32, 128, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 128, 4, 2),
+            best, Blocks(32, 128, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 128, 4, 2),
             Blocks(64, 128, 8, 3), Blocks(32, 64, 4, 4),
         )  # fmt: skip
     if widest <= 128:
@@ -203,8 +205,9 @@ def queries_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:
     """The same for the gradients of queries and scores."""
     widest = max(padded(spec.head), padded(spec.value_head))
     if widest <= 64:
+        best = Blocks(64, 32, 4, 3) if spec.causal else Blocks(128, 32, 4, 3)
         return (
-            Blocks(128, 32, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 32, 4, 4),
+            best, Blocks(128, 32, 4, 4), Blocks(64, 64, 4, 3), Blocks(64, 32, 4, 4),
             Blocks(128, 64, 8, 3), Blocks(64, 128, 4, 2),
         )  # fmt: skip
     if widest <= 128:

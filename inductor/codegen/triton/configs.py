@@ -18,6 +18,7 @@ WARP = 32
 LIKELY_ROWS = 1 << 12  # at least, where the number is known at a call only
 LIKELY_COLUMNS = 1 << 9
 TILE = 4096  # elements of a persistent tile of several rows
+PAIRED = 1024  # columns of which two rows go together
 TILES = ((64, 64, 8), (32, 32, 4), (32, 64, 4), (64, 32, 4), (128, 32, 8))
 LONG_TILES = ((1, 1024, 4), (1, 2048, 8), (1, 2048, 4), (2, 1024, 8))  # where rows are long
 SMALL, MEDIUM = 1 << 16, 1 << 19  # elements of a launch without columns
@@ -151,6 +152,8 @@ def _persistent_configs(launch: Launch, columns: int) -> tuple[Config, ...]:
     else:
         wanted = max(1, min(64, 1024 // columns, rows // 256))
     found = []
+    if columns == PAIRED and rows >= LIKELY_ROWS // 2 and not along_rows:
+        found.append(Config(2, columns, 4))
     for block in (wanted, wanted * 2, max(wanted // 2, 1), 1):
         if block * columns <= 16384 and block <= rows:
             found.append(Config(block, columns, _warps(block * columns)))
@@ -175,7 +178,11 @@ def _loop_configs(launch: Launch, widest: int) -> tuple[Config, ...]:
 
 def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
     """More in flight at a time, where that is no strain on registers."""
-    read = [{op.buffer for op in stage.ops if op.name == "load"} for stage in launch.stages]
+    read = [
+        {op.buffer for op in stage.ops
+         if op.name == "load" and op.index is not None and op.index.stride_of("r") != 0}
+        for stage in launch.stages
+    ]
     if launch.splits != 1 or max(map(len, read)) > FEW_LOADS:
         return []
     if any(tiles_of(stage) != 1 for stage in launch.stages):

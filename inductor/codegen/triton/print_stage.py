@@ -31,7 +31,6 @@ from inductor.codegen.triton.spelling import (
     print_number,
 )
 from inductor.ir.body import Immediate, IndirectVar, Op
-from inductor.ir.extent import hint_of
 from inductor.ir.index import Index
 from inductor.ir.scalar_ops import SCALAR_OPS
 
