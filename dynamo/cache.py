@@ -32,6 +32,7 @@ from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
 from dynamo.base.progress import progress
+from dynamo.frames.worth import mentions_tensors
 from dynamo.guards.changes import changed_facts, numbers_in
 from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.kinds import const_equal
@@ -40,7 +41,6 @@ from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.lookup import builtins_of, find_in_mro
-from dynamo.worth import mentions_tensors
 
 COMPILE_NOTHING = ("force_eager", "eager_on_recompile")
 SHOWN = 3  # reasons in the warning about a limit

@@ -33,20 +33,21 @@ from dynamo.base.recursion import recursion_room
 from dynamo.base.shortfalls import Site
 from dynamo.break_reports import BreakReports, frame_event, skip_event
 from dynamo.cache import forward_code, function_modes
-from dynamo.callers import is_caller
 from dynamo.captures.keeper import Keeper
 from dynamo.codegen.again import throw
 from dynamo.codegen.continuation import Continuations
 from dynamo.codegen.generate import Plan, generate
 from dynamo.codegen.prune import prune
 from dynamo.entries import EntryRecord
+from dynamo.frames.callers import is_caller
+from dynamo.frames.libraries import OWN, is_whole, library_of
+from dynamo.frames.worth import is_bound, mentions_tensors
 from dynamo.graph_functions import GraphCompiler
 from dynamo.guards.build import build_program
 from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, released
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import DrawSource, Scope, Source
-from dynamo.libraries import OWN, is_whole, library_of
 from dynamo.options import CompileOptions
 from dynamo.shapes.marks import Mark
 from dynamo.symbolic.core.context import CodeCache, CompileContext
@@ -67,7 +68,6 @@ from dynamo.symbolic.tensors.repeating import (
     settle_tests,
 )
 from dynamo.symbolic.tensors.tensor import TensorVar
-from dynamo.worth import is_bound, mentions_tensors
 
 WHOLE = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
 # A trace takes in more than what a continuation begins with.

@@ -52,6 +52,11 @@ from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import with_joint_passes
+from inductor.dynamic_shapes.lift_numbers import lifts_all
+from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
+from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
+from inductor.dynamic_shapes.steps import Step, has_rates
+from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant, check_of, places_of
 from inductor.early_libraries import with_libraries
 from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
@@ -67,21 +72,16 @@ from inductor.kept import (
     served,
     settings_now,
 )
-from inductor.library_kernels import choose_library_kernels
-from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
-from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
 from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
+from inductor.scheduler.library_kernels import choose_library_kernels
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
-from inductor.specialise import compile_for_sizes, is_symbolic
-from inductor.steps import Step, has_rates
 from inductor.survive import surviving
-from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
 
 Compiled = Callable[..., Any]
 
