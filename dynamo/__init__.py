@@ -49,7 +49,13 @@ if TYPE_CHECKING:
         is_dynamo_compiling,
     )
     from dynamo.checked_calls import verify
-    from dynamo.decide import (
+    from dynamo.explanation import explain
+    from dynamo.profiling import profile
+    from dynamo.reporting.api import report
+    from dynamo.shapes.marks import Dim
+    from dynamo.shipped import load_compiled
+    from dynamo.summary_text import summary
+    from dynamo.user_decisions import (
         allow_in_graph,
         assume_constant_result,
         disallow_in_graph,
@@ -62,12 +68,6 @@ if TYPE_CHECKING:
         skip,
         substitute_in_graph,
     )
-    from dynamo.explanation import explain
-    from dynamo.profiling import profile
-    from dynamo.reporting.api import report
-    from dynamo.shapes.marks import Dim
-    from dynamo.shipped import load_compiled
-    from dynamo.summary_text import summary
     from dynamo.whole_graph import export
 
 _HOMES = {
@@ -81,7 +81,7 @@ _HOMES = {
     "dynamo.base.logs": "set_logs",
     "dynamo.base.strictness": "error_on_graph_break is_compiling is_dynamo_compiling",
     "dynamo.checked_calls": "verify",
-    "dynamo.decide": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
+    "dynamo.user_decisions": "allow_in_graph assume_constant_result disallow_in_graph mark_dynamic "
     "mark_static mark_unbacked maybe_mark_dynamic nonstrict_trace set_stance skip "
     "substitute_in_graph",
     "dynamo.explanation": "explain",

@@ -20,11 +20,11 @@ from dynamo.base import counters
 from dynamo.base.config import config
 from dynamo.base.environment import tell_of_torch
 from dynamo.cache import FramePolicy
-from dynamo.callers import behind_torch, caller_of, needs_caller
 from dynamo.convert import Converter
-from dynamo.decide import skip
+from dynamo.frames.callers import behind_torch, caller_of, needs_caller
 from dynamo.options import CompileOptions, check_options
 from dynamo.shapes.marks import Dim
+from dynamo.user_decisions import skip
 
 F = TypeVar("F")
 

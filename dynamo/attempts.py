@@ -86,6 +86,7 @@ class Attempts:
 
     def trace(self, frame: hook.FrameState, context: CompileContext) -> TraceResult:
         """Attempts to trace the frame until one ends without a new lesson."""
+        log_code(frame, self.codes, context.compile_id)
         start = time.perf_counter()
         settle_choices()
         raises = False
@@ -182,6 +183,13 @@ class Attempts:
         met = what_was_met(trace) if config.capture_cache else None
         return TraceResult(
             frame.code, graph, trace.guards, effects, exit, trace.steps, trace.handles, axes, met)
+
+
+def log_code(frame: hook.FrameState, codes: CodeCache, compile_id: str) -> None:
+    logs.log("bytecode").emit(
+        lambda: f"code of {frame.code.co_qualname}\n{codes.decode(frame.code).listing()}",
+        compile_id,
+    )
 
 
 def what_was_met(trace: Trace) -> Met:

@@ -7,13 +7,14 @@ from types import CodeType, MethodType
 from typing import Any
 
 from dynamo import hook
-from dynamo.base import counters, logs
-from dynamo.base.breaks import describe
-from dynamo.base.errors import Unsupported
+from dynamo.base import counters, events, logs
+from dynamo.base.breaks import describe, summarize
+from dynamo.base.errors import Break, Unsupported
 from dynamo.base.events import Event
 from dynamo.base.strictness import Part, is_strict
 from dynamo.base.user_lines import user_place
 from dynamo.codegen.continuation import Continuations
+from dynamo.frames.libraries import library_of
 from dynamo.guards.records import name_of_part, source_text
 from dynamo.options import CompileOptions
 from dynamo.symbolic.core.context import CompileContext
@@ -44,6 +45,20 @@ class BreakReports:
         begins = self._continuations.begins_at(code, original, instruction)
         return begins and self._told.get(place) == exit.reason.code
 
+    def tell_trace(
+        self, frame: hook.FrameState, result: TraceResult, context: CompileContext
+    ) -> Event:
+        """Says what a trace has found. Errors: Unsupported where it must not break."""
+        exit, compile_id = result.exit, context.compile_id
+        repeated = isinstance(exit, BreakExit) and self.is_repeated(exit, frame.code)
+        event = frame_event(frame, result, context, repeated)
+        events.record(event)
+        if result.effects:
+            logs.log("effects").emit(lambda: "\n".join(map(repr, result.effects)), compile_id)
+        if isinstance(exit, BreakExit):
+            self.tell(exit, context.settings, compile_id, repeated)
+        return event
+
     def tell(
         self, exit: BreakExit, options: CompileOptions, compile_id: str, repeated: bool
     ) -> None:
@@ -60,6 +75,18 @@ class BreakReports:
             raise Unsupported(f"{strict}\n  fullgraph=True allows no graph break.")
         if is_error(exit):
             raise Unsupported(f"{strict}\n  error_on_graph_break(True) allows no graph break here.")
+
+    def tell_skipped(self, frame: hook.FrameState, reason: str, compile_id: str) -> None:
+        """A frame runs as it is."""
+        logs.log("dynamo").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+        if library_of(frame.code, frame.globals) is None:
+            events.record(skip_event(frame.code, reason, compile_id))
+
+    def tell_unbuildable(self, frame: hook.FrameState, reason: Break, compile_id: str) -> None:
+        """A frame runs as it is, since a value is alive that can't be rebuilt."""
+        logs.log("graph_breaks").emit(f"skip {frame.code.co_qualname}: {reason}", compile_id)
+        counters.counters["skips"][str(reason)] += 1
+        events.record(skip_event(frame.code, summarize(str(reason)), compile_id))
 
 
 def is_error(exit: BreakExit) -> bool:

@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any, NoReturn
 
 import torch
@@ -32,6 +32,9 @@ from dynamo.base.decisions import Stance, stance_now
 from dynamo.base.defects import internal_error
 from dynamo.base.errors import DynamoError, RecompileError, RecompileLimitExceeded
 from dynamo.base.progress import progress
+from dynamo.entries import function_modes
+from dynamo.frames.choice import forward_code
+from dynamo.frames.worth import mentions_tensors
 from dynamo.guards.changes import changed_facts, numbers_in
 from dynamo.guards.explain import Difference, differences, distance
 from dynamo.guards.kinds import const_equal
@@ -39,8 +42,7 @@ from dynamo.guards.records import name_of_part
 from dynamo.guards.shape_code import Fact
 from dynamo.guards.sources import Scope
 from dynamo.options import CompileOptions
-from dynamo.symbolic.core.lookup import builtins_of, find_in_mro
-from dynamo.worth import mentions_tensors
+from dynamo.symbolic.core.lookup import builtins_of
 
 COMPILE_NOTHING = ("force_eager", "eager_on_recompile")
 SHOWN = 3  # reasons in the warning about a limit
@@ -316,18 +318,6 @@ def in_modes_of_the_user() -> bool:
     if hooks is not None and not str(hooks[0].__module__).startswith("torch."):
         return True
     return not all(isinstance(mode, DeviceContext) for mode in function_modes())
-
-
-def function_modes() -> tuple[Any, ...]:
-    """The modes that see torch functions in this thread, outermost first."""
-    count = torch._C._len_torch_function_stack()
-    return tuple(torch._C._get_function_stack_at(number) for number in range(count))
-
-
-def forward_code(cls: type) -> CodeType | None:
-    """The code of a module class's `forward`, None where that is no plain function."""
-    forward = find_in_mro(cls, "forward")
-    return forward.__code__ if isinstance(forward, FunctionType) else None
 
 
 def title_of(frame: hook.FrameState) -> str:

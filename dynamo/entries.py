@@ -1,11 +1,24 @@
-"""What an entry keeps for people."""
+"""An entry: new code with its guards, and what it keeps for people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
-from dynamo.guards.records import Guard
+import torch
+
+from dynamo import hook
+from dynamo.base import logs
+from dynamo.base.counters import timed
+from dynamo.base.loading import collection_paused
+from dynamo.guards.build import build_program
+from dynamo.guards.listing import lines, python_lines, verbose_lines
+from dynamo.guards.records import Guard, released
+from dynamo.guards.sources import Source
+from dynamo.symbolic.core.effects import outside_changes
+from dynamo.symbolic.core.trace_result import TraceResult
 
 
 @dataclass
@@ -21,3 +34,32 @@ class EntryRecord:
     keepalive: Any = None
     changes: tuple[str, ...] = ()
     modes: tuple[Any, ...] = ()
+
+
+def make_entry(
+    frame: hook.FrameState, result: TraceResult, collect: list[Source], code: CodeType,
+    direct: Any, compile_id: str,
+) -> hook.Entry:
+    """collect: where the inputs of the graph come from; direct: see `hook.Entry`."""
+    with timed("guards"), collection_paused():
+        guards = tuple(result.guards)
+        program = build_program(guards, collect, frame.code)
+    logs.log("guards").emit(lambda: "\n".join(guard_lines(frame, guards, program)), compile_id)
+    logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
+    record = EntryRecord(
+        tuple(map(released, guards)), compile_id, frame.code,
+        outside_changes(result.effects), function_modes())
+    return hook.Entry(code, program, record, direct=direct)
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The modes that see torch functions in this thread, outermost first."""
+    count = torch._C._len_torch_function_stack()
+    return tuple(torch._C._get_function_stack_at(number) for number in range(count))
+
+
+def guard_lines(frame: hook.FrameState, guards: Iterable[Guard], program: Any) -> list[str]:
+    """What an entry assumes, then what of it runs Python code, which a first run tells."""
+    program.run(frame.locals, frame.globals, frame.builtins, frame.cells)
+    found = python_lines(guards, program)
+    return [*lines(guards), *(f"runs Python code: {line}" for line in found)]

@@ -1,31 +1,161 @@
 """A captured graph and its function: compiled by the backend now, or in the background.
 
-In: the graph, its inputs, what the user asked for. Out: what the new bytecode calls, with all that
-is done around a compiled function: its results are checked, modes are put back after errors, and
-what raises is looked at.
+In: what a trace has found, what the user asked for. Out: the graph with its outputs, and what the
+new bytecode calls, with all that is done around a compiled function: its results are checked, modes
+are put back after errors, and what raises is looked at.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from dynamo import hook
+from dynamo.attempts import choose_outputs
 from dynamo.backends.rescue import rescued
 from dynamo.backends.results import checked, is_own
+from dynamo.base import counters, logs, recordings
 from dynamo.base.config import config
 from dynamo.base.errors import BackendError, DynamoError
 from dynamo.base.shortfalls import GRAPH, Site, compiling_at, refused
 from dynamo.base.signals import is_of_signal
+from dynamo.codegen.generate import Plan
+from dynamo.codegen.prune import prune
+from dynamo.guards.sources import DrawSource, Scope, Source
 from dynamo.options import CompileOptions
+from dynamo.symbolic.core.trace_result import DrawEffect, GraphRecord, TraceResult
+from dynamo.symbolic.core.var import Var
 from dynamo.symbolic.tensors.contexts import changes_modes, leaves_on_error
-from dynamo.symbolic.tensors.repeating import errors_to_undo, may_run_twice, puts_back
+from dynamo.symbolic.tensors.repeating import (
+    can_undo,
+    errors_to_undo,
+    has_tests,
+    may_run_twice,
+    puts_back,
+    runs_again,
+    settle_tests,
+)
+from dynamo.symbolic.tensors.tensor import TensorVar
 
 Call = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGraph:
+    """The graph of a trace, with its outputs.
+
+    record: None where nothing is left to compute. outputs: Vars of the results, in order. again:
+    True where the part runs once more when it raises. tests: True where the graph tests what the
+    trace has expected.
+    """
+
+    record: GraphRecord | None
+    outputs: tuple[Var, ...]
+    again: bool = False
+    tests: bool = False
+
+    def sources(self) -> list[Source]:
+        """Where its inputs come from."""
+        return [] if self.record is None else [item.source for item in self.record.inputs]
+
+    def collected(self) -> list[Source]:
+        """Those of them that the guard program fetches."""
+        return [source for source in self.sources() if not isinstance(source, DrawSource)]
+
+    def draws(self) -> tuple[int, ...]:
+        """The numbers of the random numbers among its inputs."""
+        return tuple([one.number for one in self.sources() if isinstance(one, DrawSource)])
+
+    def tensors(self) -> list[bool]:
+        """Which of its outputs are tensors."""
+        return [isinstance(var, TensorVar) for var in self.outputs]
+
+
+def plan_of(
+    frame: hook.FrameState, result: TraceResult, graph: ClosedGraph, function: hook.Compiled | None
+) -> Plan:
+    """What the new code has to do. function: the compiled graph."""
+    return Plan(
+        frame.code, frame.globals, frame.builtins, result.exit, result.effects, graph.outputs,
+        function, has_inputs=bool(graph.collected()), runs_again=graph.again, tests=graph.tests,
+        open_axes=result.open_axes, draws=graph.draws(),
+    )
+
+
+def close(result: TraceResult) -> ClosedGraph:
+    """What of the trace's graph is needed."""
+    outputs = choose_outputs(result.exit, result.effects)
+    record = close_graph(result.graph, outputs)
+    if record is None:
+        return ClosedGraph(None, outputs)
+    graph, again = record.module.graph, False
+    tests = has_tests(graph)
+    if tests:
+        again = can_undo(graph)
+    elif result.handles or not all(isinstance(e, DrawEffect) for e in result.effects):
+        again = runs_again(graph)
+    return ClosedGraph(record, outputs, again, tests)
+
+
+def close_graph(record: GraphRecord | None, outputs: tuple[Var, ...]) -> GraphRecord | None:
+    """The graph with its output node, without nodes that nobody needs; None where none is left."""
+    if record is None:
+        return None
+    graph = record.module.graph
+    graph.output(tuple(var.as_proxy() for var in outputs))
+    prune(graph)
+    settle_tests(graph)
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and not node.users:
+            graph.erase_node(node)
+    left = {node.target for node in graph.nodes if node.op == "placeholder"}
+    operations = sum(node.op.startswith("call_") for node in graph.nodes)
+    if not operations and not outputs:
+        return None
+    record.module.recompile()
+    inputs = tuple(item for item in record.inputs if item.name in left)
+    return replace(record, inputs=inputs, operations=operations)
+
+
+def copy_of_graph(graph: fx.Graph) -> fx.Graph:
+    """The graph as it is now: a backend may change it."""
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
+class GraphFunctions:
+    """The compiled graphs of one region."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+
+    def compile(
+        self, module: fx.GraphModule, sources: Iterable[Source], frame: hook.FrameState,
+        options: CompileOptions, compile_id: str, again: bool, tensors: list[bool],
+    ) -> hook.Compiled:
+        """The backend's function for the graph, callable without the hook; sources: of its inputs;
+        again: True where the part runs once more when it raises; tensors: which of the outputs are
+        tensors."""
+        logs.log("graph").emit(lambda: str(module.graph), compile_id)
+        logs.log("graph_code").emit(lambda: module.print_readable(print_output=False), compile_id)
+        if recordings.wanted():
+            recordings.keep("graph", copy_of_graph(module.graph))
+        scope = Scope(frame.locals, frame.globals, frame.builtins, frame.cells)
+        inputs = [source.fetch(scope) for source in sources]
+        counters.counters["stats"]["graphs"] += 1
+        place = f"{frame.code.co_filename}:{frame.code.co_firstlineno} in {frame.code.co_name}"
+        site = Site(place, options.fullgraph, logs.compile_now())
+        compiled = GraphCompiler(module, options, site, again, tensors).compile(inputs)
+        function = hook.Compiled(None, compiled)
+        function.__dict__["__name__"] = f"__compiled_fn_{next(self.numbers)}"
+        return function
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ from inductor.config import check_options, config, does
 from inductor.cpu import NoCompiler
 from inductor.cpu_products import attach_epilogues
 from inductor.custom_passes import with_joint_passes
+from inductor.dynamic_shapes.lift_numbers import lifts_all
+from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
+from inductor.dynamic_shapes.specialise import compile_for_sizes, is_symbolic
+from inductor.dynamic_shapes.steps import Step, has_rates
+from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant, check_of, places_of
 from inductor.early_libraries import with_libraries
 from inductor.for_gpu import for_gpu, open_for_gpu
 from inductor.freezing import FrozenCall, frozen_inputs
@@ -67,21 +72,16 @@ from inductor.kept import (
     served,
     settings_now,
 )
-from inductor.library_kernels import choose_library_kernels
-from inductor.lift_numbers import lifts_all
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
-from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
 from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
+from inductor.scheduler.library_kernels import choose_library_kernels
 from inductor.scheduler.run import schedule_graph
 from inductor.scheduler.schedule import Schedule
-from inductor.specialise import compile_for_sizes, is_symbolic
-from inductor.steps import Step, has_rates
 from inductor.survive import surviving
-from inductor.symbolic import ForAllSizes, Variant, check_of, places_of
 
 Compiled = Callable[..., Any]
 
@@ -105,58 +105,73 @@ def compile_fx(
     """
     settings = settings_now(mode, options)
     gm = served(gm, example_inputs, settings)
-    what = logs.compile_now()
-
-    def compile_static(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        with config.patch(**settings), logs.compiling(what):
-            return _compile(module, inputs, settings, refused=cut_or_captured)
-
-    def compile_symbolic(module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
-        with (config.patch(**settings), logs.compiling(what), timed("inductor"),
-              _defects_refused()):
-            return _compile_symbolic(module, inputs, settings)
-
-    def compile_piece(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        def compile_small(part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
-            with config.patch(**settings), logs.compiling(what):
-                return _compile(part, given, settings, may_raise=True)
-
-        if is_symbolic(module, inputs):
-            return compile_for_sizes(
-                module, inputs, compile_small, compile_symbolic, compile_cut)
-        return compile_small(module, inputs)
-
-    if is_background():  # what is compiled at a call is so, too
-        compile_piece, compile_static = map(_in_background, (compile_piece, compile_static))
-
-    def compile_cut(module: torch.fx.GraphModule) -> Compiled:
-        return compile_pieces(module, compile_piece)
-
-    def compile_graph(module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
-        if is_symbolic(module, inputs):
-            return compile_for_sizes(
-                module, inputs, compile_static, compile_symbolic, compile_cut)
-        return compile_static(module, inputs)
-
-    def cut_or_captured(module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
-        opaque = isinstance(refusal, BackwardFails) and mark_own_operators(module)
-        if opaque or has_gradients(module):
-            try:
-                return compile_pieces(module, compile_piece)
-            except Unsupported as other:
-                refusal = other
-        return _as_captured(settings, module, refusal)
-
+    ways = Ways(settings, logs.compile_now())
     if any(map(is_lazy, example_inputs)):
         return _as_captured(settings, gm, Unsupported("an input is not what its memory holds"))
     if has_unknowns(gm) or has_cuts(gm) or has_gradients(gm) and _records(settings, example_inputs):
         try:
-            return compile_pieces(gm, compile_piece)
+            return ways.compile_cut(gm)
         except Unsupported as refusal:
             return _as_captured(settings, gm, refusal)
     if has_rates(gm, example_inputs) and not lifts_all(gm):
-        return Step(gm, example_inputs, compile_graph, compile_piece)
-    return compile_graph(gm, example_inputs)
+        return Step(gm, example_inputs, ways.compile_graph, ways.compile_piece)
+    return ways.compile_graph(gm, example_inputs)
+
+
+class Ways:
+    """How a graph may be compiled: once for all sizes, for each set of sizes, in pieces. Some parts
+    are compiled at a call, so the options and the compile that it belongs to are kept."""
+
+    def __init__(self, settings: Mapping[str, Any], what: logs.Compile) -> None:
+        self.settings, self.what = settings, what
+        self.compile_static: Callable[..., Compiled] = self._static
+        self.compile_piece: Callable[..., Compiled] = self._piece
+        if is_background():  # what is compiled at a call is so, too
+            self.compile_static = _in_background(self._static)
+            self.compile_piece = _in_background(self._piece)
+
+    def compile_graph(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        """The whole graph, by what is open in it."""
+        return self._by_sizes(module, inputs, self.compile_static)
+
+    def compile_cut(self, module: torch.fx.GraphModule) -> Compiled:
+        """Pieces of the graph. Errors: Unsupported."""
+        return compile_pieces(module, self.compile_piece)
+
+    def _by_sizes(
+        self, module: torch.fx.GraphModule, inputs: list[Any],
+        compile_static: Callable[..., Compiled],
+    ) -> Compiled:
+        if is_symbolic(module, inputs):
+            return compile_for_sizes(
+                module, inputs, compile_static, self._symbolic, self.compile_cut)
+        return compile_static(module, inputs)
+
+    def _static(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        with config.patch(**self.settings), logs.compiling(self.what):
+            return _compile(module, inputs, self.settings, refused=self._cut_or_captured)
+
+    def _symbolic(self, module: torch.fx.GraphModule, inputs: list[Any]) -> tuple[Any, Compiled]:
+        with (config.patch(**self.settings), logs.compiling(self.what), timed("inductor"),
+              _defects_refused()):
+            return _compile_symbolic(module, inputs, self.settings)
+
+    def _piece(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Compiled:
+        return self._by_sizes(module, inputs, self._small)
+
+    def _small(self, part: torch.fx.GraphModule, given: list[Any]) -> Compiled:
+        with config.patch(**self.settings), logs.compiling(self.what):
+            return _compile(part, given, self.settings, may_raise=True)
+
+    def _cut_or_captured(self, module: torch.fx.GraphModule, refusal: Unsupported) -> Compiled:
+        """What is done with a graph that has no functional form."""
+        opaque = isinstance(refusal, BackwardFails) and mark_own_operators(module)
+        if opaque or has_gradients(module):
+            try:
+                return self.compile_cut(module)
+            except Unsupported as other:
+                refusal = other
+        return _as_captured(self.settings, module, refusal)
 
 
 def compile_whole(

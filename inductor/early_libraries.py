@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-from inductor import cpu_attention, library_convolutions, library_kernels
+from inductor import cpu_attention, library_convolutions
 from inductor.attention_choice import FLASH
 from inductor.codegen.cpp.attention import attention_unit
 from inductor.codegen.cpp.convolution import CONVOLUTION_UNITS
@@ -25,6 +25,7 @@ from inductor.cpu import cache_store
 from inductor.runtime.own_libraries import Units, begin
 from inductor.runtime.toolchain import find_toolchain
 from inductor.runtime.trials import spending
+from inductor.scheduler import library_kernels
 
 aten = torch.ops.aten
 ATTENTION = (FLASH, cpu_attention.OPERATOR)

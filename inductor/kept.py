@@ -19,10 +19,10 @@ from dynamo.base.gradients import has_gradients
 from inductor.ahead import compile_ahead
 from inductor.config import config, settings_of
 from inductor.custom_passes import run_pass
+from inductor.dynamic_shapes.pieces import has_unknowns
+from inductor.dynamic_shapes.specialise import is_symbolic
 from inductor.fx_passes.run import serve_patterns
 from inductor.graph_cache import Keeper, keeper_of
-from inductor.pieces import has_unknowns
-from inductor.specialise import is_symbolic
 
 
 def is_lazy(value: Any) -> bool:

@@ -25,14 +25,14 @@ LAYERS = [
     ("dynamo.symbolic.machine",),
     ("dynamo.codegen",),
     ("dynamo.backends",),
-    ("dynamo.options", "dynamo.libraries", "dynamo.callers", "dynamo.worth"),
+    ("dynamo.options", "dynamo.frames"),
     ("dynamo.break_reports", "dynamo.attempts"),
     ("dynamo.graph_functions", "dynamo.entries"),
     ("dynamo.captures",),
     ("dynamo.convert", "dynamo.cache"),
     ("dynamo.diagnose",),
     ("dynamo.api", "dynamo.exc", "dynamo.testing", "dynamo.explanation", "dynamo.whole_graph", "dynamo.shipped", "dynamo.shipping",
-     "dynamo.decide", "dynamo.errors", "dynamo.checked_calls",
+     "dynamo.user_decisions", "dynamo.errors", "dynamo.checked_calls",
      "dynamo.summary_text", "dynamo.reporting", "dynamo.profiling", "dynamo.doctor", "dynamo.bench"),
     ("dynamo", "dynamo.backends.check", "dynamo.backends.programs"),
 ]
@@ -174,15 +174,21 @@ def test_no_large_import_circle() -> None:
 
 LONGEST_FUNCTION = 60
 MOST_METHODS = 24
+MOST_IMPORTS = 29
 
 
-def test_functions_of_the_evaluator_are_short() -> None:
-    long = [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-            for path in sorted(ROOT.glob("dynamo/symbolic/**/*.py"))
+def test_functions_are_short() -> None:
+    long = [f"{path.relative_to(ROOT)}:{node.lineno} {node.name}" for path in modules()
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
             and node.end_lineno - node.lineno >= LONGEST_FUNCTION]
     assert not long, long
+
+
+def test_the_story_of_a_frame_is_one_page() -> None:
+    page = ROOT / "dynamo/convert.py"
+    names = [name for name, *_ in imports(page) if within(name, ("dynamo",))]
+    assert len(names) <= MOST_IMPORTS, names
 
 
 def test_the_trace_is_no_place_for_everything() -> None:

@@ -28,62 +28,76 @@ def without_tangents(module: fx.GraphModule, missing: Collection[str]) -> fx.Gra
     A sum goes on with its other half; any other operation that also needs a tangent that is there
     takes zeros, as autograd's own formulas do.
     """
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    absent: set[fx.Node] = set()
-    fed: set[fx.Node] = set()  # nodes that a tangent which is there reaches
-    table = module.meta.get("symbols")
-    numbers: list[NumberNodes] = []  # made behind the placeholders
+    return Rest(module, missing).graph_module()
 
-    def size_of(size: Any) -> Any:
-        if not is_symbolic_number(size):
-            return size
-        if not numbers:
-            assert table is not None
-            numbers.append(NumberNodes(graph, table.symbols))
-        return numbers[0].node(size)
 
-    def zeros(node: fx.Node) -> fx.Node:
-        value = node.meta["val"]
-        made = graph.call_function(
-            aten.full.default, ([size_of(size) for size in value.shape], 0),
-            {"dtype": value.dtype, "device": value.device, "pin_memory": False})
-        made.meta["val"] = value
-        return made
+class Rest:
+    """The copy while it is made.
 
-    tangents = {
-        node
-        for node in module.graph.nodes
-        if node.op == "placeholder" and node.name.startswith(TANGENT)
-    }
-    for node in module.graph.nodes:
-        if node.op == "output":
-            graph.output(fx.map_arg(node.args[0], lambda n: None if n in absent else copies[n]))
-            continue
-        if node.name in missing:
+    absent: nodes that need a tangent which is missing; fed: those that one which is there reaches.
+    """
+
+    def __init__(self, module: fx.GraphModule, missing: Collection[str]) -> None:
+        self.module, self.missing = module, missing
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, fx.Node] = {}
+        self.absent: set[fx.Node] = set()
+        self.fed: set[fx.Node] = set()
+        self.table = module.meta.get("symbols")
+        self.numbers: NumberNodes | None = None  # made behind the placeholders
+
+    def graph_module(self) -> fx.GraphModule:
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                self.graph.output(fx.map_arg(
+                    node.args[0], lambda n: None if n in self.absent else self.copies[n]))
+            else:
+                self.take(node)
+        remove_dead_code(self.graph)
+        constants = [str(node.target) for node in self.graph.nodes if node.op == "get_attr"]
+        rest = make_module(self.graph, {name: getattr(self.module, name) for name in constants})
+        if self.table is not None:  # tangents tell no sizes, and come last
+            rest.meta["symbols"] = self.table
+        return rest
+
+    def take(self, node: fx.Node) -> None:
+        """Copies the node, unless it is absent."""
+        absent, copies, sources = self.absent, self.copies, node.all_input_nodes
+        if node.name in self.missing:
             absent.add(node)
-            continue
-        sources = node.all_input_nodes
-        if node in tangents or any(source in fed for source in sources):
-            fed.add(node)
+            return
+        is_tangent = node.op == "placeholder" and node.name.startswith(TANGENT)
+        if is_tangent or any(source in self.fed for source in sources):
+            self.fed.add(node)
         if any(source in absent for source in sources):
-            if node not in fed:
+            if node not in self.fed:
                 absent.add(node)
-                continue
+                return
             halves = [arg for arg in node.args[:2] if isinstance(arg, fx.Node)]
             if node.target is aten.add.Tensor and not node.kwargs and len(halves) == 2:
                 [there] = [half for half in halves if half not in absent]
                 if _alike(there, node):  # a sum is a new tensor: two gradients share no storage
-                    copies[node] = graph.call_function(aten.clone.default, (copies[there],))
+                    copies[node] = self.graph.call_function(aten.clone.default, (copies[there],))
                     copies[node].meta = {**node.meta, "val": there.meta["val"]}
-                    continue
-        copies[node] = graph.node_copy(node, lambda n: zeros(n) if n in absent else copies[n])
-    remove_dead_code(graph)
-    constants = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
-    rest = make_module(graph, {name: getattr(module, name) for name in constants})
-    if table is not None:  # tangents tell no sizes, and come last
-        rest.meta["symbols"] = table
-    return rest
+                    return
+        copies[node] = self.graph.node_copy(
+            node, lambda n: self.zeros(n) if n in absent else copies[n])
+
+    def zeros(self, node: fx.Node) -> fx.Node:
+        value = node.meta["val"]
+        made = self.graph.call_function(
+            aten.full.default, ([self.size_of(size) for size in value.shape], 0),
+            {"dtype": value.dtype, "device": value.device, "pin_memory": False})
+        made.meta["val"] = value
+        return made
+
+    def size_of(self, size: Any) -> Any:
+        if not is_symbolic_number(size):
+            return size
+        if self.numbers is None:
+            assert self.table is not None
+            self.numbers = NumberNodes(self.graph, self.table.symbols)
+        return self.numbers.node(size)
 
 
 def _alike(half: fx.Node, total: fx.Node) -> bool:

@@ -166,88 +166,14 @@ def _plan_node(gm: fx.GraphModule, joint: JointGraph, half: Backward, alone: boo
 
 def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
     """Calls forward with the inputs, as one node of autograd's graph: that of a group's outputs."""
-    shown, inputs, outputs, loose = plan.shown, plan.inputs, plan.outputs, plan.loose
-    foreign, sizes, dirty, cut, second = plan.foreign, plan.sizes, plan.dirty, plan.cut, plan.second
-    without_gradient, tangents, gradients = plan.without_gradient, plan.tangents, plan.gradients
-    values, arity, marks, helpers, restore = (
-        plan.values, plan.arity, plan.marks, plan.helpers, plan.restore)
-    place = {output: at for at, output in enumerate(shown)}
-    saved_inputs, saved_outputs = picker(inputs), picker(outputs)
-    restored = picker(plan.order)
-    results_shown, undifferentiated = picker(shown), picker(without_gradient)
-
-    class CompiledFunction(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, forward: Callable[..., Any], references: Any, *args: Any) -> Any:
-            results = forward_alone(forward, args, shown)
-            ctx.set_materialize_grads(False)
-            saved = saved_outputs(results)
-            if foreign:
-                saved = tuple([value.detach() if at in foreign else value
-                               for at, value in zip(outputs, saved, strict=True)])
-            mark = (torch.empty(0),) if marks else ()
-            ctx.save_for_backward(*saved_inputs(args), *saved, *mark)
-            ctx.kept = references
-            if loose:
-                ctx.loose = [_noted(results[at]) for at in loose]
-                ctx.loose += [_noted(args[at]) for at in helpers]
-            if sizes:
-                ctx.sizes = [_read(args, place) for place in sizes]
-            if without_gradient:
-                ctx.mark_non_differentiable(*undifferentiated(results))
-            if not dirty:
-                return results_shown(results) + mark
-            given_back = list(results_shown(results))
-            for given, at in dirty:
-                args[given].data.copy_(results[at])  # `mark_dirty` counts the write
-                given_back[at] = args[given]
-            ctx.mark_dirty(*[args[given] for given, _ in dirty])
-            return (*given_back, *mark)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            # See above: an edge that carries nothing.
-            if grads[0] is None and all(grad is None for grad in grads):
-                return (None,) * (2 + arity)
-            kept = ctx.saved_tensors
-            if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
-                own = dict(zip(outputs, kept[len(inputs) :], strict=False))
-                each = [grads[place[at]] if at in place else None for at in range(values)]
-                again = second.gradients(ctx.kept, kept, own, each)
-                if again is not None:
-                    return None, None, *again
-            if restore is not None:
-                kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, kept)
-            given, missing = list(restored(kept)), []
-            if sizes:
-                given += ctx.sizes
-            for output, at, tangent in tangents:
-                grad = grads[at]
-                if grad is None:
-                    missing.append(output)
-                else:
-                    given.append(_fit(grad, tangent))
-            again_later = torch.is_grad_enabled()
-            if not keeps_graph():  # each of them dies at its last use
-                ctx.maybe_clear_saved_tensors()
-                ctx.kept = ctx.loose = None
-            if again_later:
-                with torch.no_grad():
-                    found = backward(tuple(missing), given)
-                others = [] if second is None else second.history(ctx.kept)
-                found = Refusal.apply(len(found), *found, *kept, *others, *grads)
-            else:
-                kept = ()
-                found = backward(tuple(missing), given)
-            results: list[Any] = [None] * (2 + arity)
-            for at, grad in zip(gradients, found, strict=False):
-                results[2 + at] = grad
-            return tuple(results)
-
-    apply: Callable[..., Any] = CompiledFunction.apply
+    cut, second, marks = plan.cut, plan.second, plan.marks
+    count = len(plan.shown)
+    members = {"forward": staticmethod(_forward_of(plan)),
+               "backward": staticmethod(_backward_of(plan, backward))}
+    node: Any = type("CompiledFunction", (torch.autograd.Function,), members)
+    apply: Callable[..., Any] = node.apply
     # What it does beside is for functorch: it looks at each argument.
-    apply_plainly = super(torch.autograd.Function, CompiledFunction).apply
-    count = len(shown)
+    apply_plainly = super(torch.autograd.Function, node).apply
 
     def call(forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         references = None if second is None else second.keep(args)
@@ -258,6 +184,93 @@ def _make_node(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
         return results[:count] if marks else results
 
     return call
+
+
+def _forward_of(plan: NodePlan) -> Callable[..., Any]:
+    """The `forward` of the node. Names are local, as it runs at each call."""
+    shown, outputs, loose, foreign = plan.shown, plan.outputs, plan.loose, plan.foreign
+    sizes, dirty, without_gradient = plan.sizes, plan.dirty, plan.without_gradient
+    marks, helpers = plan.marks, plan.helpers
+    saved_inputs, saved_outputs = picker(plan.inputs), picker(outputs)
+    results_shown, undifferentiated = picker(shown), picker(without_gradient)
+
+    def forward(ctx: Any, forward: Callable[..., Any], references: Any, *args: Any) -> Any:
+        results = forward_alone(forward, args, shown)
+        ctx.set_materialize_grads(False)
+        saved = saved_outputs(results)
+        if foreign:
+            saved = tuple([value.detach() if at in foreign else value
+                           for at, value in zip(outputs, saved, strict=True)])
+        mark = (torch.empty(0),) if marks else ()
+        ctx.save_for_backward(*saved_inputs(args), *saved, *mark)
+        ctx.kept = references
+        if loose:
+            ctx.loose = [_noted(results[at]) for at in loose]
+            ctx.loose += [_noted(args[at]) for at in helpers]
+        if sizes:
+            ctx.sizes = [_read(args, place) for place in sizes]
+        if without_gradient:
+            ctx.mark_non_differentiable(*undifferentiated(results))
+        if not dirty:
+            return results_shown(results) + mark
+        given_back = list(results_shown(results))
+        for given, at in dirty:
+            args[given].data.copy_(results[at])  # `mark_dirty` counts the write
+            given_back[at] = args[given]
+        ctx.mark_dirty(*[args[given] for given, _ in dirty])
+        return (*given_back, *mark)
+
+    return forward
+
+
+def _backward_of(plan: NodePlan, backward: LazyBackward) -> Callable[..., Any]:
+    """The `backward` of the node."""
+    inputs, outputs, sizes, restore = plan.inputs, plan.outputs, plan.sizes, plan.restore
+    second, tangents, gradients = plan.second, plan.tangents, plan.gradients
+    values, arity = plan.values, plan.arity
+    place = {output: at for at, output in enumerate(plan.shown)}
+    restored = picker(plan.order)
+
+    def gradients_of(ctx: Any, *grads: Any) -> Any:
+        # See above: an edge that carries nothing.
+        if grads[0] is None and all(grad is None for grad in grads):
+            return (None,) * (2 + arity)
+        kept = ctx.saved_tensors
+        if second is not None and torch.is_grad_enabled() and ctx.kept is not None:
+            own = dict(zip(outputs, kept[len(inputs) :], strict=False))
+            each = [grads[place[at]] if at in place else None for at in range(values)]
+            again = second.gradients(ctx.kept, kept, own, each)
+            if again is not None:
+                return None, None, *again
+        if restore is not None:
+            kept = kept[: len(inputs) + len(outputs)] + _current(ctx.loose, plan, kept)
+        given, missing = list(restored(kept)), []
+        if sizes:
+            given += ctx.sizes
+        for output, at, tangent in tangents:
+            grad = grads[at]
+            if grad is None:
+                missing.append(output)
+            else:
+                given.append(_fit(grad, tangent))
+        again_later = torch.is_grad_enabled()
+        if not keeps_graph():  # each of them dies at its last use
+            ctx.maybe_clear_saved_tensors()
+            ctx.kept = ctx.loose = None
+        if again_later:
+            with torch.no_grad():
+                found = backward(tuple(missing), given)
+            others = [] if second is None else second.history(ctx.kept)
+            found = Refusal.apply(len(found), *found, *kept, *others, *grads)
+        else:
+            kept = ()
+            found = backward(tuple(missing), given)
+        results: list[Any] = [None] * (2 + arity)
+        for at, grad in zip(gradients, found, strict=False):
+            results[2 + at] = grad
+        return tuple(results)
+
+    return gradients_of
 
 
 def forward_alone(

@@ -35,7 +35,7 @@ from dynamo.codegen.continuation import Continuations
 from dynamo.entries import EntryRecord
 from dynamo.guards.build import build_program
 from dynamo.guards.explain import failures
-from dynamo.guards.records import Guard, name_of_part, released
+from dynamo.guards.records import name_of_part, released
 from dynamo.guards.sources import DrawSource, Scope, Source
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
@@ -141,8 +141,8 @@ class Place:
             self.why_no_graph = str(why) or type(why).__name__
 
     def keep(
-        self, result: TraceResult, guards: tuple[Guard, ...], inputs: Iterable[Source],
-        code: CodeType, function: hook.Compiled | None, direct: Any, about: dict[str, Any],
+        self, result: TraceResult, inputs: Iterable[Source], code: CodeType,
+        function: hook.Compiled | None, direct: Any, about: dict[str, Any],
     ) -> None:
         """Writes what was just traced. function: the compiled graph in the code; direct: see
         `hook.Entry`; about: plain facts."""
@@ -151,8 +151,8 @@ class Place:
                 raise Unkept(f"its graph is not kept: {self.why_no_graph}")
             assert result.met is not None
             picks = None if direct is None else tuple(direct[1:])
-            made = Made(self.frame, guards, tuple(inputs), code, function, self.graph, result.met,
-                        {**about, "direct": picks})  # fmt: skip
+            made = Made(self.frame, tuple(result.guards), tuple(inputs), code, function, self.graph,
+                        result.met, {**about, "direct": picks})  # fmt: skip
             self._write(records.write(made, self.continuations))
         except (Unkept, pickle.PicklingError, OSError) as why:
             self.tell(f"it is not kept, {why}")

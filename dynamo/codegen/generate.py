@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dynamo.base import logs
 from dynamo.bytecode.decode import Instruction
 from dynamo.bytecode.emit import Emitter
 from dynamo.bytecode.raw import Raw, RawCode, assemble
@@ -106,10 +107,13 @@ class Plan:
 
 
 def generate(
-    plan: Plan, codes: CodeCache, continuations: Continuations
+    plan: Plan, codes: CodeCache, continuations: Continuations, compile_id: str
 ) -> tuple[CodeType, Direct | None]:
     """The new code, and what the hook may do in its place."""
-    return Generator(plan, codes, continuations).run()
+    code, direct = Generator(plan, codes, continuations).run()
+    logs.log("bytecode").emit(
+        lambda: f"new code of {plan.code.co_qualname}\n{codes.decode(code).listing()}", compile_id)
+    return code, direct
 
 
 def place_of(

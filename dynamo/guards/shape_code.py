@@ -142,6 +142,36 @@ def compile_shape(facts: ShapeFacts, register: Callable[[Source], int]) -> tuple
     return tuple(words)
 
 
+def _emit_call(
+    name: str, args: list[ast.expr], operands: Callable[..., None], word: Callable[..., None]
+) -> None:
+    """The words of a call. operands: writes those of its arguments."""
+    if name in CALLS:
+        operands(args[0])
+        if CALLS[name] == "ABS":
+            word("ABS")
+        for arg in args[1:]:
+            operands(arg)
+            word(CALLS[name])
+    elif name in ("floor", "ceil") and len(args) == 1:
+        operands(*args)
+        up = ["NEG"] if name == "ceil" else []
+        for step in up:
+            word(step)
+        word("CONST_FLOAT", 1.0)
+        word("FLOORDIV")
+        for step in up:
+            word(step)
+    elif name == "power" and len(args) == 2:
+        operands(*args)
+        word("POW")
+    elif name in CURVES and len(args) == 1:
+        operands(*args)
+        word(name.upper())
+    else:
+        raise ValueError(f"a shape guard can't contain a call of {name!r}")
+
+
 def _emit(
     node: ast.expr, facts: Mapping[str, Fact], register: Callable[[Source], int], out: list[Word]
 ) -> None:
@@ -181,27 +211,7 @@ def _emit(
                 if i:
                     word("AND")
                 left = right
-        case ast.Call(func=ast.Name(id=name), args=args) if name in CALLS:
-            operands(args[0])
-            if CALLS[name] == "ABS":
-                word("ABS")
-            for arg in args[1:]:
-                operands(arg)
-                word(CALLS[name])
-        case ast.Call(func=ast.Name(id="floor" | "ceil" as name), args=[operand]):
-            operands(operand)
-            up = ["NEG"] if name == "ceil" else []
-            for step in up:
-                word(step)
-            word("CONST_FLOAT", 1.0)
-            word("FLOORDIV")
-            for step in up:
-                word(step)
-        case ast.Call(func=ast.Name(id="power"), args=[base, exponent]):
-            operands(base, exponent)
-            word("POW")
-        case ast.Call(func=ast.Name(id=name), args=[operand]) if name in CURVES:
-            operands(operand)
-            word(name.upper())
+        case ast.Call(func=ast.Name(id=name), args=args):
+            _emit_call(name, args, operands, word)
         case _:
             raise ValueError(f"a shape guard can't contain {ast.unparse(node)!r}")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.convert import recursion_room
+from dynamo.base.recursion import recursion_room
 from dynamo.testing import CompileCounter
 from tests.common import told
 

@@ -13,7 +13,7 @@ from torch.export import ShapesCollection
 from torch.fx import GraphModule, Tracer
 from torch.fx.graph import PythonCode
 
-from dynamo.libraries import is_whole, library_of
+from dynamo.frames.libraries import is_whole, library_of
 
 
 @dataclass

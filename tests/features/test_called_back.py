@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo import worth
+from dynamo.frames import worth
 
 
 def use_heap(what: str, call: int) -> Callable[[torch.Tensor], Any]:

@@ -11,7 +11,7 @@ import torch
 
 import dynamo
 from inductor import metrics
-from inductor.specialise import LIMIT
+from inductor.dynamic_shapes.specialise import LIMIT
 
 
 def scaled(x: torch.Tensor, n: Any) -> Any:

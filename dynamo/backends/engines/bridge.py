@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from dynamo.backends.registry import lookup_backend
-from inductor.specialise import BySizes, is_symbolic
+from inductor.dynamic_shapes.specialise import BySizes, is_symbolic
 
 
 def compile_for_torch(

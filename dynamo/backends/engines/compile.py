@@ -27,9 +27,9 @@ from dynamo.base.gradients import has_gradients
 from dynamo.base.shortfalls import BACKWARD, GRAPH, Site, failed, place_of, refused, site_now
 from dynamo.base.signals import is_of_signal
 from inductor.compile_fx import is_lazy
+from inductor.dynamic_shapes.pieces import NothingToCompile, compile_pieces, has_unknowns
+from inductor.dynamic_shapes.specialise import BySizes, fits, is_symbolic
 from inductor.freezing import frozen_inputs
-from inductor.pieces import NothingToCompile, compile_pieces, has_unknowns
-from inductor.specialise import BySizes, fits, is_symbolic
 
 Compiled = Callable[..., Any]
 

@@ -15,10 +15,10 @@ from inductor import cuda
 from inductor.codegen.bind import where_it_holds
 from inductor.codegen.triton import configs, numbers, plan, print_kernel
 from inductor.codegen.triton.launch import NotPrintable
+from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant
 from inductor.lowering.run import lower_graph
 from inductor.runtime import triton_launch
 from inductor.scheduler.run import schedule_graph
-from inductor.symbolic import ForAllSizes, Variant
 
 sys.path.append(str(Path(__file__).parents[1] / "symbolic"))
 from for_all_sizes import check

@@ -12,8 +12,9 @@ from torch import nn
 
 import dynamo
 from dynamo.base import logs
-from inductor import compile_fx, freezing, library_kernels
+from inductor import compile_fx, freezing
 from inductor.runtime import _launch
+from inductor.scheduler import library_kernels
 
 
 class Conv1D(nn.Module):

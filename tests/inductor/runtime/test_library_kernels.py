@@ -13,15 +13,16 @@ import pytest
 import torch
 
 from dynamo.aot.capture import capture_forward
-from inductor import compile_fx, library_kernels
+from inductor import compile_fx
 from inductor.config import config
 from inductor.ir.graph import ExternKernel, LoopGraph, ViewRef
 from inductor.ir.interpret import interpret_graph
-from inductor.library_kernels import choose_library_kernels
 from inductor.lowering.run import lower_graph
 from inductor.runtime import trials
 from inductor.runtime.build import BuildError
 from inductor.runtime.store import Store
+from inductor.scheduler import library_kernels
+from inductor.scheduler.library_kernels import choose_library_kernels
 
 
 def lowered(function: Any, *inputs: torch.Tensor) -> LoopGraph:

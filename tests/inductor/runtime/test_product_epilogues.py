@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from inductor import compile_fx, cpu, library_kernels
+from inductor import compile_fx, cpu
 from inductor.codegen import wrapper
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.products import load_product
+from inductor.scheduler import library_kernels
 from inductor.scheduler.schedule import Schedule, TemplateKernel
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import dynamo
-from inductor import compile_fx, library_kernels
+from inductor import compile_fx
 from inductor.config import config
 from inductor.cpu import cache_store, need_toolchain
 from inductor.runtime.products import Product, load_product
+from inductor.scheduler import library_kernels
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ from for_all_sizes import capture, check
 
 import dynamo
 from dynamo.base.config import config
-from inductor import metrics, symbolic
+from inductor import metrics
 from inductor.compile_fx import compile_aten
+from inductor.dynamic_shapes import symbolic
 from inductor.lowering.run import lower_graph
 
 

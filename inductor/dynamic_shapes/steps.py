@@ -18,9 +18,9 @@ from torch import fx
 
 from dynamo.aot.records import Unsupported
 from dynamo.base.gradients import GRADIENTS, has_gradients
-from inductor.lift_numbers import number_nodes
-from inductor.piece import CompilePiece
-from inductor.pieces import compile_parts
+from inductor.dynamic_shapes.lift_numbers import number_nodes
+from inductor.dynamic_shapes.piece import CompilePiece
+from inductor.dynamic_shapes.pieces import compile_parts
 
 Compiled = Callable[..., Any]
 CompileGraph = Callable[[fx.GraphModule, list[Any]], Compiled]

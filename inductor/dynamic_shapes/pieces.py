@@ -4,8 +4,8 @@ In: a captured graph in which `item()`, `nonzero()`, `x[mask]` and the like are 
 compiler for a piece of it. Out: a callable like the graph. It runs in the order of the program:
 what makes an unknown number or size, what checks or calculates with numbers, modes and gradients
 run as captured; the pieces between them are compiled when the numbers are known
-(`inductor/piece.py`). So every assumption about them is checked before a piece runs, and errors are
-eager's.
+(`piece.py` beside this file). So every assumption about them is checked before a piece runs, and
+errors are eager's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dynamo.aot.records import Unsupported
 from dynamo.base.cuts import RANGES, is_cut
 from dynamo.base.gradients import GRADIENTS
 from dynamo.shapes.fake import Fake
-from inductor.lift_numbers import takes
-from inductor.piece import CompilePiece, Piece
+from inductor.dynamic_shapes.lift_numbers import takes
+from inductor.dynamic_shapes.piece import CompilePiece, Piece
 
 # They give a size that follows from their arguments: no data is read.
 FOLLOWS = frozenset(("narrow", "split", "split_with_sizes", "chunk", "tensor_split", "arange",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dynamo.base.decisions import decisions
-from dynamo.libraries import OWN, library_of
+from dynamo.frames.libraries import OWN, library_of
 from dynamo.symbolic.python.functions import NESTED_REGION, NESTED_REGIONS_FILE
 
 MODULE_OF_TORCH = ".".join(("torch", "_dynamo", "eval_frame", "OptimizedModule"))

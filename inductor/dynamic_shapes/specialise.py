@@ -21,9 +21,9 @@ from dynamo.base import logs
 from dynamo.base.counters import counters
 from dynamo.base.shortfalls import SIZES, line_of, refused
 from inductor import metrics
-from inductor.lift_numbers import lift_numbers
-from inductor.pieces import NothingToCompile, asks_numbers
-from inductor.symbolic import Program
+from inductor.dynamic_shapes.lift_numbers import lift_numbers
+from inductor.dynamic_shapes.pieces import NothingToCompile, asks_numbers
+from inductor.dynamic_shapes.symbolic import Program
 
 Compiled = Callable[..., Any]
 LIMIT = 8
