@@ -83,6 +83,21 @@ class FlexCall:
         (result,) = self.score(scores, *(given[place] for place in self.places[0]))
         return torch.where(seen, result, -math.inf)
 
+    def changed_alone(self, scores: Tensor, slope: Tensor, *given: Any) -> Tensor:
+        """What `score` makes of the scores, be they seen or not."""
+        (result,) = self.score(scores, *(given[place] for place in self.places[0]))
+        return result  # type: ignore[no-any-return]
+
+    def slope(self, scores: Tensor, slope: Tensor, *given: Any) -> Tensor:
+        """The gradient of the scores, from that of what `score` makes of them."""
+        with torch.enable_grad():
+            before = scores.detach().requires_grad_()
+            after = self.changed_alone(before, slope, *given)
+            if not after.requires_grad:
+                return torch.zeros_like(slope)
+            found = torch.autograd.grad(after, before, slope, allow_unused=True)[0]
+        return torch.zeros_like(slope) if found is None else found
+
     def seen(self, given: tuple[Any, ...]) -> Tensor | None:
         """Which positions are seen; None: all."""
         if self.mask is None:

@@ -4,7 +4,7 @@ In: a captured graph (torch-level calls). Out: the same graph (changed in place)
 of such a call is `inductor.attention_ops.attention`, which takes the same arguments and decides
 while the graph is recorded. Our kernel's result has queries outside of heads; eager's has other
 strides for some masks. So only calls are replaced whose readers all transpose it, or copy where
-strides ask for it.
+strides ask for it. Of flex attention the target becomes one that knows its kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from inductor.attention_ops import attention
+from dynamo.base.flex_calls import FlexCall
+from inductor.attention_ops import attention, has_triton
+from inductor.config import config
+from inductor.flex_ops import served
 from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -20,7 +23,7 @@ SDPA = torch.nn.functional.scaled_dot_product_attention
 
 def serve_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
-    changed = False
+    changed = serve_flex(gm) if config.attention and config.kernels and has_triton() else False
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue
@@ -30,3 +33,19 @@ def serve_attention(gm: fx.GraphModule) -> None:
     if changed:
         gm.recompile()
     serve_written_attention(gm)
+
+
+def serve_flex(gm: fx.GraphModule) -> bool:
+    """Replaces flex attention that our kernels may serve; whether there was any."""
+    changed = False
+    nodes = [node for node in gm.graph.nodes if isinstance(node.target, FlexCall)]
+    autocasts = torch.is_autocast_enabled("cuda") or any(
+        node.target is torch.set_autocast_enabled for node in gm.graph.nodes
+    )
+    for node in nodes:
+        given = [item.meta["example_value"] if isinstance(item, fx.Node) else item
+                 for item in node.args]
+        target = served(node.target, given, autocasts)
+        if target is not None:
+            node.target, changed = target, True
+    return changed
