@@ -5,7 +5,8 @@ of such a call is `inductor.attention_ops.attention`, which takes the same argum
 while the graph is recorded. Where something is known of its mask (`attention_masks.py`), it is
 `attention_with_parts`, which gets that, too. Our kernel's result has queries outside of heads;
 eager's has other strides for some masks. So only calls are replaced whose readers all transpose
-it, or copy where strides ask for it.
+it, or copy where strides ask for it. Of flex attention the target becomes one that knows its
+kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from inductor.attention_ops import attention, attention_with_parts
+from dynamo.base.flex_calls import FlexCall
+from inductor.attention_ops import attention, attention_with_parts, has_triton
+from inductor.config import config
+from inductor.flex_ops import served
 from inductor.fx_passes.attention_masks import parts_of
 from inductor.fx_passes.attention_patterns import is_indifferent, serve_written_attention
 
@@ -22,7 +26,7 @@ SDPA = torch.nn.functional.scaled_dot_product_attention
 
 def serve_attention(gm: fx.GraphModule) -> None:
     """See the top of the file."""
-    changed = False
+    changed = serve_flex(gm) if config.attention and config.kernels and has_triton() else False
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target is not SDPA:
             continue
@@ -42,3 +46,19 @@ def _tell_parts(node: fx.Node) -> None:
     if parts is not None:
         node.target = attention_with_parts
         node.args = ((parts.rest, parts.causal, parts.window), *node.args)
+
+
+def serve_flex(gm: fx.GraphModule) -> bool:
+    """Replaces flex attention that our kernels may serve; whether there was any."""
+    changed = False
+    nodes = [node for node in gm.graph.nodes if isinstance(node.target, FlexCall)]
+    autocasts = torch.is_autocast_enabled("cuda") or any(
+        node.target is torch.set_autocast_enabled for node in gm.graph.nodes
+    )
+    for node in nodes:
+        given = [item.meta["example_value"] if isinstance(item, fx.Node) else item
+                 for item in node.args]
+        target = served(node.target, given, autocasts)
+        if target is not None:
+            node.target, changed = target, True
+    return changed

@@ -6,13 +6,10 @@ not done.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from dynamo.aot.decompositions import PARTIAL, default_decompositions
 from dynamo.base.counters import timed
 from inductor.config import config, does
 from inductor.custom_passes import run_pass
@@ -26,6 +23,7 @@ from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
+from inductor.fx_passes.table import decompositions as decompositions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
@@ -38,17 +36,6 @@ def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: 
         serve_attention(gm)
     elif not trains:
         serve_written_attention(gm)
-
-
-def decompositions() -> Mapping[Any, Any]:
-    """What is taken apart before lowering: all that has no lowering, or one for some arguments."""
-    return _all_decompositions() if does("decompositions") else {}
-
-
-@functools.cache
-def _all_decompositions() -> Mapping[Any, Any]:
-    table = default_decompositions()
-    return {op: rule for op, rule in table.items() if op not in LOWERINGS} | PARTIAL
 
 
 def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

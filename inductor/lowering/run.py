@@ -64,7 +64,7 @@ LIBRARY = {
     "_scaled_dot_product_cudnn_attention", "convolution_backward", "mv", "dot", "addmv",
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
-    "attention", "attention_backward",
+    "attention", "attention_backward", "flex_attention", "flex_attention_backward",
 }  # fmt: skip
 
 
@@ -420,3 +420,50 @@ def _origins(node: torch.fx.Node) -> Origins:
     place, ranges = user_place(trace), ranges_in(trace)
     lines = () if place is None else (f"{place[0]}:{place[1]}",)
     return Origins((node.name,), lines, (str(node.target),), (ranges,) if ranges else ())
+
+
+def values_of(module: torch.fx.GraphModule) -> tuple[list[Tensor], dict[int, str]] | None:
+    """What a module returns, as tensors that are computed where they are used, and the names of its
+    inputs by position; None where something would have to be stored or called."""
+    run = _Values(module, None, True, True)
+    run.builder = Builder(run.builder.device, stores=False)
+    run.lower_values()
+    if run.builder.nodes or run.builder.constants or run.is_open:
+        return None
+    names = {item.position: item.name for item in run.inputs if item is not None}
+    return run.results, names
+
+
+class _Values(_Run):
+    """Lowers to values of which none is stored."""
+
+    results: list[Tensor]
+
+    def lower_values(self) -> None:
+        for node in self.module.graph.nodes:
+            getattr(self, node.op)(node)
+
+    def call_function(self, node: torch.fx.Node) -> None:
+        if node.users:  # others would run for their errors
+            super().call_function(node)
+
+    def output(self, node: torch.fx.Node) -> None:
+        self.results = list(self._values_of(node.args[0]))
+
+    def _kept_if_shared(self, node: torch.fx.Node, value: Tensor) -> Tensor:
+        """What several nodes use is traced once for each index."""
+        if len(node.users) > 1 and value.compute is not None:
+            value.compute = _remembering(value.compute)
+        return value
+
+
+def _remembering(compute: Any) -> Any:
+    known: dict[Any, Any] = {}
+
+    def once(ops: Any, indices: Any) -> Any:
+        key = (id(ops), indices, ops._mask)
+        if key not in known:
+            known[key] = (ops, compute(ops, indices))  # with `ops`, whose id stays its own
+        return known[key][1]
+
+    return once

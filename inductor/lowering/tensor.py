@@ -49,7 +49,9 @@ def fits(number: object, dtype: torch.dtype, size: tuple[int, ...] = (2,)) -> bo
 
 
 class Realizer(Protocol):
-    """What a tensor needs of the graph builder."""
+    """What a tensor needs of the graph builder. stores: whether anything may be put into memory."""
+
+    stores: bool
 
     def store(self, tensor: Tensor) -> ViewRef: ...
 
@@ -106,7 +108,11 @@ class Tensor:
         return ViewRef(view.buffer, layout.size, layout.stride, offset, layout.dtype)
 
     def realize(self) -> ViewRef:
-        """Put it into memory, if it is not there, and say where."""
+        """Put it into memory, if it is not there, and say where. A name that no buffer has stands
+        for what stays computed because the owner stores nothing."""
+        if self.view is None and not self.owner.stores:
+            size, stride = self.layout.size, self.layout.stride
+            return ViewRef("", size, stride, 0, self.layout.dtype)
         if self.view is None:
             if self.base is not None:
                 self.base.realize()

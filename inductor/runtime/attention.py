@@ -54,13 +54,13 @@ class AttentionLaunch:
     @staticmethod
     def of(
         function: Any, grid: tuple[int, int, int], constants: dict[str, Any], blocks: Blocks,
-        tensors: int,
+        tensors: int, options: dict[str, Any] | None = None,
     ) -> KernelCall:
-        """What is called with a stream and so many tensors."""
+        """What is called with a stream and so many tensors. options: more for Triton."""
         known = {name: constants[name] for name in function.arg_names if name in constants}
         keywords = known | {
             "ROWS": blocks.rows, "COLUMNS": blocks.columns, "num_warps": blocks.warps,
-            "num_stages": blocks.stages, "ptx_options": OPTIONS,
+            "num_stages": blocks.stages, "ptx_options": OPTIONS, **(options or {}),
         }  # fmt: skip
         install_unpacking()
         slow = AttentionLaunch(function, grid, keywords)
@@ -281,8 +281,12 @@ def _dense(size: Sequence[int]) -> tuple[int, ...]:
 @functools.cache
 def load_kernels(score: str) -> ModuleType:
     """The module of the kernels. score: text that changes `score` (see `codegen.attention`)."""
+    return load_text(kernel_text(score))
+
+
+def load_text(text: str) -> ModuleType:
+    """The module of a text, which lies in the cache folder: Triton reads functions from files."""
     store = open_store(config.cache_dir)
-    text = kernel_text(score)
     key = make_key("attention", {"source": text})
     path = store.find(key, ".py") or store.write(key, ".py", text.encode())
     name = f"inductor_attention_{path.stem}"

@@ -239,7 +239,9 @@ def collect(var: Var, found: list[TensorVar]) -> None:
         raise Break("call_disabled", f"torch.utils.checkpoint of a function that returns {var!r}")
 
 
-def check_unseen(trace: Evaluation, result: Var, before: Any) -> None:
+def check_unseen(
+    trace: Evaluation, result: Var, before: Any, what: str = "torch.utils.checkpoint of a function"
+) -> None:
     """Break where the function has changed something that is seen after it."""
     changed = trace.effects.targets_since(before)
     if not changed:
@@ -252,4 +254,4 @@ def check_unseen(trace: Evaluation, result: Var, before: Any) -> None:
             reached.add(var)
             alive.extend(var.children())
     if any(target is None or target.source is not None or target in reached for target in changed):
-        raise Break("call_disabled", "torch.utils.checkpoint of a function that changes objects")
+        raise Break("call_disabled", f"{what} that changes objects")

@@ -205,9 +205,12 @@ def is_wrapped(value: Any) -> bool:
 
 def call_below(
     tx: Frame, function: Any, args: list[Any], kwargs: dict[str, Any],
-    tensors: list[TensorVar],
+    tensors: list[TensorVar], always: bool = False,
 ) -> Var | None:
-    """The result of an operation on fakes with levels, recorded; None without a level."""
+    """The result of an operation on fakes with levels, recorded; None without a level.
+
+    always: recorded without one, too.
+    """
     known = tx.trace.state(KnownFakes)
     for var in tensors:
         known.learn(var)
@@ -218,7 +221,7 @@ def call_below(
             return function(*args, **kwargs)
 
     result = torch_functions.run_on_fakes(tx, run, args, kwargs)
-    if not is_wrapped([args, kwargs, result]):
+    if not always and not is_wrapped([args, kwargs, result]):
         return None
     known.record(recorder.calls)
     return wrap_below(tx, result, tensors)
@@ -292,13 +295,9 @@ def on_tensors(
     tx.trace.symbols.want_values()
     fakes = [arg.as_fake() for arg in args]
     keywords = {name: arg.as_fake() for name, arg in kwargs.items()}
-    result = call_below(tx, function, fakes, keywords, tensors)
-    if result is not None:
-        return result
-    plain = torch_functions.run_on_fakes(tx, function, fakes, keywords)
-    if torch_functions.is_plain_result(plain):
-        return tx.trace.constant(plain)
-    return wrap_below(tx, plain, tensors)
+    result = call_below(tx, function, fakes, keywords, tensors, always=True)
+    assert result is not None
+    return result
 
 
 for _function in STATE:

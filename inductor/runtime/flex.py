@@ -1,0 +1,181 @@
+"""Runs the Triton kernels of flex attention on tensors.
+
+The first call for tensors of some sizes and strides goes through Triton, which compiles a kernel
+for just those; later ones hand addresses to the driver.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from inductor.codegen.attention.spec import Blocks, dense_heads, four_strides
+from inductor.codegen.flex.kernels import kernel_text
+from inductor.codegen.flex.program import FlexProgram
+from inductor.codegen.flex.spec import FlexSpec, flex_spec_of
+from inductor.runtime._launch import Allocation, KernelCall
+from inductor.runtime.attention import (
+    AttentionLaunch,
+    Key,
+    _dense,
+    _stream,
+    first_that_runs,
+    load_kernels,
+    load_text,
+)
+
+Tensors = Sequence[torch.Tensor]
+FEW = Blocks(64, 1, 4, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FlexForward:
+    """The kernel and its results."""
+
+    call: KernelCall
+    out: Allocation
+    lse: Allocation
+    reads: tuple[int, ...]
+    device: torch.device
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: Tensors, reads: Tensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = self.out(), self.lse()
+        read = [reads[place] for place in self.reads]
+        self.call(_stream(self.device), q, k, v, out, lse, *four_tables(tables, 0, q), *read)
+        return out, lse
+
+
+@dataclass(frozen=True, slots=True)
+class FlexBackward:
+    """The three kernels and their results."""
+
+    delta: KernelCall
+    keys: KernelCall
+    queries: KernelCall
+    results: tuple[Allocation, Allocation, Allocation]
+    sums: Allocation
+    reads: tuple[int, ...]
+    device: torch.device
+
+    def __call__(
+        self, grad: torch.Tensor, lse_grad: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor,
+        v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, tables: Tensors, reads: Tensors,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        stream, delta = _stream(self.device), self.sums()
+        dq, dk, dv = (result() for result in self.results)
+        self.delta(stream, out, grad, delta)
+        if lse_grad is not None:
+            delta -= lse_grad
+        read = [reads[place] for place in self.reads]
+        given = q, k, v, grad, lse, delta
+        half = len(tables) // 2
+        self.keys(stream, *given, dk, dv, *four_tables(tables, half, q), *read)
+        self.queries(stream, *given, dq, *four_tables(tables, 0, q), *read)
+        return dq, dk, dv
+
+
+def four_tables(tables: Tensors, first: int, other: torch.Tensor) -> list[torch.Tensor]:
+    """Counts and indices of partial and of full blocks; `other` stands for absent ones."""
+    found = list(tables[first : first + len(tables) // 2])
+    return found + [other] * (4 - len(found))
+
+
+@dataclass(slots=True)
+class FlexKernels:
+    """Flex attention by our kernels, forward and backward, for whatever tensors come."""
+
+    known: dict[Key, Callable[..., Any]] = field(default_factory=dict)
+
+    def forward(
+        self, program: FlexProgram, slow: Callable[..., Any], sparse: Sequence[int], scale: float,
+        given: tuple[Any, ...],
+    ) -> Any:
+        """given: q, k, v, tables, reads. slow: what computes the same where no kernel can."""
+        key = ("forward", program.name, tuple(sparse), scale, *map(_facts, given))
+        call = self.known.get(key)
+        if call is not None:
+            return call(*given)
+        spec = flex_spec_of(*given[:4], program.masked, sparse, scale)
+        device = given[0].device
+        made = [functools.partial(prepare_forward, program, spec, device, blocks)
+                for blocks in spec.forward()]
+        self.known[key], result = first_that_runs(made, slow, given)
+        return result
+
+    def backward(
+        self, program: FlexProgram, slow: Callable[..., Any], sparse: Sequence[int], scale: float,
+        given: tuple[Any, ...],
+    ) -> Any:
+        """given: gradients of result and log-sum-exps, q, k, v, both results, tables, reads."""
+        key = ("backward", program.name, tuple(sparse), scale, *map(_facts, given))
+        call = self.known.get(key)
+        if call is not None:
+            return call(*given)
+        grad, _, q, k, v, _, _, tables, _ = given
+        spec = flex_spec_of(q, k, v, tables, program.masked, sparse, scale)
+        made = [functools.partial(prepare_backward, program, spec, grad, keys, queries)
+                for keys, queries in zip(spec.keys(), spec.queries(), strict=False)]
+        self.known[key], result = first_that_runs(made, slow, given)
+        return result
+
+
+def _facts(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride(), value.device
+    return tuple(map(_facts, value)) if isinstance(value, (list, tuple)) else value
+
+
+def prepare_forward(
+    program: FlexProgram, spec: FlexSpec, device: torch.device, blocks: Blocks
+) -> FlexForward:
+    """The kernel, not compiled yet."""
+    base = spec.base
+    size = (base.batch, base.heads, base.queries, base.value_head)
+    call = _launch(program, "flex_forward", spec, blocks, base.grid(blocks), 9)
+    return FlexForward(
+        call, Allocation(size, base.out, base.dtype, device),
+        Allocation(size[:3], _dense(size[:3]), torch.float32, device), program.reads, device,
+    )  # fmt: skip
+
+
+def prepare_backward(
+    program: FlexProgram, spec: FlexSpec, grad: torch.Tensor, keys: Blocks, queries: Blocks
+) -> FlexBackward:
+    """The kernels, not compiled yet. grad: the gradient of the result."""
+    base, device, stride = spec.base, grad.device, four_strides(grad)
+    delta = AttentionLaunch.of(
+        load_kernels("").attention_delta, base.grid(FEW), spec.constants(stride), FEW, 3)
+    by_keys = _launch(program, "flex_keys", spec, keys, base.grid_of_keys(keys), 12, stride)
+    by_queries = _launch(program, "flex_queries", spec, queries, base.grid(queries), 11, stride)
+    q_size = (base.batch, base.heads, base.queries, base.head)
+    k_size = (base.batch, base.kv_heads, base.keys, base.head)
+    results = [Allocation(size, dense_heads(*size), base.dtype, device)
+               for size in (q_size, k_size, (*k_size[:3], base.value_head))]
+    sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
+    return FlexBackward(
+        delta, by_keys, by_queries, (results[0], results[1], results[2]), sums, program.reads,
+        device,
+    )
+
+
+def _launch(
+    program: FlexProgram, name: str, spec: FlexSpec, blocks: Blocks, grid: tuple[int, int, int],
+    tensors: int, grad: Any = (0, 0, 0, 0),
+) -> KernelCall:
+    """A kernel of a program; tensors: how many it takes before those that its functions read."""
+    function = getattr(_module(program), name)
+    options = {"debug": True} if program.checks else {}
+    return AttentionLaunch.of(
+        function, grid, spec.constants(grad), blocks, tensors + len(program.reads), options)
+
+
+@functools.lru_cache(256)
+def _module(program: FlexProgram) -> ModuleType:
+    return load_text(kernel_text(program))

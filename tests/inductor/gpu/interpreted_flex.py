@@ -1,0 +1,111 @@
+"""Kernels of flex attention in Triton's interpreter, forward and backward, against ATen in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import dynamo
+from dynamo.base.flex_calls import TABLES, FlexCall
+from inductor import flex_ops
+from inductor.codegen.attention.spec import Blocks
+from inductor.codegen.flex.program import program_of
+from inductor.codegen.flex.spec import flex_spec_of
+from inductor.runtime.flex import prepare_backward, prepare_forward
+
+HALF = torch.float16
+slopes, document = torch.rand(4), torch.arange(70) // 23
+bias = torch.randn(2, 4, 70, 70)
+odd = torch.randint(0, 70, (70,))
+
+
+def alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s - slopes[h] * (i - j).abs()
+
+
+def capped(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return torch.tanh(s / 2.0) * 2.0 + (h - b)
+
+
+def biased(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s * 0.5 + bias[b, h, i, odd[j]] * torch.exp(s * 0.1)
+
+
+def negative(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return torch.where(i >= j, s, -float("inf"))
+
+
+def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i >= j
+
+
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (document[i] == document[j]) & (i >= j)
+
+
+def few(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (i > 20) & (i - j < 9) & (h != 1) & (j < 64)
+
+
+CASES: dict[str, Any] = {
+    "plain": (None, None), "alibi": (alibi, None), "cap": (capped, causal), "bias": (biased, causal),
+    "negative": (negative, None), "causal": (None, causal), "documents": (None, documents),
+    "few": (alibi, few),
+}  # fmt: skip
+
+
+def captured(mod: Any, mask: Any, sizes: Any, block: int) -> tuple[FlexCall, list[Any], list[Any]]:
+    """The call of a program in its graph, fakes and values of its arguments."""
+    batch, heads, kv_heads, queries, keys, head, value_head = sizes
+    shapes = (batch, queries, heads, head), (batch, keys, kv_heads, head), (batch, keys, kv_heads, value_head)
+    q, k, v = (torch.randn(shape, dtype=HALF).transpose(1, 2) for shape in shapes)
+    blocks = None if mask is None else create_block_mask(
+        mask, batch, heads, queries, keys, "cpu", BLOCK_SIZE=block)
+    found: list[Any] = []
+
+    def keep(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        (node,) = (node for node in gm.graph.nodes if isinstance(node.target, FlexCall))
+        values = dict(zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True))
+        given = [item if item is None else values.get(item) for item in node.args]
+        found.extend((node.target, [None if x is None else x.meta["example_value"] for x in node.args], given))
+        return gm.forward
+
+    def program(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(q, k, v, mod, blocks, scale=0.3, enable_gqa=True)
+
+    with torch.no_grad():
+        dynamo.compile(program, backend=keep, fullgraph=True)(q, k, v)
+    return found[0], found[1], found[2]
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 2, 70, 70, 16, 24), (2, 4, 4, 64, 64, 16, 16)], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_forward_and_backward(name: str, sizes: Any) -> None:
+    torch.manual_seed(0)
+    mod, mask = CASES[name]
+    call, fakes, (q, k, v, *inputs) = captured(mod, mask, sizes, 32)
+    reads = inputs[TABLES:]
+    program = program_of(call, (*q.shape[:3], k.shape[2]), q.device, fakes[3 + TABLES:])
+    assert program is not None and program.masked is (mask is not None)
+    known = flex_ops.Program(program, call)
+    tables = flex_ops.tables_of(inputs[:TABLES], q.shape, k.shape, call.facts.sizes)
+    assert bool(tables) is (mask is not None)
+    for given, blocks in ((tables, Blocks(16, 32, 4, 2)), ([], Blocks(32, 16, 4, 2))):
+        spec = flex_spec_of(q, k, v, given, program.masked, call.facts.sizes or (1, 1), 0.3)
+        out, lse = prepare_forward(program, spec, q.device, blocks)(q, k, v, given, reads)
+        wide = [x.double() for x in (q, k, v)]
+        expected, sums = flex_ops.reference_flex(known, *wide, given, reads)
+        assert out.stride() == flex_ops.shape_of_flex(q, k, v)[0].stride()
+        torch.testing.assert_close(out.double(), expected, rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(lse, sums, rtol=1e-5, atol=1e-5)
+        grad = torch.randn_like(out)
+        lse_grad = torch.randn_like(lse).masked_fill(torch.isinf(lse), 0.0)
+        backward = prepare_backward(program, spec, grad, blocks, blocks)
+        got = backward(grad, lse_grad, q, k, v, out, lse, given, reads)
+        want = flex_ops.reference_backward(
+            known, grad.double(), lse_grad, *wide, expected, sums, given, reads)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-2, atol=1e-2)
