@@ -24,6 +24,7 @@ import torch
 
 from inductor.ir.extent import Extent, Real
 from inductor.ir.index import Index, IndexLike, Var, as_index, variable
+from inductor.ir.philox import Draw
 from inductor.ir.scalar_ops import BOOL, GIVEN, SCALAR_OPS
 
 
@@ -49,7 +50,7 @@ class IndirectVar:
     error: IndexFault = IndexFault.POSITION
 
 
-Immediate = bool | int | float | complex | str | IndirectVar | None
+Immediate = bool | int | float | complex | str | IndirectVar | Draw | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,10 @@ class Ops:
         finally:
             self._mask = outer
         return self.call("where", mask, value, self.constant(other, value.dtype))
+
+    def keep(self, seed: Value, offset: Value, position: Value, draw: Draw) -> Value:
+        """Whether dropout keeps an element; position: where it lies in the tensor's memory."""
+        return self._append("keep", (seed, offset, position), torch.bool, imm=draw)
 
     def reduction(self, kind: str, value: Value, position: Value | None = None) -> Value:
         """Reduce over all r variables; argmax and argmin give the `position` that was found."""

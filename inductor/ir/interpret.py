@@ -22,6 +22,7 @@ from inductor.ir.graph import (
     ViewRef,
 )
 from inductor.ir.index import Index
+from inductor.ir.philox import Draw, keeps
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 Storages = dict[str, torch.Tensor]
@@ -177,6 +178,12 @@ def _evaluate_bitcast(state: _BodyState, op: Op) -> torch.Tensor:
     return state.args(op)[0].view(op.dtype)
 
 
+def _evaluate_keep(state: _BodyState, op: Op) -> torch.Tensor:
+    assert isinstance(op.imm, Draw)
+    seed, offset, position = state.args(op)
+    return keeps(seed, offset, position, op.imm)
+
+
 def _evaluate_reduction(state: _BodyState, op: Op) -> torch.Tensor:
     outer = len(state.body.ranges)
     parts = []
@@ -213,6 +220,7 @@ _EVALUATORS: dict[str, Callable[[_BodyState, Op], Any]] = {
     "store": _evaluate_store,
     "indirect": _evaluate_indirect,
     "reduction": _evaluate_reduction,
+    "keep": _evaluate_keep,
     "to_dtype": _evaluate_to_dtype,
     "bitcast": _evaluate_bitcast,
 }

@@ -4,10 +4,11 @@ In: a loop graph and its schedule. Out: why it must not be recorded (`refusal`),
 recording writes (`written_inputs`), whose addresses have to stay.
 
 Allowed is what does the same each time its launches run again: no operator that waits for the
-device or reads its memory on the host. Random numbers may be drawn by ATen's own operators:
-PyTorch moves their seed and offset from replay to replay. Operators of libraries and the program's
-Triton kernels are recorded, unless they carry torch's tag `cudagraph_unsafe`; one that waits for
-the device fails while it is recorded, and its graph runs without.
+device or reads its memory on the host. Random numbers may be drawn by ATen's own operators, and
+states of the generator for our kernels: PyTorch moves their seed and offset from replay to replay.
+Operators of libraries and the program's Triton kernels are recorded, unless they carry torch's tag
+`cudagraph_unsafe`; one that waits for the device fails while it is recorded, and its graph runs
+without.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ RANDOM = frozenset({
     "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "randint",
     "randint_like", "uniform", "normal_functional", "exponential", "geometric",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "philox_state",
 })  # fmt: skip  # whose kernels read seed and offset from the device while they are recorded
 WAITING_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 

@@ -1,4 +1,5 @@
-// Callables for the wrappers of graphs on a GPU: see gpu.cpp, operator_call.cpp and replay.cpp.
+// Callables for the wrappers of graphs on a GPU: see gpu.cpp, operator_call.cpp, philox.cpp and
+// replay.cpp.
 #pragma once
 
 #include <Python.h>
@@ -10,6 +11,9 @@ bool add_gpu_types(PyObject* module);
 
 // Adds the type `OperatorCall` (operator_call.cpp); as above.
 bool add_operator_type(PyObject* module);
+
+// Adds the function `draw_state` (philox.cpp) in the same way.
+bool add_draws(PyObject* module);
 
 // Adds the types `Slots` and `Replay` (replay.cpp) in the same way.
 bool add_replay_types(PyObject* module);

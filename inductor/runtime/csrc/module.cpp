@@ -419,7 +419,7 @@ PyMODINIT_FUNC PyInit__launch() {
     return nullptr;
   }
   if (!inductor::add_gpu_types(result) || !inductor::add_operator_type(result) ||
-      !inductor::add_replay_types(result)) {
+      !inductor::add_replay_types(result) || !inductor::add_draws(result)) {
     Py_DECREF(result);
     return nullptr;
   }
