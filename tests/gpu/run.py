@@ -36,6 +36,12 @@ def report(rows: list[dict[str, Any]]) -> None:
             print(f"FAILED {row['name']}: {(row['text'].splitlines() or [''])[-1][:160]}")
 
 
+def last_words(text: str) -> str:
+    """Where a process died, if it said so; else its last lines."""
+    at = text.find("Fatal Python error")
+    return text[max(at - 500, 0) : at + 2500] if at >= 0 else text[-2000:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) * 3 // 4))
@@ -64,7 +70,7 @@ def main() -> int:
         rows = [row for path in paths for row in rows_of(path)]
         for path, code in zip(paths, codes):
             if code not in (0, 1, 5):  # 5: no test was its own
-                print(f"--- rc {code}\n{path.with_suffix('.txt').read_text()[-2000:]}")
+                print(f"--- rc {code}\n{last_words(path.with_suffix('.txt').read_text())}")
     report(rows)
     counts = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failed", "skipped")}
     print(f"{counts} in {time.monotonic() - start:.0f} s, {stopped} of {len(running)} processes stopped")
