@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inductor.codegen.triton.launch import Launch
-from inductor.codegen.triton.online import tiles_of
 from inductor.codegen.triton.split import reads_along_rows
 from inductor.ir.extent import Extent, hint_of
 
@@ -27,7 +26,6 @@ ROW_LENGTHS = (128, 512, 1024, 2048, 4096, 8192)  # tiles for rows whose length 
 ANY_NUMBER = 1 << 62
 LOOP_BLOCKS = ((1, 2048, 8), (1, 1024, 4), (1, 4096, 16), (4, 512, 8))  # rows, columns, warps
 LONG_LOOP_BLOCKS = ((1 << 15, (1, 8192, 16)), (1 << 13, (1, 4096, 16)))  # for so many columns
-MOST_OF_SEVERAL = (1, 4096, 16)  # where a step takes several tiles
 FEW_LOADS = 2  # of which a thread holds many elements without trouble
 LOOP_BLOCKS_ALONG_ROWS = ((32, 32, 4), (32, 64, 8), (64, 32, 8), (64, 64, 8), (16, 128, 8))
 
@@ -185,8 +183,6 @@ def _for_long_rows(launch: Launch, widest: int) -> list[tuple[int, int, int]]:
     ]
     if launch.splits != 1 or max(map(len, read)) > FEW_LOADS:
         return []
-    if any(tiles_of(stage) != 1 for stage in launch.stages):
-        return [MOST_OF_SEVERAL]  # twice as many elements in flight spill registers
     return [block for least, block in LONG_LOOP_BLOCKS if widest >= least][:1]
 
 
