@@ -1,8 +1,10 @@
 """Shape rules by running the real kernel on zeros: operations on the CPU that take linear time.
 
-For operations whose strides follow no simple rule. Only such are in the table whose outcome and
-errors depend on sizes alone (never on values, given that 0 is a valid index) and that draw no
-random numbers. Large arguments are not for these rules.
+For operations whose strides follow no simple rule, and for those whose meta kernels import SymPy
+(half a second for the first of them). What has a meta kernel in C++ that gives the right strides is
+left to it. Only such are in the table whose outcome and errors depend on sizes alone (never on
+values, given that 0 is a valid index) and that draw no random numbers. Large arguments are not for
+these rules.
 """
 
 from __future__ import annotations
@@ -92,12 +94,8 @@ def _resized_by(source: Any, extents: Any, *rest: Any) -> int:
 # At most how many elements an operation makes, where that can exceed its arguments.
 _GROWTH: dict[Any, Callable[..., int]] = {
     aten.index.Tensor: _indexed,
-    aten.index_select.default: lambda x, axis, index: _indexed(x, [None] * axis + [index])
-    if axis >= 0
-    else _numel(x) * _numel(index),
     aten.repeat.default: lambda x, counts: _numel(x) * math.prod(counts),
     aten.im2col.default: lambda x, kernel, *_: _numel(x) * math.prod(kernel) * 4,
-    aten.constant_pad_nd.default: _padded,
     aten.reflection_pad1d.default: _padded,
     aten.reflection_pad2d.default: _padded,
     aten.replication_pad1d.default: _padded,
@@ -108,7 +106,6 @@ _GROWTH: dict[Any, Callable[..., int]] = {
     aten.upsample_nearest1d.vec: _resized_by,
     aten.upsample_nearest2d.vec: _resized_by,
     aten.upsample_bilinear2d.vec: _resized_by,
-    aten.embedding_dense_backward.default: lambda g, i, rows, *_: rows * (g.facts.size or (1,))[-1],
     aten.diag_embed.default: lambda x, *_: (_numel(x) + 1) ** 2,
     aten.select_backward.default: lambda g, size, *_: math.prod(size),
     aten.slice_backward.default: lambda g, size, *_: math.prod(size),

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import Fresh, OpCache, Outcome, Several
+from dynamo.shapes.facts import OpCache, Outcome, Several
 from dynamo.shapes.iteration import probe
 from dynamo.shapes.rules.table import (
     argument,
     contiguous,
     is_fake,
     shape_rule,
-    suggested_stride,
     wrap_axis,
 )
 
@@ -73,8 +72,7 @@ def _along_axis(
     result = probe(func, args, kwargs, 1, is_fake)  # the meta kernel checks no axis
     if source.bits or source.device.type != "cpu":
         return None
-    stride = suggested_stride(source)
-    return Fresh(cache.facts(source.size, stride, 0, result.dtype, source.device))
+    return contiguous(cache, source.size, result.dtype, source.device)
 
 
 @shape_rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dynamo.shapes.facts import OpCache, Outcome, Several
+from dynamo.shapes.facts import OpCache, Outcome
 from dynamo.shapes.rules.table import common_layout, contiguous, laid_out, shape_rule, wanted
 
 aten = torch.ops.aten
@@ -65,7 +65,7 @@ def _convolution_backward(
 
 @shape_rule(
     aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default,
-    aten._adaptive_avg_pool2d_backward.default, aten.adaptive_max_pool2d_backward.default,
+    aten._adaptive_avg_pool2d_backward.default,
 )  # fmt: skip
 def _pool_backward(
     cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -78,18 +78,3 @@ def _pool_backward(
     if grad.dtype is not source.dtype or grad.size[:2] != source.size[:2]:
         return None
     return laid_out(cache, source.size, source.dtype, layout, source.device)
-
-
-@shape_rule(aten.adaptive_max_pool2d.default)
-def _adaptive_max_pool(
-    cache: OpCache, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Outcome | None:
-    source, extents = args[0].facts, tuple(args[1])
-    layout = common_layout([source])
-    if layout is None or len(source.size) != 4 or any(extent <= 0 for extent in extents):
-        return None
-    if source.dtype not in _FLOATS or len(extents) != 2:
-        return None
-    size = (*source.size[:2], *extents)
-    values = laid_out(cache, size, source.dtype, layout, source.device)
-    return Several(tuple, (values, laid_out(cache, size, torch.int64, layout, source.device)))
