@@ -301,13 +301,6 @@ def _move(recorder: Any, call: Call, args: Any, kwargs: Any) -> Any:
     return tensor
 
 
-def operands_of(value: Any) -> list[torch.Tensor]:
-    """The tensors in an argument."""
-    found: list[torch.Tensor] = []
-    put(value, found.append)
-    return found
-
-
 def value_of(tensor: LazyTensor) -> Value:
     """What the tensor stands for."""
     return tensor._lazy

@@ -158,8 +158,3 @@ def defaults_of(kernel: Any) -> dict[str, Any]:
     defaults = function_of(kernel).__defaults__ or ()
     names = list(parameters_of(kernel))
     return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-
-
-def is_operator(target: Any) -> bool:
-    """True for an operator that launches a kernel of the program."""
-    return getattr(target, "namespace", None) == NAMESPACE

@@ -14,4 +14,3 @@ KNOWN: dict[tuple[int, int], VersionFacts] = {
 }
 
 VERSION: VersionFacts = KNOWN.get(sys.version_info[:2], py313.FACTS)
-SUPPORTED: bool = sys.version_info[:2] in KNOWN

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import opcode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 Row = tuple[str, str]
@@ -44,7 +44,6 @@ class VersionFacts:
     compare_shift: int
     attr_flag: bool
     call_kw: bool
-    raw_backward_jump_checks: bool = field(default=True)
 
     @cached_property
     def opmap(self) -> dict[str, int]:

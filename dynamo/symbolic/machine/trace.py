@@ -108,9 +108,7 @@ class Trace:
         self.world = make_world(bool(getattr(context, "symbolic", False)))
         self.symbols = Symbols(self, context)
         self._said: dict[tuple[str, int, int], tuple[Source | None, Any]] = {}
-        self._root_globals: dict[str, Any] | None = None
         self.state(TensorState)  # before the compiler leaves the inference mode of the program
-        self.grad_mode_at_start = torch.is_grad_enabled()
         self.guard("GLOBAL_STATE", None, _C.global_state())
 
     def release(self) -> None:

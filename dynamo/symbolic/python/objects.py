@@ -44,8 +44,6 @@ from dynamo.symbolic.python.sameness import same
 if TYPE_CHECKING:
     from dynamo.symbolic.python.functions import FunctionVar
 
-PythonFunction = (types.FunctionType,)
-
 
 class ObjectVar(Var):
     """An instance of a user's class.

@@ -18,7 +18,7 @@ from dynamo.base.errors import Break
 from dynamo.symbolic.core import large, table
 from dynamo.symbolic.core.constant import ConstVar
 from dynamo.symbolic.core.frame import Frame
-from dynamo.symbolic.core.lookup import find_in_mro, is_own_method, told_name
+from dynamo.symbolic.core.lookup import find_in_mro, is_own_method
 from dynamo.symbolic.core.table import rule
 from dynamo.symbolic.core.var import ObservedException, Var
 from dynamo.symbolic.python.classes import ClassVar
@@ -60,10 +60,6 @@ SETS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symme
 
 def function_of(name: str) -> Callable[..., Any]:
     return getattr(operator, name + "_" if name in ("and", "or") else name)  # type: ignore[no-any-return]
-
-
-def type_name(var: Var) -> str:
-    return told_name(var.python_type())
 
 
 def both(a: Var, b: Var, kind: Any) -> bool:
@@ -126,7 +122,6 @@ def builtin_binary(tx: Frame, name: str, a: Var, b: Var) -> Var | None:
     return None
 
 
-DEQUE = collections.deque
 # Whose `|` gives another instance of the subclass.
 OWN_UNION = (collections.OrderedDict, collections.defaultdict)
 ALIASES = (types.GenericAlias, types.UnionType, typing._GenericAlias)  # type: ignore[attr-defined]

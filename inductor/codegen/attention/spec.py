@@ -7,7 +7,6 @@ metadata, so forward and backward decide alike.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,11 +133,6 @@ def result_stride(q: torch.Tensor, v: torch.Tensor) -> Four:
 def dense_heads(batch: int, heads: int, length: int, head: int) -> Four:
     """Strides of a tensor of these sizes where length lies outside of heads."""
     return length * heads * head, head, heads * head, 1
-
-
-def default_scale(head: int) -> float:
-    """What scores are multiplied with where nobody says."""
-    return 1.0 / math.sqrt(head)
 
 
 def four_strides(tensor: torch.Tensor) -> Four:

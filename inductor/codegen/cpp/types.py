@@ -34,7 +34,6 @@ UNSIGNED: dict[torch.dtype, str] = {
 }
 
 HALF = (torch.float16, torch.bfloat16)
-BYTES: dict[torch.dtype, int] = {dtype: dtype.itemsize for dtype in CPP_TYPES}
 
 
 def value_type(dtype: torch.dtype) -> str:
