@@ -59,7 +59,8 @@ from inductor.dynamic_shapes.steps import Step, has_rates
 from inductor.dynamic_shapes.symbolic import ForAllSizes, Variant, check_of, places_of
 from inductor.early_libraries import with_libraries
 from inductor.for_gpu import for_gpu, open_for_gpu
-from inductor.freezing import FrozenCall, frozen_inputs
+from inductor.freezing import FrozenCall, frozen_inputs, steady_inputs
+from inductor.fx_passes.constant_parts import compute_constants_once
 from inductor.fx_passes.fold import fold_batch_norms
 from inductor.fx_passes.run import decompositions, joint_laid_out, laid_out, rewritten
 from inductor.graph_cache import keeper_of
@@ -75,6 +76,7 @@ from inductor.kept import (
 from inductor.lowering.pointwise import is_odd
 from inductor.lowering.run import Lowered, lower_graph
 from inductor.lowering.sizes import has_symbols
+from inductor.preparation import most_bytes
 from inductor.report import report_graph, report_steps
 from inductor.runtime import _launch
 from inductor.scheduler.convolutions import fuse_convolutions
@@ -419,12 +421,15 @@ def _inference_compiler(
     on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
     freezes = config.freezing and config.kernels and not on_gpu
     frozen = frozen_inputs(gm, example_inputs) if freezes else frozenset[int]()
-    return functools.partial(_compile_frozen, frozen, settings) if frozen else _compile_inference
+    if not frozen:
+        return _compile_inference
+    steady = steady_inputs(gm, example_inputs, frozen)
+    return functools.partial(_compile_frozen, frozen, steady, settings)
 
 
 def _compile_frozen(
-    frozen: frozenset[int], settings: Mapping[str, Any], module: torch.fx.GraphModule,
-    fakes: list[Any],
+    frozen: frozenset[int], steady: frozenset[int], settings: Mapping[str, Any],
+    module: torch.fx.GraphModule, fakes: list[Any],
 ) -> Compiled:
     """As below; where the weights change all the time, the graph is compiled without freezing."""
     if has_symbols(module):
@@ -433,7 +438,7 @@ def _compile_frozen(
     graph.output(graph.graph_copy(module.graph, {}))
     copy = torch.fx.GraphModule(module, graph)
     copy.meta.update(module.meta)
-    call = _compile_inference(module, fakes, frozen)
+    call = _compile_inference(module, fakes, frozen, steady)
 
     if isinstance(call, FrozenCall):
         call.instead = _plain_instead(settings, KeptGraph(copy))
@@ -461,17 +466,29 @@ def _plain_instead(
 
 
 def _compile_inference(
-    module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int] = frozenset()
+    module: torch.fx.GraphModule, fakes: list[Any], frozen: frozenset[int] = frozenset(),
+    steady: frozenset[int] = frozenset(),
 ) -> Compiled:
     if not has_symbols(module):
         with timed("inductor.passes"):
-            prepared: tuple[Prepared, ...] = ()
-            if frozen:
-                module, prepared = fold_batch_norms(module, frozen)
+            module, made, taken = _prepared(module, len(fakes), frozen, steady)
             module = laid_out(module)
-        made = range(len(fakes), len(fakes) + len(prepared))
-        module.meta.update(frozen=frozen.union(made), prepared=prepared)
+        positions = frozen.union(range(len(fakes), len(fakes) + len(made)))
+        module.meta.update(frozen=positions, prepared=made, prepared_bytes=taken)
     return compile_aten(module, fakes)
+
+
+def _prepared(
+    module: torch.fx.GraphModule, count: int, frozen: frozenset[int], steady: frozenset[int]
+) -> tuple[torch.fx.GraphModule, tuple[Prepared, ...], int]:
+    """The graph with further inputs behind the first `count`, what these hold, and the bytes of
+    those that were computed from steady inputs."""
+    if not frozen:
+        return module, (), 0
+    module, values, taken = compute_constants_once(module, steady, most_bytes())
+    known = frozen.union(range(count, count + len(values)))
+    module, norms = fold_batch_norms(module, known)
+    return module, (*values, *norms), taken
 
 
 @with_libraries
@@ -532,7 +549,8 @@ def _lower_and_schedule(
         with timed("inductor.library_kernels"):
             frozen = module.meta.get("frozen", ())
             chosen = choose_library_kernels(
-                lowered.graph, cpu.cache_store(), threads, frozen, ours=does("templates"))
+                lowered.graph, cpu.cache_store(), threads, frozen, does("templates"),
+                module.meta.get("prepared_bytes", 0))
             lowered = replace(lowered, graph=chosen)
     with timed("inductor.scheduler"):
         schedule = schedule_graph(lowered.graph, threads, does("fusion"))

@@ -82,7 +82,7 @@ def _library_for(node: fx.Node, frozen: bool) -> Units | None:
         return (PRODUCT_UNIT,) if operations >= library_kernels.FEWEST_OPERATIONS else None
     if node.target is aten.convolution.default and frozen:
         result, weight = _value(node), _value(node.args[1])
-        if result is None or weight is None or result.dim() != 4 or node.args[8] != 1:
+        if result is None or weight is None or result.dim() != 4:
             return None
         operations = result.numel() * math.prod(weight.shape[1:])
         return CONVOLUTION_UNITS if operations >= library_convolutions.FEWEST_OPERATIONS else None

@@ -46,6 +46,20 @@ def frozen_inputs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> frozense
     )
 
 
+def steady_inputs(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], frozen: Collection[int]
+) -> frozenset[int]:
+    """The frozen inputs that nobody writes between calls of inference: parameters and tables of
+    indices. Other buffers may be caches or counters."""
+    return frozenset(
+        position
+        for position, value in enumerate(example_inputs)
+        if position in frozen
+        if isinstance(value, torch.nn.Parameter)
+        or value.dtype in (torch.int64, torch.int32) and value.numel() > 1
+    )
+
+
 class FrozenCall:
     """Calls `compiled` with its `count` inputs and the prepared tensors behind them; a position
     from `count` on is one of the prepared tensors before.

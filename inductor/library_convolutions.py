@@ -71,28 +71,46 @@ class Convolutions:
 
     def rewritten(self, node: ExternKernel) -> ExternKernel:
         """A channels-last convolution of a frozen weight reads that as the library wants it."""
-        if node.target is not aten.convolution.default:
+        found = self._prepared(node)
+        if found is None:
             return node
-        x, weight, *rest = node.args
-        if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or node.args[6]:
-            return node
-        frozen = self.preparer.frozen
-        if weight.buffer not in frozen or len(x.size) != 4 or x.stride != last_strides(x.size):
-            return node
-        if not self.preparer.has_room(weight):
-            return node
+        x, weight = found
         geometry = geometry_of(node)
         way = PACKED_WAY if geometry is None else self.fastest(node, geometry)
         if way == WINOGRAD and not self.preparer.has_room(weight, WINOGRAD_TIMES):
             way = OURS
         if way != PACKED_WAY:
-            return self._ours(node, weight, way == WINOGRAD)
+            assert geometry is not None
+            return self._ours(node, weight, way == WINOGRAD, geometry.is_depthwise())
         if _can_pack(node, x, weight):
             return _packed_convolution(self.preparer, node, x, weight)
         stride = last_strides(weight.size)
         layout = Layout(self.preparer.graph.device, weight.dtype, weight.size, stride)
         name = self.preparer.prepare("channels_last", weight, layout, _in_last_format)
-        return replace(node, args=(x, replace(weight, buffer=name, stride=stride, offset=0), *rest))
+        read = replace(weight, buffer=name, stride=stride, offset=0)
+        return replace(node, args=(x, read, *node.args[2:]))
+
+    def _prepared(self, node: ExternKernel) -> tuple[ViewRef, ViewRef] | None:
+        """What is convolved and the weight, if that is to be prepared."""
+        if node.target is not aten.convolution.default:
+            return None
+        x, weight = node.args[:2]
+        if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or node.args[6]:
+            return None
+        if weight.buffer not in self.preparer.frozen or len(x.size) != 4:
+            return None
+        if x.stride != last_strides(x.size) or not self.preparer.has_room(weight):
+            return None
+        return x, weight
+
+    def geometry(self, node: ExternKernel) -> Geometry | None:
+        """That of a convolution for which there is a choice."""
+        return None if self._prepared(node) is None else geometry_of(node)
+
+    def kind(self, node: ExternKernel, geometry: Geometry) -> str:
+        """Convolutions of one kind are measured once."""
+        followed = self._is_followed(node)
+        return repr((geometry.numbers(), node.args[2] is not None, followed))
 
     def fastest(self, node: ExternKernel, geometry: Geometry) -> str:
         """Which way is to be used: measured once."""
@@ -100,14 +118,14 @@ class Convolutions:
             return PACKED_WAY
         if not has_onednn(*PACKED):
             return PACKED_WAY
-        followed = self._is_followed(node)
-        name = repr((geometry.numbers(), node.args[2] is not None, followed))
+        name = self.kind(node, geometry)
         if name not in self.ratios:
             ours = self.library()
             if ours is None or config.library_kernels != "measure":
                 return PACKED_WAY
             if not is_time_left():
                 return _least(usual_ratios(self.ratios.values(), geometry))
+            followed = self._is_followed(node)
             self.ratios[name] = _measure(geometry, ours, followed, self.threads)
             self.measured = True
         return PACKED_WAY if self.library() is None else _least(self.ratios[name])
@@ -134,12 +152,16 @@ class Convolutions:
         if self.measured:
             self.store.write(self.key, ".json", json.dumps(self.ratios).encode())
 
-    def _ours(self, node: ExternKernel, weight: ViewRef, winograd: bool) -> ExternKernel:
+    def _ours(
+        self, node: ExternKernel, weight: ViewRef, winograd: bool, is_depthwise: bool
+    ) -> ExternKernel:
         library = self.library()
         assert library is not None
         kind, make, size_of = "panels", library.panels, library.panels_size
         if winograd:
             kind, make, size_of = WINOGRAD, library.winograd_panels, library.winograd_panels_size
+        elif is_depthwise:
+            kind, make, size_of = "channels", library.channel_panels, library.channel_panels_size
         size = (size_of(weight.size),)  # type: ignore[arg-type]
         layout = Layout(self.preparer.graph.device, weight.dtype, size, (1,))
         name = self.preparer.prepare(kind, weight, layout, make)
@@ -214,14 +236,16 @@ def _measure(geometry: Geometry, ours: Convolver, followed: bool, threads: int) 
     """Of each way of our own."""
     images, channels, out = geometry.images, geometry.channels, geometry.out_channels
     size: Any = (images, channels, *geometry.size)
-    how = (geometry.padding, geometry.stride, geometry.dilation, 1)
+    how = (geometry.padding, geometry.stride, geometry.dilation, geometry.groups)
     with torch.inference_mode(False), torch.no_grad(), measuring():
         x = noise(images, *geometry.size, channels).permute(0, 3, 1, 2)
-        weight, bias = noise(out, channels, *geometry.window), noise(out)
+        weight = noise(out, channels // geometry.groups, *geometry.window)
+        bias = noise(out)
         result = torch.empty(images, out, *geometry.out_size, memory_format=torch.channels_last)
         count = max(1, min(MOST_WEIGHTS, COLD_BYTES // (weight.numel() * 4)))
         packed = [_packed(*how, size, weight) for _ in range(count)]
-        sizes = {OURS: ours.panels_size(weight.shape)}
+        size_of = ours.channel_panels_size if geometry.is_depthwise() else ours.panels_size
+        sizes = {OURS: size_of(weight.shape)}
         if geometry.suits_winograd():
             sizes[WINOGRAD] = ours.winograd_panels_size(weight.shape)
         panels = {way: [noise(size) for _ in range(count)] for way, size in sizes.items()}

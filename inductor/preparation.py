@@ -29,7 +29,8 @@ from inductor.scheduler.dependencies import written_in_place
 class Preparer:
     """The frozen inputs of a graph (name: position), and what has been prepared of them."""
 
-    def __init__(self, graph: LoopGraph, frozen: Collection[int]) -> None:
+    def __init__(self, graph: LoopGraph, frozen: Collection[int], taken: int = 0) -> None:
+        """taken: bytes of what has been prepared before."""
         self.graph = graph
         written = {name for node in graph.nodes for name in written_in_place(node)}
         self.frozen = {
@@ -38,7 +39,7 @@ class Preparer:
             if position in frozen and buffer is not None and buffer.name not in written
         }
         self.inputs: dict[tuple[Any, ...], tuple[InputBuffer, Prepared]] = {}
-        self.room = _most_bytes()
+        self.room = most_bytes() - taken
 
     def has_room(self, weight: ViewRef, times: int = 1) -> bool:
         """Whether a copy of a weight may be kept; times: how many times as large it is."""
@@ -82,7 +83,7 @@ def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(size[n + 1 :]) for n in range(len(size)))
 
 
-def _most_bytes() -> int:
+def most_bytes() -> int:
     """Memory for the prepared weights of a graph."""
     if config.frozen_megabytes >= 0:
         return int(config.frozen_megabytes) << 20

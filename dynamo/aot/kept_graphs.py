@@ -79,7 +79,7 @@ class _Reader:
         self.sizes: list[int] = []
 
     def rows(self) -> Rows:
-        if not self.module.meta.keys() <= {"values", "frozen", "prepared"}:
+        if not self.module.meta.keys() <= {"values", "frozen", "prepared", "prepared_bytes"}:
             raise Unsupported("a graph with symbols")
         nodes, constants = [], {}
         for node in self.module.graph.nodes:

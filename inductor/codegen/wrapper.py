@@ -17,6 +17,7 @@ from inductor.codegen.cpp.attention import attention_declaration, attention_name
 from inductor.codegen.cpp.convolution import (
     CONVOLUTION_DECLARATIONS,
     CONVOLUTION_NAME,
+    DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
 from inductor.codegen.cpp.kernel import KernelSource
@@ -254,6 +255,8 @@ class _Writer:
         text = ", ".join(("sizes", *arguments, str(self.threads)))
         self.lines.append(f"  {{ static const i64 sizes[] = {{{numbers}}};{memory}")
         function = WINOGRAD_NAME if call.winograd else CONVOLUTION_NAME
+        if geometry.is_depthwise():
+            function = DEPTHWISE_NAME
         self.lines.append(f"    {function}({text}); }}")
         self.declarations.add(CONVOLUTION_DECLARATIONS[function])
 

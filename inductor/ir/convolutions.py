@@ -13,11 +13,14 @@ import torch
 from inductor.ir.graph import ExternKernel, ViewRef
 
 Pair = tuple[int, int]
+# Channels of a vector and of a panel, on the processor where these are widest.
+WIDEST_VECTOR, WIDEST_PANEL = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes of a convolution of two dimensions, without groups."""
+    """Sizes of a convolution of two dimensions. groups: what a channel of the result sums up are
+    the channels of its group; the weight is [out channels, channels of a group, *window]."""
 
     images: int
     channels: int
@@ -28,20 +31,27 @@ class Geometry:
     stride: Pair
     padding: Pair
     dilation: Pair
+    groups: int = 1
 
     def numbers(self) -> tuple[int, ...]:
         """As the library takes them."""
         sizes = (self.images, *self.size, self.channels, *self.out_size, self.out_channels)
-        return (*sizes, *self.window, *self.stride, *self.padding, *self.dilation)
+        steps = (*self.stride, *self.padding, *self.dilation)
+        return (*sizes, *self.window, *steps, self.groups)
 
     def depth(self) -> int:
         """How many products an element of the result sums up."""
-        return self.channels * self.window[0] * self.window[1]
+        return self.channels // self.groups * self.window[0] * self.window[1]
 
     def suits_winograd(self) -> bool:
         """Whether `codegen/cpp/winograd.py` can compute it: its channels fill any vector."""
         once = self.stride == (1, 1) == self.dilation
-        return self.window == (3, 3) and once and self.channels % 16 == 0
+        whole = self.groups == 1 and self.channels % 16 == 0
+        return self.window == (3, 3) and once and whole
+
+    def is_depthwise(self) -> bool:
+        """Whether each channel has a window of its own (`codegen/cpp/depthwise.py`)."""
+        return 1 < self.groups == self.channels == self.out_channels
 
     def operations(self) -> int:
         """Products of a number with a number."""
@@ -55,12 +65,13 @@ def is_own_convolution(call: ExternKernel) -> bool:
 
 def geometry_of(call: ExternKernel) -> Geometry | None:
     """The sizes of a convolution that our own can compute: one of float32 of two dimensions, from
-    dense channels last to dense channels last, in sizes that are known."""
+    dense channels last to dense channels last, in sizes that are known. Groups: none, each channel
+    one, or such that whole panels of any processor fall into each."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     result = call.layout
     if call.target is not torch.ops.aten.convolution.default or call.kwargs or result is None:
         return None
-    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or transposed or groups != 1:
+    if not isinstance(x, ViewRef) or not isinstance(weight, ViewRef) or transposed:
         return None
     if not isinstance(bias, ViewRef | None) or len(x.size) != 4 or result.offset:
         return None
@@ -73,9 +84,13 @@ def geometry_of(call: ExternKernel) -> Geometry | None:
         return None
     if not all(isinstance(each, tuple) and len(each) == 2 for each in (stride, padding, dilation)):
         return None
-    pairs: Any = (weight.size[2:], stride, padding, dilation)
+    how: Any = (weight.size[2:], stride, padding, dilation, groups)
     sizes = (x.size[0], x.size[1], x.size[2:], result.size[1], result.size[2:])
-    return Geometry(*sizes, *pairs)  # type: ignore[arg-type]
+    found = Geometry(*sizes, *how)  # type: ignore[arg-type]
+    is_grouped = groups != 1 and (found.out_channels // found.groups) % WIDEST_PANEL == 0
+    if groups == 1 or is_grouped or found.is_depthwise() and found.channels >= WIDEST_VECTOR:
+        return found
+    return None
 
 
 def last_strides(size: tuple[int, ...]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from inductor.codegen.cpp.convolution import (
     CONVOLUTION_NAME,
     CONVOLUTION_UNITS,
+    DEPTHWISE_NAME,
     WINOGRAD_NAME,
 )
 from inductor.ir.convolutions import Geometry
@@ -30,6 +31,7 @@ class Convolver:
 
     function: Callable[..., None]
     with_fewer_products: Callable[..., None]
+    by_channels: Callable[..., None]
     columns: int
     lanes: int
 
@@ -37,13 +39,15 @@ class Convolver:
         self, geometry: Geometry, x: Tensor, panels: Tensor, bias: Tensor | None, out: Tensor,
         threads: int, winograd: bool = False,
     ) -> None:
-        """out = x convolved with the weight of which `panels` (`winograd_panels`) were made.
-        threads: 0 for one that takes no memory."""
+        """out = x convolved with the weight of which `panels` (`winograd_panels`,
+        `channel_panels`) were made. threads: 0 for one that takes no memory."""
         numbers = geometry.numbers()
         given = (ctypes.c_long * len(numbers))(*numbers)
         start = None if bias is None else bias.data_ptr()
         tensors = (x.data_ptr(), panels.data_ptr(), start, out.data_ptr())
         function = self.with_fewer_products if winograd else self.function
+        if geometry.is_depthwise():
+            function = self.by_channels
         function(ctypes.addressof(given), *tensors, None, None, threads)
 
     def panels_size(self, weight: tuple[int, ...]) -> int:
@@ -62,6 +66,20 @@ class Convolver:
             width = self.lanes if part.shape[1] <= self.lanes else self.columns
             missing = width - part.shape[1]
             parts.append(torch.nn.functional.pad(part, (0, missing)).reshape(-1))
+        return torch.cat(parts)
+
+    def channel_panels_size(self, weight: tuple[int, ...]) -> int:
+        """Elements of `channel_panels`."""
+        channels, _, height, width = weight
+        return -(-channels // self.lanes) * self.lanes * height * width
+
+    def channel_panels(self, weight: Tensor) -> Tensor:
+        """A weight [channels, 1, height, width] as a depthwise convolution reads it: blocks of
+        `lanes` channels, side by side for each tap; the last block ends with the last channel."""
+        ordered = weight.flatten(1).t()
+        channels = weight.shape[0]
+        firsts = [min(at, channels - self.lanes) for at in range(0, channels, self.lanes)]
+        parts = [ordered[:, first : first + self.lanes].reshape(-1) for first in firsts]
         return torch.cat(parts)
 
     def winograd_panels_size(self, weight: tuple[int, ...]) -> int:
@@ -84,8 +102,9 @@ def load_convolver(store: Store, toolchain: Toolchain) -> Convolver:
 @functools.cache
 def _load(path: str) -> Convolver:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    functions = library[CONVOLUTION_NAME], library[WINOGRAD_NAME]
+    names = (CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME)
+    usual, winograd, depthwise = functions = [library[name] for name in names]
     for function in functions:
         function.argtypes, function.restype = [*[ctypes.c_void_p] * 7, ctypes.c_long], None
     columns, lanes = (library[f"{CONVOLUTION_NAME}_{what}"]() for what in ("columns", "lanes"))
-    return Convolver(*functions, columns, lanes)
+    return Convolver(usual, winograd, depthwise, columns, lanes)

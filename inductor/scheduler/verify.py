@@ -20,7 +20,14 @@ from inductor.ir.body import LoopBody, Op
 from inductor.ir.extent import divide_out, hint_of, surely_less
 from inductor.ir.graph import ExternKernel, Layout, LoopGraph, ViewRef
 from inductor.scheduler.domain import flat_position, loop_names, product
-from inductor.scheduler.schedule import Kernel, Local, Step, TemplateKernel, local_position
+from inductor.scheduler.schedule import (
+    FusedConvolution,
+    Kernel,
+    Local,
+    Step,
+    TemplateKernel,
+    local_position,
+)
 
 
 def verify_steps(graph: LoopGraph, steps: Sequence[Step]) -> None:
@@ -35,7 +42,7 @@ def verify_steps(graph: LoopGraph, steps: Sequence[Step]) -> None:
             found.need(step.name, _wanted(step))
             for name, count in _Checker(step, found.layouts, written).run().items():
                 found.add(name, count)
-        elif isinstance(step, TemplateKernel):
+        elif isinstance(step, TemplateKernel | FusedConvolution):
             found.need(step.name, step.reads())
             written.update(step.writes())
         else:

@@ -1,12 +1,12 @@
 """Convolutions of our own, as C++: float32, channels last, dense, with packed weights.
 
-What is here: the texts of two translation units and the names of their functions, which every graph
-may call. A tile of up to ROWS pixels of a line times COLUMNS output channels stays in registers
-while all that it sums up is read: for each tap of the window the channels of each pixel, which lie
-`step` bytes apart, and one panel of the weight, in order. What has padding is copied line by line
-first, a band at a time which fits the second cache, so that no tile asks where a line ends; rows of
-the window above or below the image are left out. A window of one element needs no copy, unless its
-pixels would all fall into the same sets of the cache.
+What is here: the texts of three translation units and the names of their functions, which every
+graph may call. A tile of up to ROWS pixels of a line times COLUMNS output channels stays in
+registers while all that it sums up is read: for each tap of the window the channels of each pixel,
+which lie `step` bytes apart, and one panel of the weight, in order. What has padding is copied line
+by line first, a band at a time which fits the second cache, so that no tile asks where a line ends;
+rows of the window above or below the image are left out. A window of one element needs no copy,
+unless its pixels would all fall into the same sets of the cache.
 
 What follows the convolution may come as a function: it is called for pixels and channels that have
 just been stored. Only additions and products of float32 are used, so that NaN, infinities and zero
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 
+from inductor.codegen.cpp.depthwise import DEPTHWISE
 from inductor.codegen.cpp.winograd import WINOGRAD
 
 _TILES = r"""
@@ -173,20 +174,21 @@ const Tiles WIDE = all_tiles<2>();
 
 struct Convolution {
   i64 images, height, width, channels, out_height, out_width, out_channels;
-  i64 tall, wide, step_y, step_x, pad_y, pad_x, apart_y, apart_x;
+  i64 tall, wide, step_y, step_x, pad_y, pad_x, apart_y, apart_x, groups;
   const f32 *x, *weight, *bias;
   f32* out;
   Epilogue epilogue;
   void** data;
-  // Derived.
+  // Derived. depth: channels that an element of the result sums up.
   bool linear, copies;
-  i64 pitch, lines, pixels, band_width;
+  i64 pitch, lines, pixels, band_width, depth;
   Walk walk;
   i64 offsets[MOST_TAPS];
 
   bool prepare() {
     pixels = images * out_height * out_width;
     i64 taps = tall * wide;
+    depth = channels / groups;
     linear = taps == 1 && !pad_y && !pad_x;
     copies = !linear || step_y != 1 || step_x != 1 || channels % 1024 == 0;
     pitch = copies && channels % 128 == 0 ? channels + 16 : channels;
@@ -194,9 +196,9 @@ struct Convolution {
     band_width = (out_width - 1) * step_x + (wide - 1) * apart_x + 1;
     walk.offsets = offsets;
     walk.step = (linear ? 1 : step_x) * pitch * 4;
-    bool joined = !linear && pitch == channels && apart_x == 1;
+    bool joined = !linear && pitch == depth && apart_x == 1;
     walk.taps = joined ? tall : taps;
-    walk.length = joined ? wide * channels : channels;
+    walk.length = joined ? wide * depth : depth;
     if (walk.taps > MOST_TAPS) return false;
     for (i64 t = 0; t < walk.taps; ++t) {
       i64 y = joined ? t : t / wide, c = joined ? 0 : t % wide;
@@ -223,7 +225,7 @@ struct Convolution {
   // The lines that a band from `begin` on may have.
   i64 band_end(i64 begin, i64 end) const {
     i64 last = begin + 1, taps = tall * wide;
-    i64 most = out_channels * channels * taps * 4 > NEAR ? LONG_BAND : BAND;
+    i64 most = out_channels * depth * taps * 4 > NEAR ? LONG_BAND : BAND;
     while (last < end && last - begin < MOST_LINES && bytes_of(begin, last + 1) <= most) ++last;
     return last;
   }
@@ -284,6 +286,9 @@ struct Convolution {
     while (last > first && top + (last - 1) * apart_y >= height) --last;
   }
 
+  // A panel belongs to one group.
+  i64 group_of(i64 column) const { return groups == 1 ? 0 : column / (out_channels / groups); }
+
   // `rows` pixels from `pixel` on, and as many `apart` pixels behind where there is another place.
   void run_tile(int rows, const char* a, const char* other, i64 apart, i64 pixel, i64 panel,
                 i64 first, i64 last) const {
@@ -291,7 +296,10 @@ struct Convolution {
     i64 row = left > LANES ? COLUMNS : LANES;
     const Tiles& tiles = left > LANES ? WIDE : NARROW;
     Tile* run = other ? tiles.pairs[rows] : tiles.single[rows];
-    const f32* b = weight + (column * tall + row * first) * wide * channels;
+    const f32* b = weight + (column * tall + row * first) * wide * depth;
+    i64 skipped = group_of(column) * depth * 4;
+    a += skipped;
+    if (other) other += skipped;
     f32* c = out + pixel * out_channels + column;
     Walk inside = {(last - first) * count, walk.length, walk.step, offsets + first * count,
                    STREAMS && linear && !copies};
@@ -317,13 +325,14 @@ struct Convolution {
       i64 top = line % out_height * step_y - pad_y, edge = pixel % out_width * step_x - pad_x;
       for (i64 j = start; j < stop; ++j) {
         i64 panel = j / COLUMNS * COLUMNS, row = out_channels - panel > LANES ? COLUMNS : LANES;
-        const f32* b = weight + panel * taps * channels + j - panel;
+        const f32* b = weight + panel * taps * depth + j - panel;
         f32 sum = bias ? bias[j] : 0;
-        for (i64 t = 0; t < taps; ++t, b += channels * row) {
+        for (i64 t = 0; t < taps; ++t, b += depth * row) {
           i64 y = top + t / wide * apart_y, at = edge + t % wide * apart_x;
           if (y < 0 || y >= height || at < 0 || at >= width) continue;
           const f32* from = x + ((image * height + y) * width + at) * channels;
-          for (i64 c = 0; c < channels; ++c) sum += from[c] * b[c * row];
+          from += group_of(panel) * depth;
+          for (i64 c = 0; c < depth; ++c) sum += from[c] * b[c * row];
         }
         out[pixel * out_channels + j] = sum;
       }
@@ -408,7 +417,7 @@ EXPORT i64 CONVOLUTION_LANES() { return LANES; }
 EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, const f32* bias,
                         f32* out, Epilogue epilogue, void** data, i64 threads) {
   Convolution c = {};
-  memcpy(&c, numbers, 15 * sizeof(i64));
+  memcpy(&c, numbers, 16 * sizeof(i64));
   c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
   bool fits = c.prepare() && threads > 0;
   if (!threads) threads = 1;
@@ -419,7 +428,7 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
     if (threads % t) continue;
     i64 work = least(up(c.lines, t) * size, c.pixels) * up(panels, threads / t);
     i64 read = up(c.lines, t) * (c.pixels / c.lines) * c.channels +
-               up(panels, threads / t) * COLUMNS * c.tall * c.wide * c.channels;
+               up(panels, threads / t) * COLUMNS * c.tall * c.wide * c.depth;
     if (best < 0 || work < best || work == best && read < least_read)
       best = work, least_read = read, down = t;
   }
@@ -447,22 +456,26 @@ EXPORT void CONVOLUTION(const i64* numbers, const f32* x, const f32* weight, con
 
 _NARROW = "const Tiles NARROW = all_tiles<1>();\n"
 
-CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD
+CONVOLUTION_TEXT = _TILES + _MAIN + WINOGRAD + DEPTHWISE
 CONVOLUTION_NAME = f"convolution_{hashlib.sha256(CONVOLUTION_TEXT.encode()).hexdigest()[:16]}"
 WINOGRAD_NAME = f"{CONVOLUTION_NAME}_winograd"
+DEPTHWISE_NAME = f"{CONVOLUTION_NAME}_depthwise"
 _NAMES = "\n".join(
     [
         f"#define CONVOLUTION {CONVOLUTION_NAME}",
         f"#define CONVOLUTION_WINOGRAD {WINOGRAD_NAME}",
+        f"#define CONVOLUTION_DEPTHWISE {DEPTHWISE_NAME}",
         f"#define CONVOLUTION_COLUMNS {CONVOLUTION_NAME}_columns",
         f"#define CONVOLUTION_LANES {CONVOLUTION_NAME}_lanes",
     ]
 )
 CONVOLUTION_UNITS = (
-    "\n".join([_NAMES, _TILES, _MAIN]), "\n".join([_NAMES, _TILES, _NARROW, WINOGRAD]))
-"""Two of about the same size, which are compiled side by side."""
+    "\n".join([_NAMES, _TILES, _MAIN]), "\n".join([_NAMES, _TILES, _NARROW, WINOGRAD]),
+    "\n".join([_NAMES, _TILES, DEPTHWISE]),
+)
+"""The first two are of about the same size; they are compiled side by side."""
 CONVOLUTION_DECLARATIONS = {
     name: f'extern "C" void {name}(const i64*, const f32*, const f32*, const f32*, f32*, '
     "void (*)(void**, i64, i64, i64, i64), void**, i64);"
-    for name in (CONVOLUTION_NAME, WINOGRAD_NAME)
+    for name in (CONVOLUTION_NAME, WINOGRAD_NAME, DEPTHWISE_NAME)
 }

@@ -2,8 +2,8 @@
 
 What is here: the text of one translation unit and the name of its function, which every graph may
 call. The result is computed in tiles of ROWS x COLUMNS that stay in registers. Blocks of both sides
-are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also
-come as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel
+are copied first, b as panels [depth, COLUMNS], so that everything is read in order; b may also come
+as panels (`PRODUCT_PACK`), which saves the copy. Rows or columns of a may be dense. While a panel
 is used, the next one is fetched into the second cache: weights mostly lie in memory. Only additions
 and products of float32 are used, in the order of k, so that NaN, infinities and zero behave as in
 any product.
@@ -41,7 +41,7 @@ enum { LANES = 4, ROWS = 6 };
 // Rows of the copy of a do not all fall into the same sets of the cache: hence STRIDE.
 enum { VECTORS = 2, COLUMNS = LANES * VECTORS, DEPTH = 768, STRIDE = DEPTH + 16, LINE = 64 };
 // Sums of so many products are added up: a long chain of additions is less exact.
-enum { CHAIN = 384 };
+enum { CHAIN = 192 };
 // So many panels are packed at a time, where several blocks of rows read them: 1.5 MB.
 enum { CHUNK = 512 / COLUMNS };
 typedef f32 Vector __attribute__((vector_size(LANES * 4)));

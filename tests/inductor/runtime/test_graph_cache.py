@@ -72,6 +72,25 @@ def test_the_same_function_hits() -> None:
     check(scaled(2.0), x - 1, y, hits=1)
 
 
+def test_what_weights_give_is_made_again_by_another_process() -> None:
+    norm, up, x = nn.LayerNorm(6), nn.Linear(6, 5), torch.randn(4, 5)
+    rows = nn.Parameter(torch.randn(7, 6))
+
+    class Projected(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows, self.norm, self.up = rows, norm, up
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.up(self.norm(self.rows)).t()
+
+    model = Projected().eval()
+    with torch.no_grad():
+        for hits in (0, 1, 1):
+            rows.normal_()
+            check(model, x, hits=hits)
+
+
 @pytest.mark.parametrize("other", [3.0, 2, True, -2.0, 2.0000000000000004, float("nan"), float("inf")])
 def test_another_constant_misses(other: Any) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)

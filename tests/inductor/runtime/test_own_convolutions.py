@@ -20,6 +20,7 @@ from inductor.ir.convolutions import Geometry
 from inductor.ir.graph import ExternKernel
 from inductor.runtime import trials
 from inductor.runtime.convolutions import Convolver, load_convolver
+from inductor.scheduler import library_kernels
 from inductor.scheduler.schedule import Schedule
 
 Tensor = torch.Tensor
@@ -34,15 +35,17 @@ def convolver() -> Convolver:
 
 def convolve(
     convolver: Convolver, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
-    dilation: Any, threads: int, winograd: bool = False,
+    dilation: Any, threads: int, winograd: bool = False, groups: int = 1,
 ) -> Tensor:
     like = torch.nn.functional.conv2d(x[:, :1] * 0, weight[:, :1], None, stride, padding, dilation)
     out = torch.full_like(like, float("nan"), memory_format=LAST)
     geometry = Geometry(
         x.shape[0], x.shape[1], tuple(x.shape[2:]), weight.shape[0], tuple(out.shape[2:]),
-        tuple(weight.shape[2:]), stride, padding, dilation,
+        tuple(weight.shape[2:]), stride, padding, dilation, groups,
     )  # fmt: skip
     make, size = convolver.panels, convolver.panels_size
+    if geometry.is_depthwise():
+        make, size = convolver.channel_panels, convolver.channel_panels_size
     if winograd:
         assert geometry.suits_winograd()
         make, size = convolver.winograd_panels, convolver.winograd_panels_size
@@ -81,6 +84,40 @@ def test_sizes(convolver: Convolver, seed: int) -> None:
         threads = numbers.choice([0, 1, 2, 3, 8])  # 0: without memory for copies
         out = convolve(convolver, x, weight, bias, *how, threads)
         assert_right(out, x, weight, bias, *how)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_groups(convolver: Convolver, seed: int) -> None:
+    numbers = random.Random(seed)
+    torch.manual_seed(seed)
+    for _ in range(12):
+        side = numbers.choice([1, 2, 3, 3, 5, 7])
+        window = (side, numbers.choice([side, side, 3]))
+        stride = numbers.choice([(1, 1), (2, 2), (1, 3)])
+        dilation = numbers.choice([(1, 1), (1, 1), (2, 2), (1, 2)])
+        padding = (numbers.choice([0, side // 2]), numbers.choice([0, window[1] // 2, 4]))
+        least = [(w - 1) * d + 1 for w, d in zip(window, dilation, strict=True)]
+        height, width = (at + numbers.choice([0, 1, 4, 9, 13]) for at in least)
+        groups = numbers.choice([2, 3]) if seed % 2 else numbers.choice([16, 17, 24, 40, 63, 96])
+        depth, out = (numbers.choice([1, 5, 32]), numbers.choice([32, 64])) if seed % 2 else (1, 1)
+        x = torch.randn(numbers.choice([1, 2]), groups * depth, height, width)
+        weight = torch.randn(groups * out, depth, *window)
+        bias = numbers.choice([None, torch.randn(groups * out)])
+        how = (stride, padding, dilation)
+        threads = numbers.choice([0, 1, 2, 5])
+        made = convolve(convolver, x, weight, bias, *how, threads, groups=groups)
+        assert_right(made, x, weight, bias, *how, groups)
+
+
+def test_infinite_weights_beside_an_image_are_left_out(convolver: Convolver) -> None:
+    x, weight = torch.randn(2, 24, 9, 8), torch.randn(24, 1, 3, 3)
+    weight[3, 0, 0, 0], weight[4, 0, 1, 1] = float("inf"), float("nan")
+    x[0, 5, 4, 4] = float("nan")
+    how = ((1, 1), (1, 1), (1, 1))
+    expected = torch.nn.functional.conv2d(x, weight, None, *how, groups=24)
+    out = convolve(convolver, x, weight, None, *how, 2, groups=24)
+    assert out[:, 3].isfinite().any()
+    torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
 def test_large_sizes(convolver: Convolver) -> None:
@@ -309,13 +346,46 @@ def test_training_and_groups_stay_with_the_library(always_ours: list[Schedule]) 
     assert all(groups == 1 for groups in fused)
 
 
+def test_products_of_our_own_behind_convolutions_of_our_own(
+    always_ours: list[Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ours(self: Any, linear: Any) -> str:
+        assert self.ours() is not None
+        return "ours"
+
+    monkeypatch.setattr(library_kernels._Chooser, "fastest", ours)
+    module = nn.Sequential(
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * 16, 48), nn.ReLU(), nn.Linear(48, 8),
+    ).eval()  # fmt: skip
+    assert_near(module, dynamo.compile(module), torch.randn(3, 16, 8, 8))
+    assert len(list(always_ours[-1].fused_convolutions())) == 1
+
+
+@pytest.mark.parametrize("act", [nn.ReLU, nn.SiLU, nn.Hardswish])
+def test_what_follows_depthwise_and_grouped_convolutions(
+    always_ours: list[Schedule], act: Any
+) -> None:
+    module = nn.Sequential(
+        nn.Conv2d(36, 36, 3, padding=1, groups=36), nn.BatchNorm2d(36), act(),
+        nn.Conv2d(36, 64, 1), act(), nn.Conv2d(64, 64, 5, 2, 2, groups=64), act(),
+        nn.Conv2d(64, 96, 3, groups=2), act(), nn.Conv2d(96, 64, 1),
+    ).eval()  # fmt: skip
+    module[1].running_mean.normal_()
+    module[1].running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 36, 15, 13)
+    assert_near(module, dynamo.compile(module), x)
+    groups = [one.call.args[-1] for one in always_ours[-1].fused_convolutions()]
+    assert sorted(groups)[-2:] == [36, 64] and len(groups) >= 3
+
+
 @pytest.mark.parametrize(("megabytes", "winograd"), [(1, True), (0, False)])
 def test_a_copy_that_is_too_large_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, always_ours: list[Schedule], megabytes: int, winograd: bool
 ) -> None:
     weight_bytes = 32 * 64 * 9 * 4
     room = megabytes << 20 or 2 * weight_bytes  # for a copy of the same size
-    monkeypatch.setattr(preparation, "_most_bytes", lambda: room)
+    monkeypatch.setattr(preparation, "most_bytes", lambda: room)
     module, x = nn.Sequential(nn.Conv2d(64, 32, 3, padding=1)).eval(), torch.randn(1, 64, 12, 12)
     torch.testing.assert_close(dynamo.compile(module)(x), module(x), rtol=1e-4, atol=1e-4)
     calls = [step for step in always_ours[0].steps if isinstance(step, ExternKernel) and step.ours]
@@ -343,7 +413,7 @@ def test_without_time_most_answers_decide(
     geometry = Geometry(1, channels, (40, 40), 16, (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
     asked = SimpleNamespace(
         ratios={"one": {"ours": ratio}, "other": {"ours": ratio, "winograd": other}}, library=lambda: convolver, measured=False, with_ours=True,
-        _is_followed=lambda node: False,
+        _is_followed=lambda node: False, kind=lambda node, geometry: "a third",
     )  # fmt: skip
     with trials.spending(0.0):
         use = library_convolutions.Convolutions.fastest

@@ -1,0 +1,188 @@
+"""Convolutions of our own in which each channel is convolved with a window of its own, as C++.
+
+What is here: the text of a function of the library of convolutions (`convolution.py`). A few pixels
+of a line times two vectors of channels stay in registers while all taps of the window are added up.
+A band of lines that fits the second cache is read in order; then it is taken through for as many
+channels at a time as the first cache holds of the pixels for a tile. Nothing is copied: at the
+borders only the taps inside of the image are added up.
+
+The weight comes as blocks of LANES channels, all taps of each; the last block ends with the last
+channel, and may hold channels of the one before, too.
+"""
+
+from __future__ import annotations
+
+DEPTHWISE = r"""
+enum { NEAR_TILE = 20 << 10, NEAR_BAND = 200 << 10, WIDTH = 4, LINE_BYTES = 64 };
+#define OPAQUE(pointer) asm("" : "+r"(pointer))
+
+struct Depthwise {
+  i64 images, height, width, channels, out_height, out_width, out_channels;
+  i64 tall, wide, step_y, step_x, pad_y, pad_x, apart_y, apart_x;
+  const f32 *x, *weight, *bias;
+  f32* out;
+  Epilogue epilogue;
+  void** data;
+  // Pixels of a line for which the whole width of the window is inside: [inside, outside).
+  i64 inside, outside;
+
+  void prepare() {
+    i64 room = width - 1 - (wide - 1) * apart_x + pad_x;
+    inside = least(up(pad_x, step_x), out_width);
+    outside = room < 0 ? inside : least(room / step_x + 1, out_width);
+    if (outside < inside) outside = inside;
+  }
+
+  // The columns [left, right) and rows [top, bottom) of the window that lie in the image.
+  struct Taps {
+    i64 top, bottom, left, right;
+  };
+
+  // V blocks of R pixels of a line, U sums of each. K: the width of the window, if it is known.
+  template <int K, int R, int V, int U>
+  inline __attribute__((always_inline)) void sum_up(const f32* from, i64 block, const Taps& t,
+                                                    f32* to) const {
+    Vector sum[U][R][V];
+    i64 c = least(block * LANES, channels - LANES), size = tall * wide * LANES;
+    i64 s = step_x * channels, next = apart_x * channels, row = apart_y * width * channels;
+    const f32* w = weight + block * size + (t.top * wide + t.left) * LANES;
+    from += c + t.top * row + t.left * next;
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v)
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        sum[0][r][v] = bias ? (Vector) * (const Loose*)(bias + c + v * LANES) : Vector{};
+        if (U > 1) sum[U - 1][r][v] = Vector{};
+      }
+    i64 right = K ? K : t.right - t.left;
+    for (i64 y = t.top; y < t.bottom; ++y, from += row, w += wide * LANES) {
+      const f32 *p = from, *q = from + 3 * s, *b = w;
+      auto add = [&](int u) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+        for (int v = 0; v < V; ++v) {
+          Vector tap = *(const Loose*)(b + v * size);
+          HOLD(tap);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            sum[u][r][v] += (Vector) * (const Loose*)((r < 3 ? p + r * s : q) + v * LANES) * tap;
+            HOLD(sum[u][r][v]);
+          }
+        }
+        p += next, q += next, b += LANES;
+        OPAQUE(p);
+        OPAQUE(q);
+      };
+      i64 k = 0;
+      if constexpr (K > 0) {
+#pragma GCC unroll 3
+        for (int n = 0; n < K; ++n) add(n % U);
+      } else {
+        for (; k + U <= right; k += U)
+#pragma GCC unroll 2
+          for (int u = 0; u < U; ++u) add(u);
+        for (; k < right; ++k) add(0);
+      }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v)
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        if (U > 1) sum[0][r][v] += sum[U - 1][r][v];
+        *(Loose*)(to + c + r * channels + v * LANES) = (Loose)sum[0][r][v];
+      }
+  }
+
+  // The blocks [block, end) of R pixels.
+  template <int K, int R, int U>
+  void tile(const f32* from, i64 block, i64 end, const Taps& t, f32* to) const {
+    i64 whole = least(end, channels / LANES);
+    for (; block + 2 <= whole; block += 2) sum_up<K, R, 2, U>(from, block, t, to);
+    for (; block < end; ++block) sum_up<K, R, 1, U>(from, block, t, to);
+  }
+
+  // The blocks [block, end) of one line.
+  void line(i64 line, i64 block, i64 end) const {
+    i64 image = line / out_height, y = line % out_height, row = y * step_y - pad_y;
+    i64 c = least(block * LANES, channels - LANES), last = least(end * LANES, channels);
+    Taps t = {0, tall, 0, wide};
+    while (t.top < tall && row + t.top * apart_y < 0) ++t.top;
+    while (t.bottom > t.top && row + (t.bottom - 1) * apart_y >= height) --t.bottom;
+    const f32* from = x + ((image * height + row) * width - pad_x) * channels;
+    f32* to = out + line * out_width * channels;
+    for (i64 pixel = 0, count; pixel < out_width; pixel += count) {
+      const f32* at = from + pixel * step_x * channels;
+      f32* into = to + pixel * channels;
+      count = 1;
+      if (pixel < inside || pixel >= outside) {
+        i64 place = pixel * step_x - pad_x;
+        t.left = 0, t.right = wide;
+        while (t.left < wide && place + t.left * apart_x < 0) ++t.left;
+        while (t.right > t.left && place + (t.right - 1) * apart_x >= width) --t.right;
+        tile<0, 1, 2>(at, block, end, t, into);
+      } else {
+        t.left = 0, t.right = wide;
+        count = least(outside - pixel, WIDTH);
+        if (count == 4 && wide == 3) tile<3, 4, 1>(at, block, end, t, into);
+        else if (count == 4) tile<0, 4, 1>(at, block, end, t, into);
+        else if (count == 3) tile<0, 3, 1>(at, block, end, t, into);
+        else if (count == 2) tile<0, 2, 2>(at, block, end, t, into);
+        else tile<0, 1, 2>(at, block, end, t, into);
+      }
+      i64 first = line * out_width + pixel;
+      if (epilogue) epilogue(data, first, first + count, c, last);
+    }
+  }
+
+  i64 rows_for(i64 count) const { return (count - 1) * step_y + (tall - 1) * apart_y + 1; }
+
+  // The lines of one image, up to `end`, that a band from `begin` on has.
+  i64 band_end(i64 begin, i64 end) const {
+    i64 last = begin + 1, row = width * channels * 4;
+    end = least(end, (begin / out_height + 1) * out_height);
+    while (last < end && rows_for(last + 1 - begin) * row <= NEAR_BAND) ++last;
+    return last;
+  }
+
+  // Asks for what a band reads, in order.
+  void fetch(i64 begin, i64 end) const {
+    i64 image = begin / out_height, row = begin % out_height * step_y - pad_y;
+    i64 first = row < 0 ? 0 : row, last = least(row + rows_for(end - begin), height);
+    const char* base = (const char*)(x + image * height * width * channels);
+    i64 line_bytes = width * channels * 4;
+    for (i64 at = first * line_bytes; at < last * line_bytes; at += LINE_BYTES)
+      __builtin_prefetch(base + at, 0, 2);
+  }
+
+  // As many channels at a time as the first cache holds of what a tile reads.
+  void band(i64 begin, i64 end) const {
+    i64 blocks = up(channels, LANES), pixels = (WIDTH - 1) * step_x + (wide - 1) * apart_x + 1;
+    i64 most = NEAR_TILE / (tall * pixels * LANES * 4) / 2 * 2;
+    if (most < 2) most = 2;
+    fetch(begin, end);
+    for (i64 block = 0; block < blocks; block += most)
+      for (i64 l = begin; l < end; ++l) line(l, block, least(block + most, blocks));
+  }
+};
+
+// As the other convolutions; at least LANES channels, as many as channels of the result.
+EXPORT void CONVOLUTION_DEPTHWISE(const i64* numbers, const f32* x, const f32* weight,
+                                  const f32* bias, f32* out, Epilogue epilogue, void** data,
+                                  i64 threads) {
+  Depthwise c = {};
+  memcpy(&c, numbers, 15 * sizeof(i64));
+  c.x = x, c.weight = weight, c.bias = bias, c.out = out, c.epilogue = epilogue, c.data = data;
+  c.prepare();
+  if (!threads) threads = 1;
+  i64 lines = c.images * c.out_height;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    i64 count = omp_get_num_threads(), me = omp_get_thread_num();
+    i64 end = lines * (me + 1) / count;
+    for (i64 l = lines * me / count; l < end;) {
+      i64 stop = c.band_end(l, end);
+      c.band(l, stop);
+      l = stop;
+    }
+  }
+}
+"""
