@@ -7,8 +7,9 @@ writes no mask, and backward, which needs it again, keeps seed and offset. Dropo
 nothing else draws share one draw.
 
 Left to ATen are dropouts of tensors that are not dense, or that may begin anywhere in memory
-(inputs and views of them): there ATen takes the numbers in another order; those in backward, and
-those that a checkpoint computes again.
+(inputs and views of them), or of an odd number of elements that don't lie in the order of their
+indices: there ATen takes the numbers in another order; those in backward, and those that a
+checkpoint computes again.
 """
 
 from __future__ import annotations
@@ -107,17 +108,19 @@ def _fits(node: fx.Node, inputs: set[Any]) -> bool:
     if any(type(n) is not int for n in (*value.shape, *value.stride(), value.storage_offset())):
         return False
     aligned = value.storage_offset() * value.dtype.itemsize % BYTES == 0
-    return aligned and _is_dense(value.shape, value.stride()) and _is_made_here(x, inputs)
+    return aligned and _is_in_order(value.shape, value.stride()) and _is_made_here(x, inputs)
 
 
-def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements, of which there are some, fill the memory from the first to the last."""
+def _is_in_order(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether ATen takes the numbers in the order of memory: the elements, of which there are some,
+    fill it from the first to the last, and in the order of indices where their number is odd."""
+    axes = [axis for axis in zip(stride, size, strict=True) if axis[1] != 1]
+    by_index = axes[::-1]
     expected = 1
-    for step, count in sorted(zip(stride, size, strict=True)):
-        if count != 1:
-            if step != expected:
-                return False
-            expected *= count
+    for step, count in by_index if math.prod(size) % 2 else sorted(by_index):
+        if step != expected:
+            return False
+        expected *= count
     return 0 not in size
 
 

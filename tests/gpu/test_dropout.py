@@ -63,7 +63,8 @@ def test_masks(dtype: torch.dtype, rate: float, texts: list[str]) -> None:
             assert state() == after, size
             for one, other in zip(found, wanted, strict=True):
                 assert torch.equal(one, other) and one.stride() == other.stride(), size
-        assert "k_keep" in texts[-1] and "native_dropout" not in texts[-1]
+        odd = len(size) == 2 and x.numel() % 2 == 1  # eager goes by indices there
+        assert "k_keep(" in texts[-1] and ("native_dropout" in texts[-1]) == odd
     assert not left_uncompiled(), left_uncompiled()
 
 
@@ -102,7 +103,7 @@ def test_training(dtype: torch.dtype, mode: str | None, texts: list[str]) -> Non
             assert error < (2e-2 if dtype is torch.bfloat16 else 4e-3 if dtype is torch.float16 else 1e-4), error
         seen.append(results[0][0])
     assert not left_uncompiled(), left_uncompiled()
-    assert all("k_keep" in text and "native_dropout" not in text for text in texts)
+    assert all("k_keep(" in text and "native_dropout" not in text for text in texts)
     assert "k_keep_four(" in texts[-1]
 
 
@@ -165,7 +166,7 @@ def test_beside_attention_that_drops(mode: str | None, texts: list[str]) -> None
         assert found[0][2] == found[1][2]
         torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=8e-2)
         torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=3e-2)
-    assert any("k_keep" in text for text in texts)
+    assert any("k_keep(" in text for text in texts)
 
 
 def peak(step: Callable[[], Any]) -> int:

@@ -219,6 +219,7 @@ def test_what_draws_between_them_keeps_its_place(monkeypatch) -> None:
     lambda x: dropout((x + 1)[:, :4], 0.5, True)[0],  # not dense
     lambda x: dropout((x + 1).view(-1)[1:], 0.5, True)[0],  # begins at the wrong place
     lambda x: dropout((x + 1)[0].expand(8, 8), 0.5, True)[0],
+    lambda x: dropout((x[:7, :5] + 1).t(), 0.5, True)[0],  # odd: in the order of indices
     lambda x: dropout((x + 1).double(), 0.5, True)[0],
     lambda x: dropout(x + 1, 1.0, True)[0],
 ])  # fmt: skip
@@ -230,9 +231,13 @@ def test_left_to_aten(program, monkeypatch) -> None:
 
 def test_views_that_begin_as_their_base_are_served(monkeypatch) -> None:
     on_cpu(monkeypatch, Generator())
-    program = lambda x: (dropout((x + 1).view(-1)[4:], 0.5, True)[0], dropout((x + 1).t(), 0.5, True)[0])  # noqa: E731
+    def program(x):
+        y = x + 1
+        odd = dropout((x[:7, :5] * 2)[:, None], 0.5, True)[0]
+        return dropout(y.view(-1)[4:], 0.5, True)[0], dropout(y.t(), 0.5, True)[0], odd
+
     (module,) = captured(program, torch.randn(8, 8))
-    assert targets_of(module) == [STATE, MASK, MASK]
+    assert targets_of(module) == [STATE, MASK, MASK, MASK]
 
 
 def test_in_backward_it_is_atens(monkeypatch) -> None:
