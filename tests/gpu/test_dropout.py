@@ -82,7 +82,8 @@ def test_training(dtype: torch.dtype, mode: str | None, texts: list[str]) -> Non
     weights = [data(width, width, dtype=dtype) / 16, data(width, dtype=dtype)]
     ours, theirs = ([w.clone().requires_grad_() for w in weights] for _ in range(2))
     compiled = dynamo.compile(layer, fullgraph=True, backend="inductor", mode=mode, dynamic=False)
-    seen = []
+    factors = torch.linspace(-1, 1, width, device=DEVICE)  # squares of what is normed have no gradient
+    close = {torch.bfloat16: 5e-2, torch.float16: 1e-2, torch.float32: 1e-3}[dtype]
     for n in range(8):
         results, states = [], []
         x = data(4, 128, width, dtype=dtype)
@@ -93,15 +94,14 @@ def test_training(dtype: torch.dtype, mode: str | None, texts: list[str]) -> Non
             for w in owned:
                 w.grad = None
             out = call(given, *owned)
-            out.float().square().mean().backward()
+            (out.float() * factors).sum().backward()
             results.append([out.detach().clone(), given.grad.clone(), *[w.grad.clone() for w in owned]])
             states.append(state())
         assert states[0] == states[1]
         for one, other in zip(*results, strict=True):
             scale = other.float().abs().max()
             error = (one.float() - other.float()).abs().max() / scale
-            assert error < (2e-2 if dtype is torch.bfloat16 else 4e-3 if dtype is torch.float16 else 1e-4), error
-        seen.append(results[0][0])
+            assert error < close, error
     assert not left_uncompiled(), left_uncompiled()
     assert all("k_keep(" in text and "native_dropout" not in text for text in texts)
     assert "k_keep_four(" in texts[-1]
