@@ -81,6 +81,13 @@ config = Config(
             "Attention by kernels of our own, where they are faster than the library's.",
             ("DYNAMO_ATTENTION",),
         ),
+        Knob(
+            "dropout",
+            True,
+            "On a GPU, kernels compute the masks of dropout, with eager's random numbers, and "
+            "backward computes them again; else they are ATen's, and kept.",
+            ("DYNAMO_DROPOUT",),
+        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
             "descriptors",

@@ -17,6 +17,7 @@ from inductor.fx_passes.attention import serve_attention
 from inductor.fx_passes.attention_patterns import serve_written_attention
 from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.cpu_attention import serve_cpu_attention
+from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
@@ -40,9 +41,11 @@ def serve_patterns(gm: torch.fx.GraphModule, example_inputs: list[Any], trains: 
 
 def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Channels last for kernels alone: ATen's copies would keep strides that the fakes say to be
-    the old ones."""
+    the old ones. Before that, dropout: its order of numbers goes by the strides of eager."""
     if not config.kernels:
         return module
+    if config.dropout and not has_symbols(module):
+        module = draw_in_kernels(module)
     if does("patterns"):
         module = unfuse_convolution_biases(module)
     return channels_last(module, LOWERINGS.__contains__) if does("layout") else module

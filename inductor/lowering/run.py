@@ -33,6 +33,7 @@ from inductor.ir.graph import (
 )
 from inductor.lowering import activations as activations
 from inductor.lowering import creation as creation
+from inductor.lowering import dropout as dropout
 from inductor.lowering import indexing as indexing
 from inductor.lowering import pointwise as pointwise
 from inductor.lowering import pooling as pooling
@@ -64,7 +65,7 @@ LIBRARY = {
     "_scaled_dot_product_cudnn_attention", "convolution_backward", "mv", "dot", "addmv",
     "_scaled_dot_product_fused_attention_overrideable", "_efficient_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_embedding_bag",
-    "attention", "attention_backward", "flex_attention", "flex_attention_backward",
+    "attention", "attention_backward", "flex_attention", "flex_attention_backward", "philox_state",
 }  # fmt: skip
 
 

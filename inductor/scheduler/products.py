@@ -36,7 +36,7 @@ aten = torch.ops.aten
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_SIDE_BY_SIDE = 4
 MOST_OPS = 120  # of an epilogue
-STRUCTURAL = ("indirect", "reduction")
+STRUCTURAL = ("indirect", "reduction", "keep")
 
 
 @dataclass(frozen=True, slots=True)

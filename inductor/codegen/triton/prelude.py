@@ -264,6 +264,56 @@ def k_shift_right(a, b):
 
 
 @triton.jit
+def k_numbers(seed, offset, counter, subsequence, SKIP: tl.constexpr):
+    """Philox's four numbers of a counter, which is counted from the offset on."""
+    at = (offset >> 2) + SKIP + counter.to(tl.int64)
+    low, high = at.to(tl.uint32), (at >> 32).to(tl.uint32)
+    nothing = tl.zeros_like(low)
+    return tl.philox(seed, low, high, subsequence.to(tl.uint32), nothing)
+
+
+@triton.jit
+def k_keep(
+    seed, offset, at, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
+    SKIP: tl.constexpr, WRAPS: tl.constexpr,
+):
+    """Whether dropout keeps the elements at these places of memory; see `inductor.ir.philox`."""
+    unsigned: tl.constexpr = tl.uint64 if at.dtype == tl.int64 else tl.uint32
+    at = at.to(unsigned)
+    thread = at // VECTOR
+    turn = thread // THREADS if WRAPS else thread * 0
+    subsequence = thread - turn * THREADS
+    if VECTOR == 1:
+        counter, lane = turn // 4, turn % 4
+    elif VECTOR == 2:
+        counter, lane = turn, at % 2
+    else:
+        counter, lane = turn * (VECTOR // 4) + at % VECTOR // 4, at % 4
+    a, b, c, d = k_numbers(seed, offset, counter, subsequence, SKIP)
+    chosen = tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d))
+    return chosen < tl.full([1], LIMIT, tl.uint32)
+
+
+@triton.jit
+def k_keep_four(
+    seed, offset, at, VECTOR: tl.constexpr, THREADS: tl.constexpr, LIMIT: tl.constexpr,
+    SKIP: tl.constexpr, WRAPS: tl.constexpr,
+):
+    """The same for four neighbours from each of these places on, multiples of four, as int8 with
+    two more axes of two places each."""
+    unsigned: tl.constexpr = tl.uint64 if at.dtype == tl.int64 else tl.uint32
+    at = at.to(unsigned)
+    thread = at // VECTOR
+    turn = thread // THREADS if WRAPS else thread * 0
+    counter = turn * (VECTOR // 4) + at % VECTOR // 4
+    a, b, c, d = k_numbers(seed, offset, counter, thread - turn * THREADS, SKIP)
+    limit = tl.full([1], LIMIT, tl.uint32)
+    even = tl.join((a < limit).to(tl.int8), (c < limit).to(tl.int8))
+    odd = tl.join((b < limit).to(tl.int8), (d < limit).to(tl.int8))
+    return tl.join(even, odd)
+
+
+@triton.jit
 def k_floordiv_index(a, b):
     """Quotient rounded to minus infinity, b > 0."""
     rest = a % b

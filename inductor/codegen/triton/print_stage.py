@@ -31,7 +31,8 @@ from inductor.codegen.triton.spelling import (
     print_number,
 )
 from inductor.ir.body import Immediate, IndirectVar, Op
-from inductor.ir.index import Index
+from inductor.ir.index import Index, variable
+from inductor.ir.philox import LANES, Draw
 from inductor.ir.scalar_ops import SCALAR_OPS
 
 Axes = frozenset[str]
@@ -55,6 +56,7 @@ class Writer:
         self.depth = 1
         self.count = 0
         self.scopes: list[dict[str, str]] = [{}]
+        self.bases: dict[str, str] = {}  # where the current tile of columns begins
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -385,6 +387,58 @@ class StagePrinter:
         self.axes[imm.var.name] = axes
         return Text(name, axes)
 
+    def _print_keep(self, op: Op) -> Text:
+        draw = op.imm
+        assert isinstance(draw, Draw)
+        seed, offset, position = self._args(op)
+        facts = f"{draw.vector}, {draw.threads}, {draw.limit}, {draw.skip}, {draw.wraps}"
+        text = f"k_keep({seed.name}, {offset.name}, {position.name}, {facts})"
+        axis = self._axis_of_fours(self.stage.ops[op.args[2]], draw)
+        if axis:  # and the tile is long enough, which Triton knows
+            at = self._every_fourth(self.stage.ops[op.args[2]], axis)
+            four = f"k_keep_four({seed.name}, {offset.name}, {at}, {facts})"
+            if not self.frame.flat and axis == "x":
+                four = f"tl.permute({four}, 0, 2, 3, 1)"
+            four = f"tl.reshape({four}, {self.shape(position.axes)}) != 0"
+            text = f"{four} if {self._block(axis)} % {LANES} == 0 else {text}"
+        return Text(self.writer.define(text), position.axes)
+
+    def _axis_of_fours(self, position: Op, draw: Draw) -> str:
+        """The axis along which four neighbours, which share Philox's four numbers, lie side by
+        side in a tile, of which each begins at a multiple of four; empty if there is none."""
+        index = position.index
+        if draw.vector < LANES or position.name != "index_expr" or index is None:
+            return ""
+        if index.offset % LANES or self.frame.launch.chunk % LANES:
+            return ""
+        wanted = ROWS if self.frame.flat else frozenset("xr")
+        names = {var.name for var in index.variables()}
+        if names - {"x", "r", "g", "s"} or self._index(index)[1] != wanted:
+            return ""
+        for axis, extent in (("r", self.columns.extent), ("x", self.frame.launch.rows)):
+            rest = index.substitute({axis: 0})
+            whole = all(factor % LANES == 0 for _, factor in rest.terms)
+            if whole and axis in names and index - rest == variable(axis, extent):
+                return axis
+        return ""
+
+    def _block(self, axis: str) -> str:
+        return "XBLOCK" if axis == "x" else self.columns.block
+
+    def _every_fourth(self, position: Op, axis: str) -> str:
+        """The positions of the first of each four neighbours along the axis."""
+        assert position.index is not None
+        text = f"{LANES} * tl.arange(0, {self._block(axis)} // {LANES})"
+        if axis == "x":
+            text = f"tl.program_id(0) * XBLOCK + {text}" + ("" if self.frame.flat else "[:, None]")
+        else:
+            base = self.writer.bases[self.columns.name]
+            text = f"{base} + {text}[None, :]" if base else f"{text}[None, :]"
+        kind = "tl.int64" if self.frame.wide else "tl.int32"
+        names = {**self.names, axis: f"({text}).to({kind})"}
+        text = print_index(position.index, names, self.frame.numbers)
+        return f"({text}).to({print_dtype(position.dtype)})"
+
     # reductions: at once over a tile, or step by step over the tiles of a loop
 
     def _masked_operand(self, value: Text, kind: str, dtype: torch.dtype) -> str:
@@ -504,6 +558,7 @@ def print_columns(writer: Writer, columns: Columns, base: str, frame: Frame) -> 
     text = f"tl.arange(0, {columns.block})[None, :]"
     text = f"{base} + {text}" if base else text
     text = f"({text}).to(tl.int64)" if frame.wide else text
+    writer.bases[columns.name] = base
     writer.line(f"{columns.name} = {text}")
     if columns.mask:
         writer.line(f"{columns.mask} = {columns.name} < {frame.numbers.spell(columns.extent)}")
@@ -516,4 +571,5 @@ _PRINTERS: dict[str, Callable[[StagePrinter, Op], Text | None]] = {
     "store": StagePrinter._print_store,
     "indirect": StagePrinter._print_indirect,
     "reduction": StagePrinter._print_reduction,
+    "keep": StagePrinter._print_keep,
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from inductor.dropout_ops import STATE
 from inductor.ir.body import trace_body
 from inductor.ir.graph import ComputedBuffer, ExternKernel, InputBuffer, Layout, LoopGraph, ViewRef
 from inductor.ir.index import constant
@@ -54,6 +55,7 @@ EFFICIENT = aten._scaled_dot_product_efficient_attention.default
     (extern(aten.bernoulli.default, X), ""),
     (extern(aten.bernoulli.default, X, kwargs=(("generator", 1),)), "random"),
     (extern(aten.multinomial.default, X, 3), "random"),
+    (extern(STATE, (16,), GPU), ""),
     (extern(aten.nonzero.default, X), "waits"),
     (extern(aten.index_put.default, X, (INDEX,), X), ""),
     (extern(aten.index_put.default, X, (INDEX, MASK), X), "waits"),
@@ -87,4 +89,5 @@ def test_inputs_that_are_written() -> None:
         graph = replace(graph, inputs=(None, *graph.inputs, InputBuffer("arg1", LAYOUT, 3)))
         assert written_inputs(graph, schedule) == expected
     assert draws_random(graph_of(extern(aten.bernoulli.default, X))[1])
+    assert draws_random(graph_of(extern(STATE, (16,), GPU))[1])
     assert not draws_random(schedule)
