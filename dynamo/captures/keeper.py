@@ -188,6 +188,7 @@ class Restored:
         if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
             failed = failures(parts.guards, self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
+        records.ask_again(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if kept.graph is not None:
             function = self.compile(compile_graph, parts.inputs)

@@ -22,7 +22,7 @@ from dynamo.guards.kinds import const_equal
 from dynamo.guards.records import Guard, source_text
 from dynamo.guards.sources import Scope, Source
 from dynamo.guards.weak import strongly
-from dynamo.symbolic.core.unguarded import Met
+from dynamo.symbolic.core.unguarded import Met, is_copy
 
 NO_IDENTITY = frozenset({int, float, complex, str, bytes, tuple, frozenset, list, dict, set})
 END = 1 << 40  # no place in a prefix
@@ -80,7 +80,8 @@ def write(made: Made, continuations: Continuations) -> Kept:
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
     reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
-    parts = (tuple(map(_strong, made.guards)), made.inputs, tuple(map(_answer, met.answers)))
+    guards = [_strong(guard) for guard in map(_about_program, made.guards) if guard is not None]
+    parts = (tuple(guards), made.inputs, tuple(map(_answer, met.answers)))
     body = _bytes(parts, anchors, continuations)
     code = _bytes(made.code, anchors, continuations, in_code=True, new_code=made.code,
                   graph=made.called)  # fmt: skip
@@ -110,6 +111,16 @@ def _check_codes(met: Met, anchors: Anchors, continuations: Continuations) -> No
             code = continuations.record(code).original
         if not anchors.knows_code(code):
             raise Unkept(f"it has traced {code.co_qualname}, which no function that it knows has")
+
+
+def _about_program(guard: Guard) -> Guard | None:
+    """The guard without what it says of copies that belong to the trace, which hold always."""
+    if guard.source is not None:
+        return None if is_copy(guard.source) else guard
+    if guard.kind != "DIFFERENT":
+        return guard
+    places = tuple([place for place in guard.payload if not is_copy(place)])
+    return replace(guard, payload=places) if len(places) > 1 else None
 
 
 def _strong(guard: Guard) -> Guard:
@@ -159,8 +170,11 @@ def read_head(
 
 
 def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations) -> Parts:
+    return Parts(*Reader(kept.parts, objects, continuations).load())
+
+
+def ask_again(parts: Parts) -> None:
     """Errors: Changed where a function gives another answer now."""
-    parts = Parts(*Reader(kept.parts, objects, continuations).load())
     for function, args, kwargs, result in parts.answers:
         try:
             now = function(*args, **kwargs)
@@ -168,7 +182,6 @@ def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations)
             raise Changed(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
             raise Changed(f"{function!r} gives {now!r} now, not {result!r}")
-    return parts
 
 
 def read_code(

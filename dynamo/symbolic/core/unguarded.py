@@ -121,7 +121,10 @@ def is_nowhere(source: Source) -> bool:
     """True for an object that another process does not find by a name."""
     if not isinstance(source, ObjectSource) or source.name == "constant":
         return False
-    value = source.value
-    if type(value) is dict and source.name == COPY_OF_PROXY:
-        return False
-    return not issubclass(type(value), (type, *NAMED, *PLAIN))
+    return not is_copy(source) and not issubclass(type(source.value), (type, *NAMED, *PLAIN))
+
+
+def is_copy(source: Source) -> bool:
+    """True for a dict that the trace has made, which no program sees."""
+    return (isinstance(source, ObjectSource) and source.name == COPY_OF_PROXY
+            and type(source.value) is dict)
