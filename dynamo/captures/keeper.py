@@ -32,11 +32,11 @@ from dynamo.captures.keys import NoKey
 from dynamo.captures.pickles import Reader
 from dynamo.captures.records import Kept, Made
 from dynamo.codegen.continuation import Continuations
-from dynamo.entries import EntryRecord
-from dynamo.guards.build import build_program
+from dynamo.entries import Checks, EntryRecord
+from dynamo.guards.build import assemble
 from dynamo.guards.explain import failures
-from dynamo.guards.records import name_of_part, released
-from dynamo.guards.sources import DrawSource, Scope, Source
+from dynamo.guards.records import name_of_part
+from dynamo.guards.sources import Scope, Source
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 
@@ -141,7 +141,7 @@ class Place:
             self.why_no_graph = str(why) or type(why).__name__
 
     def keep(
-        self, result: TraceResult, inputs: Iterable[Source], code: CodeType,
+        self, result: TraceResult, checks: Checks, inputs: Iterable[Source], code: CodeType,
         function: hook.Compiled | None, direct: Any, about: dict[str, Any],
     ) -> None:
         """Writes what was just traced. function: the compiled graph in the code; direct: see
@@ -151,8 +151,8 @@ class Place:
                 raise Unkept(f"its graph is not kept: {self.why_no_graph}")
             assert result.met is not None
             picks = None if direct is None else tuple(direct[1:])
-            made = Made(self.frame, tuple(result.guards), tuple(inputs), code, function, self.graph,
-                        result.met, {**about, "direct": picks})  # fmt: skip
+            made = Made(self.frame, *checks, tuple(inputs), code, function, self.graph, result.met,
+                        {**about, "direct": picks})  # fmt: skip
             self._write(records.write(made, self.continuations))
         except (Unkept, pickle.PicklingError, OSError) as why:
             self.tell(f"it is not kept, {why}")
@@ -183,10 +183,10 @@ class Restored:
         frame, kept, continuations = self.frame, self.kept, self.place.continuations
         objects = records.read_head(kept, frame, self.scope, continuations)
         parts = records.read_parts(kept, objects, continuations)
-        collect = [source for source in parts.inputs if not isinstance(source, DrawSource)]
-        program = build_program(parts.guards, collect, frame.code)
+        program = assemble(parts.program)
+        guards = records.guards_later(kept, parts.held, objects, continuations)
         if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
-            failed = failures(parts.guards, self.scope)
+            failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
         records.ask_again(parts)  # functions of the program, as tracing it would
         function, direct = None, None
@@ -197,8 +197,7 @@ class Restored:
         code = records.read_code(kept, objects, continuations, function)
         self.tell_event()
         record = EntryRecord(
-            tuple(map(released, parts.guards)), self.place.context.compile_id, frame.code,
-            tuple(kept.about["changes"]))
+            guards, self.place.context.compile_id, frame.code, tuple(kept.about["changes"]))
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:
