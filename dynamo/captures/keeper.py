@@ -11,7 +11,6 @@ each miss. What goes wrong in here is a defect that costs a trace, and is told a
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import pickle
 import warnings
@@ -42,7 +41,6 @@ from dynamo.symbolic.core.trace_result import TraceResult
 
 SUFFIX = ".capture"
 MOST = 4  # traces in one file
-DIGEST = 32
 CompileGraph = Callable[..., hook.Compiled]
 
 
@@ -80,7 +78,8 @@ class Place:
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
         self.store = importlib.import_module("inductor.cpu").cache_store()
-        self.key = importlib.import_module("inductor.runtime.store").make_key("capture", parts)
+        self.files = importlib.import_module("inductor.runtime.store")
+        self.key = self.files.make_key("capture", parts)
         self.graph: bytes | None = None
         self.why_no_graph = ""
 
@@ -97,7 +96,7 @@ class Place:
             return None
         try:
             found = self._kept()
-        except (Changed, OSError) as error:  # damaged
+        except (self.files.Damaged, Changed, OSError) as error:
             self.tell(f"it is not usable, {type(error).__name__}: {error}")
             return None
         except Exception as defect:  # the frame can be traced all the same
@@ -122,13 +121,11 @@ class Place:
         return None
 
     def _kept(self) -> list[Kept]:
-        """What lies in the file. Errors: Changed; those of reading other bytes."""
+        """What lies in the file. Errors: Damaged; those of reading other bytes."""
         content = self.store.read(self.key, SUFFIX)
         if content is None:
             return []
-        digest, body = content[:DIGEST], content[DIGEST:]
-        if hashlib.sha256(body).digest() != digest:
-            raise Changed("its bytes have changed")
+        body = self.files.opened(content)
         return [Kept(*row) for row in Reader(body, (), self.continuations).load()]
 
     # -- keeping -----------------------------------------------------------------------------------
@@ -166,8 +163,7 @@ class Place:
             others = []
         rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
         body = pickle.dumps(rows, protocol=5)
-        self.store.write(self.key, SUFFIX, hashlib.sha256(body).digest() + body)
-        self.store.describe(self.key)
+        self.store.keep(self.key, SUFFIX, self.files.sealed(body))
 
 
 class Restored:
