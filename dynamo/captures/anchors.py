@@ -54,7 +54,8 @@ BY_ROW = (
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
-    Signature, functools._lru_cache_wrapper, logging.Logger,
+    Signature, functools._lru_cache_wrapper, logging.Logger, FIELD, functools.partial,
+    functools.cached_property, re.Pattern,
 )  # fmt: skip
 PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
@@ -117,6 +118,7 @@ class Anchors:
         self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
         self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
         self._functions: dict[int, types.FunctionType] = {}  # by their code
+        self._globals: dict[int, types.FunctionType] = {}  # by their globals
         self._add(frame.globals, ("frame", "globals"), "")
         self._add(frame.builtins, ("frame", "builtins"), "")
         self._add(frame.code, ("frame", "code"), "")  # its digest is part of the key
@@ -177,6 +179,7 @@ class Anchors:
         number = self._add(value, how, self._text_of(value))
         if type(value) is types.FunctionType:
             self._functions.setdefault(id(value.__code__), value)
+            self._globals.setdefault(id(value.__globals__), value)
             self.note_code(value.__code__)
         return number
 
@@ -187,6 +190,9 @@ class Anchors:
         function = self._functions.get(id(value))
         if function is not None and function.__code__ is value:
             return "part", self.row(function), "__code__"
+        function = self._globals.get(id(value))
+        if function is not None and function.__globals__ is value:  # of no module
+            return "part", self.row(function), "__globals__"
         nested = self._nested.get(id(value))
         if nested is not None:
             return "nested", self.row(nested[1]), nested[2]

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import marshal
 import operator
+import re
 import sys
 import types
 from collections import namedtuple
@@ -131,6 +132,8 @@ class Fingerprints:
             return f"operators {value.name}"
         if kind is torch._ops._Ops:
             return "operators"
+        if kind is re.Pattern:
+            return f"pattern {value.pattern!r} {value.flags}"
         if issubclass(kind, logging.Logger):
             return self.of_logger(value)
         raise NoFingerprint(f"a {kind.__qualname__} has no name")
