@@ -354,20 +354,7 @@ def run():
 """, ("nn.Tanh()", "nn.ReLU()"))
 PROGRAMS["hooks for all modules"][1].clear()
 
-# What can't be written down.
-NOT_KEPT: dict[str, str] = {}
-
-
-@pytest.mark.parametrize(("name", "reason"), NOT_KEPT.items())
-def test_what_is_not_kept_is_said_and_traced_again(name: str, reason: str, tmp_path: Path) -> None:
-    source, _ = PROGRAMS[name]
-    for _ in range(2):
-        outcome = run(tmp_path, source)
-        assert outcome.traced > 0 and not outcome.defects
-        assert f"it is not kept, {reason}" in outcome.said
-
-
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in NOT_KEPT])
+@pytest.mark.parametrize("name", list(PROGRAMS))
 def test_the_same_program_is_not_traced_again(name: str, tmp_path: Path) -> None:
     source, _ = PROGRAMS[name]
     first = run(tmp_path, source)
