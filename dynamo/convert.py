@@ -133,11 +133,11 @@ class Converter:
         plan = plan_of(frame, result, graph, function)
         with timed("codegen"), collection_paused():
             code, direct = generate(plan, self.codes, self.continuations, compile_id)
-        entry = make_entry(frame, result, graph.collected(), code, direct, compile_id)
+        entry, checks = make_entry(frame, result, graph.collected(), code, direct, compile_id)
         counters.counters["stats"]["frames"] += 1
         if keeping is not None:
             with timed("keep"), collection_paused():
-                keeping.keep(result, graph.sources(), code, function, direct,
+                keeping.keep(result, checks, graph.sources(), code, function, direct,
                              {"again": graph.again, "changes": entry.keepalive.changes,
                               "event": event.data, "tensors": graph.tensors()})
         return entry

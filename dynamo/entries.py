@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,43 +13,59 @@ from dynamo import hook
 from dynamo.base import logs
 from dynamo.base.counters import timed
 from dynamo.base.loading import collection_paused
-from dynamo.guards.build import build_program
+from dynamo.guards.build import ProgramText, assemble, program_text
 from dynamo.guards.listing import lines, python_lines, verbose_lines
 from dynamo.guards.records import Guard, released
 from dynamo.guards.sources import Source
 from dynamo.symbolic.core.effects import outside_changes
 from dynamo.symbolic.core.trace_result import TraceResult
+from dynamo.symbolic.core.unguarded import without_copies
 
 
 @dataclass
 class EntryRecord:
     """What an entry keeps for people: its guards and its compile id.
 
+    told: the guards, or what makes them when somebody asks.
     changes: what it does to objects that existed before, in words.
     modes: the modes that it was compiled in, which are guarded by identity.
     """
 
-    guards: tuple[Guard, ...]
+    told: tuple[Guard, ...] | Callable[[], tuple[Guard, ...]]
     compile_id: str
     keepalive: Any = None
     changes: tuple[str, ...] = ()
     modes: tuple[Any, ...] = ()
 
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        if callable(self.told):
+            self.told = self.told()
+        return self.told
+
+
+class Checks(NamedTuple):
+    """The guards of an entry, and the program that looks at them."""
+
+    guards: tuple[Guard, ...]
+    program: ProgramText
+
 
 def make_entry(
     frame: hook.FrameState, result: TraceResult, collect: list[Source], code: CodeType,
     direct: Any, compile_id: str,
-) -> hook.Entry:
+) -> tuple[hook.Entry, Checks]:
     """collect: where the inputs of the graph come from; direct: see `hook.Entry`."""
     with timed("guards"), collection_paused():
-        guards = tuple(result.guards)
-        program = build_program(guards, collect, frame.code)
+        guards = tuple(without_copies(result.guards))
+        text = program_text(guards, collect)
+        program = assemble(text)
     logs.log("guards").emit(lambda: "\n".join(guard_lines(frame, guards, program)), compile_id)
     logs.log("verbose_guards").emit(lambda: "\n".join(verbose_lines(guards)), compile_id)
     record = EntryRecord(
         tuple(map(released, guards)), compile_id, frame.code,
         outside_changes(result.effects), function_modes())
-    return hook.Entry(code, program, record, direct=direct)
+    return hook.Entry(code, program, record, direct=direct), Checks(guards, text)
 
 
 def function_modes() -> tuple[Any, ...]:

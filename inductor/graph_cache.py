@@ -14,7 +14,6 @@ and it names nothing but parts of torch and of this package. What can't be kept 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import pickle
 import sys
@@ -53,7 +52,7 @@ from inductor.runtime.launched import (
     with_numbers,
 )
 from inductor.runtime.products import Product
-from inductor.runtime.store import Key, Store, make_key
+from inductor.runtime.store import Damaged, Key, Store, make_key, opened, sealed
 from inductor.runtime.toolchain import find_toolchain
 
 Compiled = Callable[..., Any]
@@ -149,7 +148,7 @@ class Keeper:
         try:
             with timed("inductor.kept"):
                 made, fallbacks = read_record(content, self.given, self.store)
-        except (Stale, OSError) as error:  # damaged, or of a library that has changed
+        except (Damaged, Stale, OSError) as error:  # damaged, or of a library that has changed
             reason = f"{type(error).__name__}: {error}"
             log.emit(lambda: f"{key.kind} {key.digest}: it is not usable, {reason}")
             return None
@@ -167,8 +166,7 @@ class Keeper:
         try:
             with timed("inductor.keep"):
                 content = write_record((made, seen.fallbacks), self.given, seen, self.store)
-                self.store.write(key, SUFFIX, content)
-                self.store.describe(key)
+                self.store.keep(key, SUFFIX, content)
                 keep_small()
         except (Unsupported, Unkept, pickle.PicklingError, OSError) as error:
             reason = str(error)
@@ -213,7 +211,7 @@ def write_record(value: Any, given: Mapping[str, Any], seen: Watched, store: Sto
     out = io.BytesIO()
     _Writer(out, given, seen, store).dump(value)
     content = out.getvalue()
-    return hashlib.sha256(content).digest() + content
+    return sealed(content)
 
 
 class _Writer(pickle.Pickler):
@@ -335,11 +333,8 @@ REDUCERS: Mapping[type, Callable[[_Writer, Any], Any]] = {
 
 
 def read_record(content: bytes, given: Mapping[str, Any], store: Store) -> Any:
-    """Errors: Stale, and what reading other bytes raises."""
-    digest, body = content[:32], content[32:]
-    if hashlib.sha256(body).digest() != digest:
-        raise Stale("its bytes have changed")
-    return _Reader(body, given, store).load()
+    """Errors: Damaged, Stale, and what reading other bytes raises."""
+    return _Reader(opened(content), given, store).load()
 
 
 class _Reader(pickle.Unpickler):

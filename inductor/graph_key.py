@@ -101,8 +101,10 @@ def changing_parts() -> dict[str, str]:
     }
 
 
+@functools.lru_cache(maxsize=4)
 def own_source(store: Store) -> str:
-    """A digest of this package's files, of which an unchanged folder is not read again."""
+    """A digest of this package's files, of which an unchanged folder is not read again, and which
+    this process has loaded."""
     rows = [row for name in ("dynamo", "inductor") for row in _files(_folder(name))]
     known = make_key("sources", {"files": repr(rows)})
     digest = store.read(known, ".json")

@@ -74,7 +74,7 @@ def names_given(captured: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 def unship(
     shipment: Shipment, digest: str, mode: str | None, options: Mapping[str, Any] | None
 ) -> Any:
-    """The callable. digest: names the folder for its files. Errors: Stale."""
+    """The callable. digest: names the folder for its files. Errors: Damaged, Stale."""
     captured = _Captured(shipment.graph)
     store = Store(_folder(shipment, digest))
     made, _ = read_record(

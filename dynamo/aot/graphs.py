@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -11,11 +13,25 @@ from dynamo.aot.records import FAILS
 aten = torch.ops.aten
 
 
+class LazyGraph(_LazyGraphModule):
+    """A module whose code is made when it is first used.
+
+    Its `forward` does not go through `__call__`, as torch's does: hooks that the program has for
+    all modules would see a module that is none of the program's.
+    """
+
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return self.forward(*args, **kwargs)
+
+    forward = _lazy_forward
+
+
 def make_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
     """A module of the graph with the constants that it reads. Its code is made when used."""
     used = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     root = {name: tensor for name, tensor in constants.items() if name in used}
-    return _LazyGraphModule(root, graph, class_name="AtenGraph")
+    return LazyGraph(root, graph, class_name="AtenGraph")
 
 
 _EFFECTS = frozenset({aten._assert_async.msg, aten._assert_async.default, aten._print.default})

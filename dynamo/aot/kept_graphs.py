@@ -38,7 +38,7 @@ class FakeAt:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A graph. nodes: (op, name, target, args, kwargs, meta). fakes: (size, stride, offset, dtype,
-    device, bits, number of the storage). storages: their bytes."""
+    device, bits, number of the storage, requires_grad). storages: their bytes."""
 
     nodes: tuple[Any, ...]
     fakes: tuple[Any, ...]
@@ -116,7 +116,8 @@ class _Reader:
                 self.sizes.append(value.token.nbytes)
             known = self.fakes[id(value)] = len(self.rows_of_fakes)
             self.rows_of_fakes.append((tuple(facts.size), tuple(facts.stride), facts.offset,
-                                       facts.dtype, facts.device, facts.bits, storage))
+                                       facts.dtype, facts.device, facts.bits, storage,
+                                       value.requires_grad))
         return known
 
 
@@ -124,8 +125,8 @@ def module_of(rows: Rows) -> fx.GraphModule:
     """The module of these rows."""
     world = ReferenceWorld()
     tokens = [StorageToken(size) for size in rows.storages]
-    fakes = [world.make(world.cache.facts(*facts), tokens[storage])
-             for *facts, storage in rows.fakes]  # fmt: skip
+    fakes = [world.make(world.cache.facts(*facts), tokens[storage]).requires_grad_(grad)
+             for *facts, storage, grad in rows.fakes]  # fmt: skip
     graph, nodes = fx.Graph(), list[fx.Node]()
 
     def full(value: Any) -> Any:

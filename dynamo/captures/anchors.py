@@ -19,6 +19,7 @@ an earlier row) and its fingerprint. `Finder` makes objects of the rows again.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import sys
 import types
@@ -53,7 +54,8 @@ BY_ROW = (
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, property, staticmethod, classmethod, Enum,
     torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops,
-    Signature,
+    Signature, functools._lru_cache_wrapper, logging.Logger, FIELD, functools.partial,
+    functools.cached_property, re.Pattern,
 )  # fmt: skip
 PARTS = frozenset({"__code__", "__func__", "__globals__", "__wrapped__", "__closure__", "__mro__",
                    "__bases__", "__defaults__", "__kwdefaults__", "fget", "fset", "fdel", "func",
@@ -67,6 +69,7 @@ INTERPRETERS = {kind.__qualname__: kind for kind in (
     type(iter(OrderedDict())), type(reversed([])), type(iter(())), type(re.finditer("", "")),
     FIELD, functools._lru_cache_wrapper,
 )}  # fmt: skip
+FUNCTIONS = frozenset({types.FunctionType, functools._lru_cache_wrapper})
 UNCHECKED = frozenset({dict, tuple, types.CellType, types.MappingProxyType, Signature})
 
 
@@ -115,6 +118,7 @@ class Anchors:
         self._nested: dict[int, tuple[CodeType, CodeType, int]] = {}
         self.signatures: dict[int, Any] = {}  # the functions of signatures, by identity
         self._functions: dict[int, types.FunctionType] = {}  # by their code
+        self._globals: dict[int, types.FunctionType] = {}  # by their globals
         self._add(frame.globals, ("frame", "globals"), "")
         self._add(frame.builtins, ("frame", "builtins"), "")
         self._add(frame.code, ("frame", "code"), "")  # its digest is part of the key
@@ -175,6 +179,7 @@ class Anchors:
         number = self._add(value, how, self._text_of(value))
         if type(value) is types.FunctionType:
             self._functions.setdefault(id(value.__code__), value)
+            self._globals.setdefault(id(value.__globals__), value)
             self.note_code(value.__code__)
         return number
 
@@ -185,6 +190,9 @@ class Anchors:
         function = self._functions.get(id(value))
         if function is not None and function.__code__ is value:
             return "part", self.row(function), "__code__"
+        function = self._globals.get(id(value))
+        if function is not None and function.__globals__ is value:  # of no module
+            return "part", self.row(function), "__globals__"
         nested = self._nested.get(id(value))
         if nested is not None:
             return "nested", self.row(nested[1]), nested[2]
@@ -214,7 +222,10 @@ class Anchors:
         if type(value) is Signature:
             known = self.signatures.get(id(value))
             return None if known is None else ("signature", self.row(known[0]), known[1])
-        if type(value) in C_FUNCTIONS or type(value) is types.FunctionType:
+        if issubclass(type(value), logging.Logger):
+            name = value.__dict__.get("name")
+            return ("logger", name) if known_logger(name) is value else None
+        if type(value) in C_FUNCTIONS or type(value) in FUNCTIONS:
             return self._by_qualified_name(value)
         return self._by_qualified_name(value) if issubclass(type(value), type) else None
 
@@ -291,6 +302,12 @@ class Anchors:
 
 
 EMPTY = Scope({}, {}, {}, {})
+
+
+def known_logger(name: Any) -> logging.Logger | None:
+    """The logger that `logging` knows by this name; None for none, which is not made."""
+    found = logging.root if name == "root" else logging.root.manager.loggerDict.get(name)
+    return found if isinstance(found, logging.Logger) else None
 
 
 def shown(value: Any) -> str:
@@ -371,4 +388,5 @@ FINDERS: dict[str, Any] = {
     "operators": _operator,
     "interpreter's": lambda finder, name: INTERPRETERS[name],
     "signature": _signature,
+    "logger": lambda finder, name: known_logger(name),
 }

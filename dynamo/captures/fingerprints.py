@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import marshal
 import operator
+import re
 import sys
 import types
 from collections import namedtuple
@@ -130,6 +132,10 @@ class Fingerprints:
             return f"operators {value.name}"
         if kind is torch._ops._Ops:
             return "operators"
+        if kind is re.Pattern:
+            return f"pattern {value.pattern!r} {value.flags}"
+        if issubclass(kind, logging.Logger):
+            return self.of_logger(value)
         raise NoFingerprint(f"a {kind.__qualname__} has no name")
 
     def of_function(self, value: types.FunctionType) -> str:
@@ -157,6 +163,17 @@ class Fingerprints:
         else:
             where = f"a {type(owner).__qualname__}"
         return f"{type(value).__name__} {where} {value.__name__}"
+
+    def of_logger(self, value: logging.Logger) -> str:
+        """Who sees what is logged decides whether that may be done later."""
+        classes, logger = [], value
+        while logger is not None:
+            for handler in logger.handlers:
+                parts = (handler, handler.formatter, *handler.filters)
+                classes += [".".join(name_of(type(part))) for part in parts]
+            classes += [".".join(name_of(type(part))) for part in (logger, *logger.filters)]
+            logger = logger.parent if logger.propagate else None  # type: ignore[assignment]
+        return f"logger {value.name} {classes}"
 
     def of_class(self, cls: type) -> str:
         """Of a class that is written in Python also its bases and what its dict holds."""

@@ -11,7 +11,6 @@ each miss. What goes wrong in here is a defect that costs a trace, and is told a
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import pickle
 import warnings
@@ -32,17 +31,16 @@ from dynamo.captures.keys import NoKey
 from dynamo.captures.pickles import Reader
 from dynamo.captures.records import Kept, Made
 from dynamo.codegen.continuation import Continuations
-from dynamo.entries import EntryRecord
-from dynamo.guards.build import build_program
+from dynamo.entries import Checks, EntryRecord
+from dynamo.guards.build import assemble
 from dynamo.guards.explain import failures
-from dynamo.guards.records import name_of_part, released
-from dynamo.guards.sources import DrawSource, Scope, Source
+from dynamo.guards.records import name_of_part
+from dynamo.guards.sources import Scope, Source
 from dynamo.symbolic.core.context import CompileContext
 from dynamo.symbolic.core.trace_result import TraceResult
 
 SUFFIX = ".capture"
 MOST = 4  # traces in one file
-DIGEST = 32
 CompileGraph = Callable[..., hook.Compiled]
 
 
@@ -80,7 +78,8 @@ class Place:
     ) -> None:
         self.frame, self.context, self.continuations = frame, context, continuations
         self.store = importlib.import_module("inductor.cpu").cache_store()
-        self.key = importlib.import_module("inductor.runtime.store").make_key("capture", parts)
+        self.files = importlib.import_module("inductor.runtime.store")
+        self.key = self.files.make_key("capture", parts)
         self.graph: bytes | None = None
         self.why_no_graph = ""
 
@@ -97,7 +96,7 @@ class Place:
             return None
         try:
             found = self._kept()
-        except (Changed, OSError) as error:  # damaged
+        except (self.files.Damaged, Changed, OSError) as error:
             self.tell(f"it is not usable, {type(error).__name__}: {error}")
             return None
         except Exception as defect:  # the frame can be traced all the same
@@ -122,13 +121,11 @@ class Place:
         return None
 
     def _kept(self) -> list[Kept]:
-        """What lies in the file. Errors: Changed; those of reading other bytes."""
+        """What lies in the file. Errors: Damaged; those of reading other bytes."""
         content = self.store.read(self.key, SUFFIX)
         if content is None:
             return []
-        digest, body = content[:DIGEST], content[DIGEST:]
-        if hashlib.sha256(body).digest() != digest:
-            raise Changed("its bytes have changed")
+        body = self.files.opened(content)
         return [Kept(*row) for row in Reader(body, (), self.continuations).load()]
 
     # -- keeping -----------------------------------------------------------------------------------
@@ -141,7 +138,7 @@ class Place:
             self.why_no_graph = str(why) or type(why).__name__
 
     def keep(
-        self, result: TraceResult, inputs: Iterable[Source], code: CodeType,
+        self, result: TraceResult, checks: Checks, inputs: Iterable[Source], code: CodeType,
         function: hook.Compiled | None, direct: Any, about: dict[str, Any],
     ) -> None:
         """Writes what was just traced. function: the compiled graph in the code; direct: see
@@ -151,8 +148,8 @@ class Place:
                 raise Unkept(f"its graph is not kept: {self.why_no_graph}")
             assert result.met is not None
             picks = None if direct is None else tuple(direct[1:])
-            made = Made(self.frame, tuple(result.guards), tuple(inputs), code, function, self.graph,
-                        result.met, {**about, "direct": picks})  # fmt: skip
+            made = Made(self.frame, *checks, tuple(inputs), code, function, self.graph, result.met,
+                        {**about, "direct": picks})  # fmt: skip
             self._write(records.write(made, self.continuations))
         except (Unkept, pickle.PicklingError, OSError) as why:
             self.tell(f"it is not kept, {why}")
@@ -166,8 +163,7 @@ class Place:
             others = []
         rows = [tuple(kept), *[tuple(other) for other in others if other != kept]][:MOST]
         body = pickle.dumps(rows, protocol=5)
-        self.store.write(self.key, SUFFIX, hashlib.sha256(body).digest() + body)
-        self.store.describe(self.key)
+        self.store.keep(self.key, SUFFIX, self.files.sealed(body))
 
 
 class Restored:
@@ -183,11 +179,12 @@ class Restored:
         frame, kept, continuations = self.frame, self.kept, self.place.continuations
         objects = records.read_head(kept, frame, self.scope, continuations)
         parts = records.read_parts(kept, objects, continuations)
-        collect = [source for source in parts.inputs if not isinstance(source, DrawSource)]
-        program = build_program(parts.guards, collect, frame.code)
+        program = assemble(parts.program)
+        guards = records.guards_later(kept, parts.held, objects, continuations)
         if not program.run(frame.locals, frame.globals, frame.builtins, frame.cells)[2]:
-            failed = failures(parts.guards, self.scope)
+            failed = failures(guards(), self.scope)
             raise Changed(str(failed[0]) if failed else "a guard fails")
+        records.ask_again(parts)  # functions of the program, as tracing it would
         function, direct = None, None
         if kept.graph is not None:
             function = self.compile(compile_graph, parts.inputs)
@@ -196,8 +193,7 @@ class Restored:
         code = records.read_code(kept, objects, continuations, function)
         self.tell_event()
         record = EntryRecord(
-            tuple(map(released, parts.guards)), self.place.context.compile_id, frame.code,
-            tuple(kept.about["changes"]))
+            guards, self.place.context.compile_id, frame.code, tuple(kept.about["changes"]))
         return hook.Entry(code, program, record, direct=direct)
 
     def compile(self, compile_graph: CompileGraph, sources: Iterable[Source]) -> hook.Compiled:

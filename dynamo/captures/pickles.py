@@ -10,9 +10,10 @@ rows, `RECORDS` and `MAKERS`.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -22,9 +23,11 @@ from dynamo import hook
 from dynamo.captures.anchors import BY_ROW, Anchors, Changed, Unkept, shown
 from dynamo.codegen.again import Raising
 from dynamo.codegen.continuation import Continuations, Layout
+from dynamo.codegen.rebuild import RECIPE, Computes, number_function
 from dynamo.guards import shape_code, sources
 from dynamo.guards.kinds import TensorFacts
 from dynamo.guards.records import Guard, UserLine
+from dynamo.guards.states import state_of, upcoming
 from dynamo.guards.weak import strongly
 
 FIELDS = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize",
@@ -65,10 +68,28 @@ def _object(value: Any, name: str) -> sources.ObjectSource:
     return sources.ObjectSource(value, name)
 
 
+def _partial(
+    function: Callable[..., Any], args: tuple[Any, ...], items: tuple[tuple[str, Any], ...]
+) -> Callable[..., Any]:
+    return functools.partial(function, *args, **dict(items))
+
+
+def _recipe(function: FunctionType) -> Computes | None:
+    """What one of our functions of numbers is made of."""
+    found = function.__dict__.get(RECIPE)
+    return found if type(found) is Computes else None
+
+
+def _upcoming_at(index: int) -> Callable[..., Any]:
+    return functools.partial(upcoming, index=index)
+
+
 MAKERS: dict[str, Callable[..., Any]] = {
     "object": _object, "raising": Raising, "disabled": hook.Disabled, "size": torch.Size,
     "of torch": _of_torch, "device": torch.device, "function": _function, "code": _same,
-    "continuation": _continuation,
+    "continuation": _continuation, "state of": state_of, "table values": sources.table_values,
+    "upcoming": _upcoming_at, "partial": _partial, "number": number_function,
+    **{f"reader of {what}": reader for what, reader in shape_code.READERS.items()},
 }  # fmt: skip
 NAMES_OF_MAKERS = {id(maker): name for name, maker in MAKERS.items()}
 
@@ -83,11 +104,14 @@ class Writer(pickle.Pickler):
         super().__init__(out, protocol=5)
         self.anchors, self.continuations = anchors, continuations
         self.in_code, self.new_code, self.graph = in_code, new_code, graph
+        self.named: set[int] = set()
 
     def row(self, value: Any) -> int:
         if self.anchors is None:
             raise Unkept(f"a place holds {shown(value)}")
-        return self.anchors.row(value)
+        number = self.anchors.row(value)
+        self.named.add(number)
+        return number
 
     def persistent_id(self, value: Any) -> Any:
         kind = type(value)
@@ -106,11 +130,14 @@ class Writer(pickle.Pickler):
             return ("record", RECORDS[value]) if value in RECORDS else self.row(value)
         if value is ... or value is NotImplemented:
             return ("single", repr(value) if value is NotImplemented else "...")
+        if kind is functools.partial and self.in_code:  # of an effect: one that the trace has made
+            return None if self.anchors is None else self.anchors.known(value)
         return self.row(value) if issubclass(kind, BY_ROW) else None
 
     def _of_container(self, value: Any) -> int | None:
         if not self.in_code:
-            return None if self.anchors is None else self.anchors.known(value)
+            known = None if self.anchors is None else self.anchors.known(value)
+            return known if known is None else self.row(value)
         if type(value) is dict:
             return self.row(value)
         raise Unkept(f"its code holds {shown(value)}")
@@ -118,11 +145,14 @@ class Writer(pickle.Pickler):
     def _is_made_again(self, value: Any) -> bool:
         if type(value) is CodeType:
             return value is self.new_code or self.continuations.is_continuation(value)
-        return self.continuations.is_continuation(value.__code__)
+        return _recipe(value) is not None or self.continuations.is_continuation(value.__code__)
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
         if kind is FunctionType:
+            recipe = _recipe(value)
+            if recipe is not None:
+                return MAKERS["number"], tuple(recipe)
             return MAKERS["function"], (value.__code__, value.__globals__, value.__name__)
         if kind is CodeType:
             return self._reduce_code(value)
@@ -135,6 +165,10 @@ class Writer(pickle.Pickler):
             return MAKERS["raising"], tuple(value)
         if kind is hook.Disabled:
             return MAKERS["disabled"], (value.function,)
+        if kind is functools.partial and value.func is upcoming:
+            return MAKERS["upcoming"], (value.keywords["index"],)
+        if kind is functools.partial:
+            return MAKERS["partial"], (value.func, value.args, tuple(value.keywords.items()))
         if kind is torch.Size:
             return MAKERS["size"], (tuple(value),)
         if isinstance(value, NAMED_BY_TORCH):
@@ -160,8 +194,8 @@ class Reader(pickle.Unpickler):
     """objects: of the rows. graph: what the new code calls."""
 
     def __init__(
-        self, content: bytes, objects: Sequence[Any], continuations: Continuations,
-        graph: Any = None,
+        self, content: bytes, objects: Sequence[Any] | Mapping[int, Any],
+        continuations: Continuations, graph: Any = None,
     ) -> None:
         super().__init__(io.BytesIO(content))
         self.objects, self.continuations, self.graph = objects, continuations, graph

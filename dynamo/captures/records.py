@@ -8,7 +8,7 @@ values. `read_head` finds the objects of another process that it is about, and c
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from dynamo.base.decisions import decisions
 from dynamo.captures.anchors import Anchors, Changed, Finder, Unkept
 from dynamo.captures.pickles import Reader, Writer
 from dynamo.codegen.continuation import Continuations
+from dynamo.guards.build import ProgramText
 from dynamo.guards.kinds import const_equal
-from dynamo.guards.records import Guard, source_text
+from dynamo.guards.records import Guard, released, source_text
 from dynamo.guards.sources import Scope, Source
-from dynamo.guards.weak import strongly
+from dynamo.guards.weak import strongly, weakly
 from dynamo.symbolic.core.unguarded import Met
 
 NO_IDENTITY = frozenset({int, float, complex, str, bytes, tuple, frozenset, list, dict, set})
@@ -30,22 +31,25 @@ PLAIN_ANSWERS = frozenset({bool, int, float, str, bytes, type(None)})
 
 
 class Kept(NamedTuple):
-    """head: rows and reads; parts: guards, inputs, answers; code: the new code; graph: the captured
-    one (None for none). about: plain facts, see `Facts`."""
+    """head: rows and reads; parts: see `Parts`; code: the new code; graph: the captured one (None
+    for none). about: plain facts."""
 
     head: bytes
     parts: bytes
+    guards: bytes
     code: bytes
     graph: bytes | None
     about: dict[str, Any]
 
 
 class Parts(NamedTuple):
-    """inputs: where the graph's inputs stand. answers: what functions gave while tracing."""
+    """program: of the guards. inputs: where the graph's inputs stand. answers: what functions gave
+    while tracing. held: the rows that the guards name."""
 
-    guards: tuple[Guard, ...]
+    program: ProgramText
     inputs: tuple[Source, ...]
     answers: tuple[tuple[Any, tuple[Any, ...], dict[str, Any], Any], ...]
+    held: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Made:
 
     frame: hook.FrameState
     guards: tuple[Guard, ...]
+    program: ProgramText
     inputs: tuple[Source, ...]
     code: CodeType
     called: Any
@@ -80,20 +85,23 @@ def write(made: Made, continuations: Continuations) -> Kept:
     anchors.check(met.classes)
     _check_codes(met, anchors, continuations)
     reads = [(_way_to(anchors, place), anchors.row(value)) for place, value in met.reads.items()]
-    parts = (tuple(map(_strong, made.guards)), made.inputs, tuple(map(_answer, met.answers)))
-    body = _bytes(parts, anchors, continuations)
-    code = _bytes(made.code, anchors, continuations, in_code=True, new_code=made.code,
-                  graph=made.called)  # fmt: skip
-    head = _bytes((anchors.rows, reads), None, continuations)
-    return Kept(head, body, code, made.graph, made.about)
+    guards, held = _written(tuple(map(_strong, made.guards)), anchors, continuations)
+    parts = (tuple(made.program), made.inputs, tuple(map(_answer, met.answers)), tuple(held))
+    body, _ = _written(parts, anchors, continuations)
+    code, _ = _written(made.code, anchors, continuations, in_code=True, new_code=made.code,
+                       graph=made.called)  # fmt: skip
+    head, _ = _written((anchors.rows, reads), None, continuations)
+    return Kept(head, body, guards, code, made.graph, made.about)
 
 
-def _bytes(
+def _written(
     value: Any, anchors: Anchors | None, continuations: Continuations, **options: Any
-) -> bytes:
+) -> tuple[bytes, list[int]]:
+    """The bytes, and the rows that they name."""
     out = io.BytesIO()
-    Writer(out, anchors, continuations, **options).dump(value)
-    return out.getvalue()
+    writer = Writer(out, anchors, continuations, **options)
+    writer.dump(value)
+    return out.getvalue(), sorted(writer.named)
 
 
 def _way_to(anchors: Anchors, place: Source) -> tuple[Any, ...]:
@@ -151,6 +159,8 @@ def read_head(
             raise Changed(f"{how} is gone ({type(why).__name__})") from None
         if now is not objects[row]:
             raise Changed(f"{how[-1]} is another object")
+    if len({id(value) for value in objects}) < len(objects):
+        raise Changed("two of its objects are one now")
     for value in objects:
         code = getattr(value, "__code__", None) if callable(value) else None
         if code is not None and decisions.has("skipped", code):
@@ -159,8 +169,25 @@ def read_head(
 
 
 def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations) -> Parts:
+    program, *others = Reader(kept.parts, objects, continuations).load()
+    return Parts(ProgramText(*program), *others)
+
+
+def guards_later(
+    kept: Kept, held: Iterable[int], objects: Sequence[Any], continuations: Continuations
+) -> Callable[[], tuple[Guard, ...]]:
+    """Reads the guards when somebody asks for them; keeps none of the objects alive till then."""
+    content, known = kept.guards, {number: weakly(objects[number]) for number in held}
+
+    def read() -> tuple[Guard, ...]:
+        alive = {number: strongly(value) for number, value in known.items()}
+        return tuple(map(released, Reader(content, alive, continuations).load()))
+
+    return read
+
+
+def ask_again(parts: Parts) -> None:
     """Errors: Changed where a function gives another answer now."""
-    parts = Parts(*Reader(kept.parts, objects, continuations).load())
     for function, args, kwargs, result in parts.answers:
         try:
             now = function(*args, **kwargs)
@@ -168,7 +195,6 @@ def read_parts(kept: Kept, objects: Sequence[Any], continuations: Continuations)
             raise Changed(f"{function!r} raises {type(why).__name__} now") from None
         if not const_equal(now, result):
             raise Changed(f"{function!r} gives {now!r} now, not {result!r}")
-    return parts
 
 
 def read_code(

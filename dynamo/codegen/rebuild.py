@@ -12,7 +12,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynamo import hook
 from dynamo.base.errors import Break
@@ -202,11 +202,32 @@ def tensor(rebuilder: Rebuilder, var: TensorVar) -> None:
     raise Break("rebuild_unknown", f"{var!r} is no graph output")
 
 
+class Computes(NamedTuple):
+    """What a function of numbers is made of: `RECIPE` in its dict says so."""
+
+    names: tuple[str, ...]
+    expression: str
+
+
+RECIPE = "dynamo's recipe"
+
+
+def number_function(names: tuple[str, ...], expression: str) -> Callable[..., Any]:
+    """A function that computes an expression of the names.
+
+    >>> number_function(("a", "b"), "max(a, b) + 1")(2, 3)
+    4
+    """
+    function: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {expression}", dict(FUNCTIONS))
+    function.__dict__[RECIPE] = Computes(names, expression)
+    return function
+
+
 @rebuilds(SymbolicNumber)
 def number(rebuilder: Rebuilder, var: SymbolicNumber) -> None:
     """The expression is computed again from the facts that it is made of."""
     payload = var.symbols.payload(var.text)
-    function = eval(f"lambda {', '.join(payload.facts)}: {payload.expression}", dict(FUNCTIONS))
+    function = number_function(tuple(payload.facts), payload.expression)
     rebuilder.emitter.start_call_const(Disabled(function))
     for fact in payload.facts.values():
         if fact.what == "value":

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, ModuleType
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -298,11 +298,28 @@ GROUPS = {"NO_TENSOR_ALIAS": "DISTINCT", "DIFFERENT": "DISTINCT",
           "NO_STORAGE_ALIAS": "DISTINCT_STORAGE"}
 
 
-def build_program(
-    guards: Iterable[Guard], collect: Sequence[s.Source] = (), code: CodeType | None = None
-) -> Any:
-    """The program; on success it yields the values at `collect`, in order. (`code` is not needed:
-    names are resolved when an `Entry` is made.)"""
+class ProgramText(NamedTuple):
+    """What a program is made of. rows: of instructions; registers: how many values they hold;
+    collected: the registers of the inputs."""
+
+    rows: list[Row]
+    registers: int
+    local_names: tuple[str, ...]
+    cell_names: tuple[str, ...]
+    collected: tuple[int, ...]
+
+
+def build_program(guards: Iterable[Guard], collect: Sequence[s.Source] = ()) -> Any:
+    """The program; on success it yields the values at `collect`, in order."""
+    return assemble(program_text(guards, collect))
+
+
+def assemble(text: ProgramText) -> Any:
+    return _C.Program(*text)
+
+
+def program_text(guards: Iterable[Guard], collect: Sequence[s.Source] = ()) -> ProgramText:
+    """The instructions of the guards' program."""
     builder = ProgramBuilder()
     late = builder.place(guards)
     registers = tuple(builder.node(source).register for source in collect)
@@ -313,7 +330,7 @@ def build_program(
         builder.visit(root)
     for number, guard in late:
         emit_late(builder, number, guard)
-    return _C.Program(
+    return ProgramText(
         builder.rows,
         len(builder.nodes),
         tuple(builder.local_names),

@@ -22,6 +22,7 @@ from pathlib import Path
 
 KEY_LENGTH = 40
 SHOWN = 60
+DIGEST = 32  # bytes of the digest of a sealed content
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,11 @@ class Store:
         os.replace(temporary, path)
         _used.add(path)
 
+    def keep(self, key: Key, suffix: str, content: bytes) -> None:
+        """Writes an entry as one file, and the parts of its key."""
+        self.write(key, suffix, content)
+        self.describe(key)
+
     def describe(self, key: Key) -> None:
         """Keeps the parts of the key, for `explain_miss`."""
         self.write(key, ".key", json.dumps(dict(key.parts)).encode())
@@ -131,6 +137,27 @@ class Store:
             return f"the {key.kind} was removed from the cache"
         told = ", ".join([f"{name}{how}" for name, how in best.items()])
         return f"the nearest {key.kind} differs in: {told}"
+
+
+class Damaged(Exception):
+    """What lies in the folder is not what was written, as a sentence."""
+
+
+def sealed(content: bytes) -> bytes:
+    """The content behind its digest.
+
+    >>> opened(sealed(b"content"))
+    b'content'
+    """
+    return hashlib.sha256(content).digest() + content
+
+
+def opened(whole: bytes) -> bytes:
+    """What was sealed. Errors: Damaged."""
+    digest, content = whole[:DIGEST], whole[DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        raise Damaged("its bytes have changed")
+    return content
 
 
 def _difference(there: str, here: str) -> str:

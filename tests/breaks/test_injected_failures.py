@@ -27,7 +27,7 @@ STAGES = {
     "outputs": "dynamo.graph_functions:choose_outputs",
     "pruning": "dynamo.graph_functions:close_graph",
     "bytecode": "dynamo.convert:generate",
-    "guards": "dynamo.entries:build_program",
+    "guards": "dynamo.entries:program_text",
     "reference": "dynamo.aot.capture:run_reference",
     "functional form": "dynamo.aot.capture:Session.run",
     "decomposing": "dynamo.aot.api:decompose",

@@ -260,7 +260,7 @@ def test_kinds_of_handlers(handler: Any) -> None:
 
 
 @pytest.mark.parametrize(("place", "name"), [
-    ("dynamo.convert", "generate"), ("dynamo.entries", "build_program"),
+    ("dynamo.convert", "generate"), ("dynamo.entries", "program_text"),
     ("inductor.compile_fx", "compile_aten"),
 ])  # fmt: skip
 def test_a_signal_in_the_compiler(

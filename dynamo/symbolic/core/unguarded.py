@@ -13,7 +13,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dynamo.guards.records import Guard
 from dynamo.guards.sources import DictSource, ItemSource, ModuleSource, ObjectSource, Source
 
 SAME_EVERYWHERE = frozenset({int, bool, float, complex, type(None)})  # types of equal hashes
@@ -121,7 +122,23 @@ def is_nowhere(source: Source) -> bool:
     """True for an object that another process does not find by a name."""
     if not isinstance(source, ObjectSource) or source.name == "constant":
         return False
-    value = source.value
-    if type(value) is dict and source.name == COPY_OF_PROXY:
-        return False
-    return not issubclass(type(value), (type, *NAMED, *PLAIN))
+    return not is_copy(source) and not issubclass(type(source.value), (type, *NAMED, *PLAIN))
+
+
+def without_copies(guards: Iterable[Guard]) -> Iterator[Guard]:
+    """The guards without what they say of copies that belong to the trace: it holds always."""
+    for guard in guards:
+        if guard.source is not None and is_copy(guard.source):
+            continue
+        if guard.kind == "DIFFERENT" and any(map(is_copy, guard.payload)):
+            places = tuple([place for place in guard.payload if not is_copy(place)])
+            if len(places) > 1:
+                yield Guard(guard.kind, guard.source, places, guard.line)
+            continue
+        yield guard
+
+
+def is_copy(source: Source) -> bool:
+    """True for a dict that the trace has made, which no program sees."""
+    return (isinstance(source, ObjectSource) and source.name == COPY_OF_PROXY
+            and type(source.value) is dict)
