@@ -80,12 +80,21 @@ def reference_flex(
     return out, lse.float() * LN2
 
 
+def above_autograd() -> Any:
+    """Inside, autograd records, also where an operator's kernel runs."""
+    key = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in (key.AutogradCPU, key.AutogradCUDA, key.AutogradOther, key.ADInplaceOrView):
+        excluded = excluded.remove(name)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
 def reference_backward(
     program: Program, grad: Tensor, lse_grad: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
     out: Tensor, lse: Tensor, tables: Tensors, reads: Tensors,
 ) -> tuple[Tensor, ...]:
     """The gradients by ATen operators."""
-    with torch.enable_grad():
+    with torch.enable_grad(), above_autograd():
         given = [x.detach().requires_grad_() for x in (q, k, v)]
         results = reference_flex(program, given[0], given[1], given[2], tables, reads)
         grads = (grad, torch.zeros_like(lse) if lse_grad is None else lse_grad)

@@ -102,8 +102,8 @@ class FlexKernels:
         call = self.known.get(key)
         if call is not None:
             return call(*given)
-        spec = flex_spec_of(*given[:4], program.masked, sparse, scale)
-        device = given[0].device
+        q, k, v, tables, _ = given
+        spec, device = flex_spec_of(q, k, v, tables, program.masked, sparse, scale), q.device
         made = [functools.partial(prepare_forward, program, spec, device, blocks)
                 for blocks in spec.forward()]
         self.known[key], result = first_that_runs(made, slow, given)

@@ -46,6 +46,7 @@ def main() -> None:
         for name, (mod, mask) in mods.items():
             blocks = create_block_mask(mask, None, None, length, length, "cuda")
             line = [f"{name} {length}"]
+            torch.compiler.reset()  # or it stops compiling at its eighth program
             for make in (dynamo.compile, torch.compile):
                 def program(q: Any, k: Any, v: Any, mod: Any = mod, blocks: Any = blocks) -> Any:
                     return flex_attention(q, k, v, mod, blocks)

@@ -1,4 +1,4 @@
-"""`torch.nn.attention.flex_attention`: one operation of the graph, with the program's functions in it.
+"""`torch.nn.attention.flex_attention`: one operation of the graph, with the functions it is given.
 
 torch's own Python code of `flex_attention` and of block masks is traced; what remains is the call
 of its operator. `score_mod` and `mask_mod` are traced as eager runs them: `torch.vmap` over batch,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from inductor.ir.body import IndirectVar, Op
+from inductor.ir.body import Immediate, IndirectVar, Op
 
 Range = tuple[int, int]
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
@@ -63,7 +63,7 @@ def _is_small(op: Op, known: Range | None) -> bool:
     )  # fmt: skip
 
 
-def _without_check(op: Op, ranges: list[Range | None]) -> object:
+def _without_check(op: Op, ranges: list[Range | None]) -> Immediate:
     """The immediate of an operation; an index that is inside needs no check."""
     if not isinstance(op.imm, IndirectVar):
         return op.imm

@@ -1,0 +1,48 @@
+"""Kernels of flex attention go through Triton's compiler for a GPU that need not be here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from interpreted_flex import CASES, captured
+from test_triton_compiles import POINTERS
+
+from dynamo.base.flex_calls import TABLES
+from inductor import flex_ops
+from inductor.codegen.flex.kernels import kernel_text
+from inductor.codegen.flex.program import program_of
+from inductor.codegen.flex.spec import flex_spec_of
+from inductor.runtime.attention import load_text
+
+triton = pytest.importorskip("triton", reason="triton is not installed here")
+PLAIN = {"COUNT": "*i32", "INDEX": "*i32", "FULL_COUNT": "*i32", "FULL_INDEX": "*i32"}
+
+
+@pytest.mark.parametrize("name", ["alibi", "documents"])
+def test_kernels(name: str) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    mod, mask = CASES[name]
+    call, fakes, (q, k, v, *inputs) = captured(mod, mask, (2, 2, 1, 40, 40, 64, 64), 128)
+    reads = fakes[3 + TABLES :]
+    program = program_of(call, (*q.shape[:3], k.shape[2]), q.device, reads)
+    assert program is not None
+    tables = flex_ops.tables_of(inputs[:TABLES], q.shape, k.shape, call.facts.sizes)
+    spec = flex_spec_of(q, k, v, tables, program.masked, call.facts.sizes or (1, 1), 0.3)
+    module = load_text(kernel_text(program))
+    constants = spec.constants((1, 1, 1, 1))
+    chosen = {"flex_forward": spec.forward(), "flex_keys": spec.keys(), "flex_queries": spec.queries()}
+    for function, (blocks, *_) in chosen.items():
+        fn = getattr(module, function)
+        known: dict[str, Any] = {n: constants[n] for n in fn.arg_names if n in constants}
+        known |= {"ROWS": blocks.rows, "COLUMNS": blocks.columns}
+        signature = {n: "constexpr" if n in known else PLAIN.get(n, "*fp16") for n in fn.arg_names}
+        signature |= {n: "*fp32" for n in ("LSE", "DELTA") if n in signature}
+        signature |= {f"R{place}": POINTERS[reads[place].dtype] for place in program.reads}
+        what = ASTSource(fn=fn, signature=signature, constexprs=known)
+        options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+        built = triton.compile(what, target=GPUTarget("cuda", 90, 32), options=options)
+        assert ".visible .entry" in built.asm["ptx"]
+        assert built.metadata.shared < 228 * 1024
