@@ -142,7 +142,7 @@ class GraphedCall:
 
     def _prepare(self, inputs: tuple[torch.Tensor, ...], place: Place) -> Any:
         """The results where it is time to record; None: the call runs as it is."""
-        if self.off:
+        if self.off or not self.recorder.takes(inputs):
             return None
         if self.warm_ups < WARM_UP_CALLS:
             self._warm_up([tensor.data_ptr() for tensor in inputs])

@@ -75,6 +75,9 @@ class Recorder(Protocol):
     def place(self) -> Place | None:
         """Which stream is current; None while it is being recorded."""
 
+    def takes(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether these lie where a recording can read them."""
+
     def record(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], copied: Sequence[int],
         pool: Pool, again: bool,
@@ -94,6 +97,12 @@ class CudaRecorder:
             return None
         index = self.device.index or 0
         return index, torch._C._cuda_getCurrentRawStream(index)
+
+    def takes(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Some of ATen's kernels give seed and offset on the host, and on the device only while
+        they are recorded. A recording would keep such a number, and write over memory of the host
+        that somebody else has by then."""
+        return all(tensor.device.type == self.device.type for tensor in inputs)
 
     def record(
         self, call: Callable[..., Any], inputs: Sequence[torch.Tensor], copied: Sequence[int],

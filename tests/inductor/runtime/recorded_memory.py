@@ -62,12 +62,16 @@ class FakeRecorder:
 
     def __init__(self) -> None:
         self.stream: int | None = 7
+        self.here = True  # inputs lie on the device
         self.recorded = self.replayed = 0
         self.error: Exception | None = None
         self.copied: list[int] = []
 
     def place(self) -> tuple[str, int] | None:
         return None if self.stream is None else ("test", self.stream)
+
+    def takes(self, inputs: Sequence[Tensor]) -> bool:
+        return self.here
 
     def record(
         self, call: Callable[..., Any], inputs: Sequence[Tensor], copied: Sequence[int],

@@ -21,7 +21,7 @@ from inductor.runtime.cuda_graphs import (
     GraphedCall,
     Graphing,
 )
-from inductor.runtime.recorder import Pools
+from inductor.runtime.recorder import CudaRecorder, Pools
 
 Tensor = torch.Tensor
 
@@ -53,6 +53,26 @@ def warmed_up(recorder: FakeRecorder, weight: Tensor) -> tuple[GraphedCall, list
         check(call, weight, x)
     assert recorder.recorded == 0
     return call, alive
+
+
+def test_inputs_on_the_host_are_not_recorded() -> None:
+    """As long as one of them lies there, the call runs as it is; that is no reason to give up."""
+    recorder, weight = FakeRecorder(), torch.nn.Parameter(torch.randn(4, 4))
+    call, alive = warmed_up(recorder, weight)
+    recorder.here = False
+    for _ in range(MOST_STRAYS + 2):
+        alive.append(torch.randn(4, 4))
+        check(call, weight, alive[-1])
+    assert recorder.recorded == 0
+    recorder.here = True
+    check(call, weight, alive[0])
+    assert recorder.recorded == 1
+
+
+def test_the_recorder_takes_tensors_of_its_device() -> None:
+    recorder = CudaRecorder(torch.device("cuda:0"))
+    assert not recorder.takes([torch.zeros((), dtype=torch.int64)])
+    assert recorder.takes([])
 
 
 def test_moving_inputs_are_copied_others_read_in_place() -> None:
