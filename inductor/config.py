@@ -81,13 +81,6 @@ config = Config(
             "Attention by kernels of our own, where they are faster than the library's.",
             ("DYNAMO_ATTENTION",),
         ),
-        Knob(
-            "dropout",
-            True,
-            "On a GPU, kernels compute the masks of dropout, with eager's random numbers, and "
-            "backward computes them again; else they are ATen's, and kept.",
-            ("DYNAMO_DROPOUT",),
-        ),
         Knob("cudagraphs", False, "Record graphs on a GPU as CUDA graphs, where that is safe."),
         Knob(
             "descriptors",
@@ -123,6 +116,7 @@ STAGES: dict[str, str] = {
     "layout": "convolutions keep their format, loops run over the dimensions as they are written",
     "patterns": "attention that is written out stays so; biases stay with products; parts of "
     "tensors are read as they are written",
+    "dropout": "masks of dropout on a GPU are ATen's, and kept for backward",
     "templates": "no products or convolutions of our own: the library's alone",
 }
 """What `leave_out` may name, and what happens then."""

@@ -44,7 +44,7 @@ def laid_out(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     the old ones. Before that, dropout: its order of numbers goes by the strides of eager."""
     if not config.kernels:
         return module
-    if config.dropout and not has_symbols(module):
+    if does("dropout") and not has_symbols(module):
         module = draw_in_kernels(module)
     if does("patterns"):
         module = unfuse_convolution_biases(module)
