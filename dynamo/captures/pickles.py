@@ -130,6 +130,8 @@ class Writer(pickle.Pickler):
             return ("record", RECORDS[value]) if value in RECORDS else self.row(value)
         if value is ... or value is NotImplemented:
             return ("single", repr(value) if value is NotImplemented else "...")
+        if kind is functools.partial and value.func is upcoming:
+            return None
         if kind is functools.partial and self.in_code:  # of an effect: one that the trace has made
             return None if self.anchors is None else self.anchors.known(value)
         return self.row(value) if issubclass(kind, BY_ROW) else None
