@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from dynamo import convert
+from dynamo import graph_functions
 from dynamo.aot import runtime
 from dynamo.aot.runtime import _Writer
 from inductor.lowering.registry import LOWERINGS
@@ -232,7 +232,7 @@ def wrong_parts(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def other_function_captured(patch: pytest.MonkeyPatch) -> None:
-    right = convert.prune
+    right = graph_functions.prune
 
     def prune(graph: torch.fx.Graph) -> None:
         right(graph)
@@ -240,7 +240,7 @@ def other_function_captured(patch: pytest.MonkeyPatch) -> None:
             if node.target is torch.exp:
                 node.target = torch.expm1
 
-    patch.setattr(convert, "prune", prune)
+    patch.setattr(graph_functions, "prune", prune)
 
 
 @defect(other_function_captured, "exp", "torch.exp(y)", (4,), stage="capture")
@@ -251,7 +251,7 @@ def wrong_capture(x: torch.Tensor) -> Any:
 
 
 def number_captured(patch: pytest.MonkeyPatch) -> None:
-    right = convert.prune
+    right = graph_functions.prune
 
     def prune(graph: torch.fx.Graph) -> None:
         right(graph)
@@ -259,7 +259,7 @@ def number_captured(patch: pytest.MonkeyPatch) -> None:
             if node.op.startswith("call_") and 0.75 in node.args:
                 node.args = tuple(0.5 if given == 0.75 else given for given in node.args)
 
-    patch.setattr(convert, "prune", prune)
+    patch.setattr(graph_functions, "prune", prune)
 
 
 @defect(number_captured, "mul __mul__", "y * 0.75", (4,), stage="capture")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
-from dynamo import convert
+from dynamo import convert, entries
 from dynamo.base.config import config
 from dynamo.diagnose import culprit
 from tests.diagnose.defects import DEFECTS, Defect
@@ -58,12 +58,12 @@ def scaled(x: torch.Tensor, settings: dict[str, float]) -> torch.Tensor:
 
 
 def test_a_missing_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = convert.build_program
+    right = entries.program_text
 
-    def build_program(guards: Any, *rest: Any) -> Any:
+    def program_text(guards: Any, *rest: Any) -> Any:
         return right([g for g in guards if "scale" not in str(g.source)], *rest)
 
-    monkeypatch.setattr(convert, "build_program", build_program)
+    monkeypatch.setattr(entries, "program_text", program_text)
     compiled = dynamo.compile(scaled, options={"verify": True}, dynamic=False)
     x = torch.randn(3)
     assert torch.equal(compiled(x, {"scale": 2.0}), (x + 1) * 2)
@@ -74,8 +74,8 @@ def test_a_missing_guard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_guard_of_a_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = convert.build_program
-    monkeypatch.setattr(convert, "build_program", lambda guards, *rest: right(
+    right = entries.program_text
+    monkeypatch.setattr(entries, "program_text", lambda guards, *rest: right(
         [g for g in guards if "scale" not in str(g.source)], *rest))
     compiled = dynamo.compile(scaled, dynamic=False)
     compiled(torch.ones(3), {"scale": 2.0})
