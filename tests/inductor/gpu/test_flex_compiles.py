@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from interpreted_flex import CASES, captured
-from test_triton_compiles import POINTERS
-
-from dynamo.base.flex_calls import TABLES
-from inductor import flex_ops
-from inductor.codegen.flex.kernels import kernel_text
-from inductor.codegen.flex.program import program_of
-from inductor.codegen.flex.spec import flex_spec_of
-from inductor.runtime.attention import load_text
 
 triton = pytest.importorskip("triton", reason="triton is not installed here")
+
+from interpreted_flex import CASES, captured  # noqa: E402
+from test_triton_compiles import POINTERS  # noqa: E402
+
+from dynamo.base.flex_calls import TABLES  # noqa: E402
+from inductor import flex_ops  # noqa: E402
+from inductor.codegen.flex.kernels import kernel_text  # noqa: E402
+from inductor.codegen.flex.program import program_of  # noqa: E402
+from inductor.codegen.flex.spec import flex_spec_of  # noqa: E402
+from inductor.runtime.attention import load_text  # noqa: E402
+
 PLAIN = {"COUNT": "*i32", "INDEX": "*i32", "FULL_COUNT": "*i32", "FULL_INDEX": "*i32"}
 
 
