@@ -149,7 +149,9 @@ def attention_with_parts(
     masks, causal, window = parts
     given = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     known = query.dim() == 4 and not is_causal and attn_mask.dtype is torch.bool
-    if not known or any(mask.dtype is not torch.bool for mask in masks):
+    # with another mask, torch's kernels would drop other elements, or refuse what they do not now
+    plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0 and all_backends_allowed()
+    if not (known and plain) or any(mask.dtype is not torch.bool for mask in masks):
         return attention(*given)
     if window >= query.shape[2]:
         window = 0
@@ -159,11 +161,10 @@ def attention_with_parts(
     if seen is not None:
         seen = seen[(None,) * (4 - seen.dim())]
     tensors = (query, key, value) if seen is None else (query, key, value, seen)
-    plain = isinstance(dropout_p, (int, float)) and dropout_p == 0.0
-    plain = plain and (scale is None or isinstance(scale, (int, float)) and scale > 0)
     fits = (
-        plain and all_backends_allowed() and has_kernel(query, key, value, attn_mask)
-        and has_kernel(*tensors) and (query.shape[1] == key.shape[1] or enable_gqa)
+        (scale is None or isinstance(scale, (int, float)) and scale > 0)
+        and has_kernel(query, key, value, attn_mask) and has_kernel(*tensors)
+        and (query.shape[1] == key.shape[1] or enable_gqa)
         and is_faster_in_parts(query, key, value, seen)
     )  # fmt: skip
     if not fits:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import dynamo
+from inductor import attention_ops
 from inductor.fx_passes.attention import SDPA
 from inductor.fx_passes.attention_masks import MaskParts, parts_of
 
@@ -177,3 +178,20 @@ def test_a_mask_of_which_nothing_is_known_is_left() -> None:
     gm = captured(lambda mask: mask, given)
     node = next(n for n in gm.graph.nodes if n.target is SDPA)
     assert parts_of(node.kwargs["attn_mask"], node) is None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_dropout_and_chosen_backends_keep_the_mask(
+    dropout: float, allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the mask, torch would choose another kernel, which drops other elements."""
+    seen: list[Any] = []
+    monkeypatch.setattr(attention_ops, "sdpa", lambda q, k, v, mask, *rest, **facts: seen.append((mask, rest)))
+    monkeypatch.setattr(attention_ops, "all_backends_allowed", lambda: allowed)
+    q, k, v = (torch.randn(B, H, Q, D) for _ in range(3))
+    mask = torch.ones(Q, K, dtype=torch.bool).tril()
+    attention_ops.attention_with_parts(((), True, 0), q, k, v, mask, dropout)
+    ((given, (rate, causal)),) = seen
+    assert rate == dropout
+    assert (given is None and causal) if allowed and not dropout else (given is mask and not causal)
