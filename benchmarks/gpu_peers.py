@@ -6,8 +6,9 @@
 
 SUITES.py has `SUITES` (suite -> names) and `build(job) -> (model, args, kwargs, mutates)`.
 Inference is float16 under `no_grad`, training (forward, loss, backward) bfloat16 without dropout.
-The processes of a batch compile side by side; when all are done, they are timed one after the other
-while nothing else runs: eager, ours and torch.compile in turns, medians. A result is right within
+The processes of a batch compile side by side, spread over the GPUs; when all are done, they are
+timed one after the other on each GPU, which nobody else uses then: eager, ours and torch.compile
+in turns, medians. A result is right within
 `TOLERANCE` of eager, or where it is at most three times as far from float64 as eager is. "GPU" is
 the time in which kernels run; MiB is the peak of a step with the parameters.
 """
@@ -20,6 +21,7 @@ import fcntl
 import importlib.util
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -166,6 +168,8 @@ def prepare(case: Case, peer: bool) -> tuple[dict[str, Step], Row]:
             traceback.print_exc()
     row["left"] = {str(key): count for key, count in dynamo.counters["not_compiled"].items()}
     row["breaks"] = sum(dynamo.counters["graph_break"].values())
+    if peer:
+        row["peer_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     if row["ours"].get("error", 0.0) > TOLERANCE[case.what]:
         exact = case.exact()
         row["eager"]["exact"] = distance(want, exact)
@@ -226,7 +230,7 @@ def work(options: argparse.Namespace) -> None:
     (folder / f"done-{options.number}").touch()
     while not (folder / "go").exists():
         time.sleep(0.05)
-    with open(folder / "lock", "w") as file:
+    with open(folder / f"lock-{options.gpu}", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for kind, took in timed(steps).items():
             row[kind]["ms"] = took
@@ -252,12 +256,16 @@ def run_batch(jobs: list[str], options: argparse.Namespace, until: float) -> lis
         running = []
         for number, job in enumerate(jobs):
             command = [sys.executable, __file__, options.file, "--worker", job, "--folder", folder]
-            command += ["--number", str(number), "--size", options.size]
+            gpu = str(number % options.gpus)
+            command += ["--number", str(number), "--size", options.size, "--gpu", gpu]
             command += ["--no-peer"] * options.no_peer
             out = open(Path(folder) / f"out-{number}", "w")  # noqa: SIM115 (the process writes it)
-            running.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT))
+            seen = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+            running.append(
+                subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=seen)
+            )
         ready = lambda n: (Path(folder) / f"done-{n}").exists()  # noqa: E731
-        while time.monotonic() < until - 2.0 * len(jobs):
+        while time.monotonic() < until - 2.0 * len(jobs) / options.gpus:
             if all(p.poll() is not None or ready(n) for n, p in enumerate(running)):
                 break
             time.sleep(0.1)
@@ -314,7 +322,8 @@ def line_of(row: Row) -> str:
     eager, ours = row["eager"].get("ms"), row["ours"].get("ms")
     parts += [f"{eager / ours:.2f}" if eager and ours else "-"]
     parts += [pair(row, "busy"), f"{ratio(row, 'busy') or math.nan:.2f}", pair(row, "memory", 0)]
-    parts += [pair(row, "seconds", 1), good + (f"{row['breaks']} breaks" if row["breaks"] else "")]
+    breaks = f"{row['breaks']} breaks ({row.get('peer_breaks', '-')})" if row["breaks"] else ""
+    parts += [pair(row, "seconds", 1), good + breaks]
     return f"| {' | '.join(parts)} |"
 
 
@@ -357,10 +366,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", default=["inference:default", "training:default"])
     parser.add_argument("--size", default="large")
     parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--gpus", type=int, default=max(1, torch.cuda.device_count()))
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--write", default="", help="a file for the rows as JSON, one a line")
-    for hidden in ("--worker", "--folder", "--number"):
+    for hidden in ("--worker", "--folder", "--number", "--gpu"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 
