@@ -279,8 +279,11 @@ def run_batch(jobs: list[str], options: argparse.Namespace, until: float) -> lis
                 process.wait(max(1.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-            rows.append(row_of(job, (Path(folder) / f"out-{number}").read_text()))
+            said = (Path(folder) / f"out-{number}").read_text()
+            rows.append(row_of(job, said))
             print(line_of(rows[-1]), flush=True)
+            if rows[-1].get("left"):
+                print(said[-4000:], flush=True)
     return rows
 
 

@@ -127,10 +127,15 @@ OTHERS = (aten._to_copy.default, aten.clone.default, aten.where.self, aten.lift_
 def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
     """The graph, changed in place, where an elementwise operation of tensors of one number each,
     all constants of the graph, is a constant itself. Else `x / torch.sqrt(torch.tensor(64.0))`
-    with x on a GPU would wait for kernels of the CPU."""
+    with x on a GPU would wait for kernels of the CPU. One that moves to another device is made
+    there."""
     known: dict[fx.Node, torch.Tensor] = {}
     graph, folded = module.graph, False
     for node in list(graph.nodes):
+        if node.target is aten._to_copy.default and node.args[0] in known:
+            if _made_there(graph, node, known[node.args[0]]):
+                folded = True
+                continue
         value = _constant(module, node) if node.op == "get_attr" else _computed(node, known)
         if value is None or value.dim() or value.device.type != "cpu":
             continue
@@ -152,6 +157,23 @@ def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
                 graph.erase_node(node)
         module.recompile()
     return module
+
+
+def _made_there(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> bool:
+    """Whether a copy to another device than the CPU now is made there of the number itself."""
+    fake: Any = node.meta["val"]
+    whole = not (fake.dtype.is_floating_point or fake.dtype.is_complex)
+    if fake.device.type in ("cpu", "meta") or whole and not value.isfinite().all():
+        return False
+    with graph.inserting_before(node):
+        made = graph.call_function(
+            aten.full.default, ([], value.to(fake.dtype).item()),
+            {"dtype": fake.dtype, "device": fake.device},
+        )  # fmt: skip
+    made.meta.update(node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+    return True
 
 
 def _constant(module: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:

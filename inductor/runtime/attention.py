@@ -37,7 +37,15 @@ from inductor.runtime._launch import Allocation, KernelCall
 from inductor.runtime.attention_reference import reference_attention, reference_backward
 from inductor.runtime.ptx import OPTIONS, install_unpacking
 from inductor.runtime.store import make_key, open_store
-from inductor.runtime.triton_launch import ALIGNED, WARP, current_stream, driver_launch, is_simple
+from inductor.runtime.triton_binary import (
+    WARP,
+    current_stream,
+    driver_launch,
+    function_of,
+    is_simple,
+    run,
+)
+from inductor.runtime.triton_launch import ALIGNED
 
 Key = tuple[Any, ...]
 
@@ -69,12 +77,12 @@ class AttentionLaunch:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Run, and tell the call how, if later ones can follow."""
-        compiled = self.function[self.grid](*tensors, **self.keywords)
+        compiled = run(self.function, self.grid, tensors, (), b"", self.keywords)
         aligned = not any(tensor.data_ptr() & ALIGNED for tensor in tensors)
         if self.call is not None and tensors[0].is_cuda and aligned and is_simple(compiled):
             threads = self.keywords["num_warps"] * WARP
             shared = compiled.metadata.shared
-            self.call.ready(driver_launch(), compiled.function, self.grid, threads, shared)
+            self.call.ready(driver_launch(), function_of(compiled), self.grid, threads, shared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,14 @@
 A generated module hands each of its Triton functions to `Preparation.prepare` and gets a
 `Launcher`; `Launcher.at` binds it to grids, and to the numbers that its parameters after the
 tensors take, and gives a `KernelCall`, which is called with a stream and tensors. The first call
-goes through Triton; it picks (or measures) a config. Later calls hand addresses straight to the
-driver (`csrc/gpu.cpp`), unless a tensor lies at an address that the kernel was not compiled for (no
-multiple of 16 bytes): that goes through Triton. Numbers are never compiled in: what the first call
-has compiled is there for all other numbers.
+asks Triton for the kernel; it picks (or measures) a config. Later calls hand addresses straight to
+the driver (`csrc/gpu.cpp`), unless a tensor lies at an address that the kernel was not compiled for
+(no multiple of 16 bytes): that asks Triton again. Numbers are never compiled in: what the first
+call has compiled is there for all other numbers.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +28,22 @@ from inductor.runtime._launch import Allocation as Allocation
 from inductor.runtime._launch import KernelCall
 from inductor.runtime._launch import OperatorCall as OperatorCall
 from inductor.runtime.ptx import OPTIONS, install_unpacking
+from inductor.runtime.triton_binary import (
+    WARP,
+    driver_launch,
+    function_of,
+    is_simple,
+    load,
+    run,
+)
+from inductor.runtime.triton_binary import (
+    current_stream as current_stream,
+)
 
-current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
 Choice = tuple[int, int, int]  # XBLOCK, RBLOCK, warps
 Grid = tuple[int, int, int]
 SOME_NUMBER = 2  # stands for any in a compile
 ALIGNED = 15
-WARP = 32
-SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 MEASURED_RUNS = 5
 
 
@@ -125,9 +131,10 @@ class Launcher:
         with torch.cuda.device(self.device):
             options = self.keywords(choice, self.likely_even)
             made = self.function.warmup(*self.dtypes, *numbers, grid=(1, 1, 1), **options)
-            load = getattr(made, "_init_handles", None)
-            if load is not None:  # now: what is too large for the device shows here
-                load()
+            if self.scratch:  # now: what is too large for the device shows here
+                function_of(made)
+            else:
+                load(made)
             return made
 
     def is_even(self, numbers: Sequence[float]) -> bool:
@@ -188,7 +195,7 @@ class Bound:
         if launcher.device.type == "cuda" and aligned and is_simple(compiled):
             warps = launcher.keywords(launcher.choices[launcher.chosen], False)["num_warps"]
             launcher.started[launcher.is_even(self.numbers)] = Started(
-                compiled.function, warps * WARP, compiled.metadata.shared)
+                function_of(compiled), warps * WARP, compiled.metadata.shared)
             self.follow()
 
     def with_descriptors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -196,13 +203,12 @@ class Bound:
         launcher = self.launcher
         if not launcher.started:
             compiled = launcher.warm_up()
-            compiled._init_handles()
             facts = compiled.metadata
             wide, high, deep = self.grids[0]
             if facts.global_scratch_size * wide * high * deep > launcher.scratch:
                 raise RuntimeError(f"a kernel wants {facts.global_scratch_size} bytes of scratch")
             launcher.started[False] = Started(
-                compiled.function, facts.num_warps * WARP, facts.shared)
+                function_of(compiled), facts.num_warps * WARP, facts.shared)
             launcher.chosen = 0
         self.follow()
         torch.zeros((), device=launcher.device)  # this thread has a context from here on
@@ -221,11 +227,12 @@ class Bound:
 
     def through_triton(self, tensors: Sequence[torch.Tensor], number: int) -> Any:
         """The slow way: Triton looks at every argument, and compiles what it has not compiled."""
-        launcher = self.launcher
+        launcher, grid = self.launcher, self.grids[number]
         options = launcher.keywords(launcher.choices[number], launcher.is_even(self.numbers))
         tensors = tensors[: len(launcher.dtypes)]
+        packed = struct.pack(f"={launcher.kinds}", *self.numbers)
         try:
-            return launcher.function[self.grids[number]](*tensors, *self.numbers, **options)
+            return run(launcher.function, grid, tensors, self.numbers, packed, options)
         except Exception as error:
             error.__dict__.setdefault(AT, f"the kernel {name_of(launcher.function)}")
             raise
@@ -260,21 +267,6 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     return moved.copy_(tensor)
-
-
-def is_simple(compiled: Any) -> bool:
-    """Whether the driver needs nothing but addresses to start the kernel."""
-    facts = getattr(compiled, "metadata", None)
-    if facts is None or not isinstance(getattr(compiled, "function", None), int):
-        return False
-    return getattr(facts, "num_ctas", 1) == 1 and not any(getattr(facts, n, 0) for n in SPECIAL)
-
-
-@functools.cache
-def driver_launch() -> int:
-    """The address of the driver's function that starts a kernel."""
-    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @dataclass(slots=True)

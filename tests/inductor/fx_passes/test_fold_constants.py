@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dynamo
 from inductor.fx_passes.fold import fold_constants
@@ -76,3 +77,37 @@ def test_what_raises_or_draws_stays(graphs: list[list[Any]]) -> None:
     found = [compiled(torch.ones(1)).item() for _ in range(20)]
     torch.manual_seed(0)
     assert found == [drawn(torch.ones(1)).item() for _ in range(20)] and len(set(found)) == 2
+
+
+def graph_on_a_gpu(number: torch.Tensor, dtype: torch.dtype) -> torch.fx.GraphModule:
+    """x * number.to(dtype, "cuda") for x on a GPU that need not be there."""
+    mode = FakeTensorMode()
+    graph = torch.fx.Graph()
+    with mode:
+        fakes = [torch.empty(4, device="cuda"), torch.empty((), dtype=number.dtype),
+                 torch.empty((), dtype=dtype, device="cuda"), torch.empty(4, device="cuda")]
+    x, constant = graph.placeholder("x"), graph.get_attr("constant")
+    moved = graph.call_function(
+        aten._to_copy.default, (constant,), {"dtype": dtype, "device": torch.device("cuda")})
+    product = graph.call_function(aten.mul.Tensor, (x, moved))
+    for node, fake in zip((x, constant, moved, product), fakes, strict=True):
+        node.meta["val"] = fake
+    graph.output((product,))
+    return torch.fx.GraphModule({"constant": number}, graph)
+
+
+@pytest.mark.parametrize("number, dtype, left", [
+    (torch.tensor(15), torch.int64, 15), (torch.tensor(2.7), torch.int32, 2),
+    (torch.tensor(0.1), torch.float16, torch.tensor(0.1).half().item()),
+    (torch.tensor(float("inf")), torch.bfloat16, float("inf")),
+    (torch.tensor(float("nan")), torch.int64, None),
+])  # fmt: skip
+def test_a_number_that_moves_to_a_gpu_is_made_there(
+    number: torch.Tensor, dtype: torch.dtype, left: float | None
+) -> None:
+    module = fold_constants(graph_on_a_gpu(number, dtype))
+    module.graph.lint()
+    made = module.graph.find_nodes(op="call_function", target=aten.full.default)
+    assert [node.args[1] for node in made] == ([] if left is None else [left])
+    assert all(node.meta["val"].device.type == "cuda" for node in made)
+    assert bool(module.graph.find_nodes(op="get_attr")) == (left is None)

@@ -1,0 +1,114 @@
+"""What Triton has compiled, loaded and started without a launcher of Triton's own.
+
+Triton (3.6) writes a launcher in C for each signature, has it compiled, and loads it as a Python
+module that has the same name for all signatures. CPython keeps one such module, so of two threads
+that load at the same time one may get the other's launcher: its launch then fails, or takes a
+number for one of another width. Here the driver gets the kernel, and nothing is compiled in C.
+Kernels that need more than addresses and numbers do go through Triton's launchers, one at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from inductor.runtime._launch import KernelCall
+
+# The stream of this thread on a device.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0)
+WARP = 32
+SPECIAL = ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+_LOADED = "_dynamo_loaded"  # of a compiled kernel: its module and function
+_loading = threading.Lock()
+
+
+@functools.cache
+def driver_launch() -> int:
+    """The address of the driver's function that starts a kernel."""
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def is_simple(compiled: Any) -> bool:
+    """Whether the driver needs nothing but addresses and numbers to start the kernel."""
+    facts = getattr(compiled, "metadata", None)
+    if facts is None:
+        return False
+    return getattr(facts, "num_ctas", 1) == 1 and not any(getattr(facts, n, 0) for n in SPECIAL)
+
+
+def function_of(compiled: Any) -> int:
+    """The kernel's function on the current device, loaded if need be.
+
+    Errors: triton's OutOfResources where it needs more than the device has.
+    """
+    known = getattr(compiled, "function", None)
+    if isinstance(known, int):  # Triton has loaded it
+        return known
+    with _loading:
+        if _LOADED not in compiled.__dict__:
+            compiled.__dict__[_LOADED] = _load(compiled)
+        return int(compiled.__dict__[_LOADED][1])
+
+
+def _load(compiled: Any) -> tuple[Any, int]:
+    from triton.runtime import driver
+    from triton.runtime.errors import OutOfResources
+
+    device, utils = driver.active.get_current_device(), driver.active.utils
+    facts = compiled.metadata
+    most = utils.get_device_properties(device)["max_shared_mem"]
+    if facts.shared > most:
+        raise OutOfResources(facts.shared, most, "shared memory")
+    module, function, _, _, *threads = utils.load_binary(
+        compiled.name, compiled.kernel, facts.shared, device
+    )
+    if threads and facts.num_warps * WARP > threads[0]:
+        raise OutOfResources(facts.num_warps * WARP, threads[0], "threads")
+    return module, function
+
+
+def load(compiled: Any) -> None:
+    """Load a kernel that may need a launcher of Triton's."""
+    if is_simple(compiled):
+        function_of(compiled)
+    elif hasattr(compiled, "_init_handles"):
+        with _loading:
+            compiled._init_handles()
+
+
+def run(
+    function: Any, grid: tuple[int, int, int], tensors: Sequence[torch.Tensor],
+    numbers: Sequence[float], packed: bytes, options: Mapping[str, Any],
+) -> Any:
+    """Run a Triton function on tensors and the numbers after them (packed: these, as `KernelCall`
+    takes them); what Triton has compiled for such tensors is the result."""
+    if not tensors[0].is_cuda:  # Triton's interpreter
+        return function[grid](*tensors, *numbers, **options)
+    compiled = function.warmup(*tensors, *numbers, grid=grid, **options)
+    if not is_simple(compiled):
+        with _loading:
+            return function[grid](*tensors, *numbers, **options)
+    ready = (driver_launch(), function_of(compiled), grid, compiled.metadata.num_warps * WARP,
+             compiled.metadata.shared)  # fmt: skip
+    device = tensors[0].device
+
+    def with_context(*again: torch.Tensor) -> None:
+        torch.zeros((), device=device)  # this thread has a context from here on
+        call = KernelCall(_refuse, len(again), (), packed)
+        call.ready(*ready)
+        call(current_stream(device.index or 0), *again)
+
+    call = KernelCall(with_context, len(tensors), (), packed)
+    call.ready(*ready)
+    call(current_stream(device.index or 0), *tensors)
+    return compiled
+
+
+def _refuse(*tensors: torch.Tensor) -> None:
+    raise RuntimeError("CUDA has no context in this thread")
