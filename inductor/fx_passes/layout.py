@@ -1,8 +1,8 @@
 """Channels-last convolutions: activations stay as the library convolves them fastest.
 
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
-(on a GPU: that its matrix units compute) reads a channels-last input; what is computed from it
-keeps that layout until an operator needs another: one that is not known to compute the same from
+(on a GPU: that its matrix units compute) reads a channels-last input, on a GPU with such a weight,
+which the library would copy in a slower kernel; what is computed from it keeps that layout until an operator needs another: one that is not known to compute the same from
 any strides gets those that it had, and so do the graph's outputs. In a joint graph, the gradients
 of such a convolution are computed from a channels-last gradient. A graph that speaks of strides
 itself (`as_strided`) of parts of memory, or has no convolution, is returned as it is. Where sizes
@@ -152,7 +152,10 @@ class _Rewriter:
         if node.op != "call_function":
             return new
         if _wants_last(node):
-            for position in range(2 if node.target is aten.convolution_backward.default else 1):
+            count = 3 if node.target is aten.convolution_backward.default else 2
+            if _operands(node)[1].meta["val"].device.type == "cpu":
+                count -= 1  # libraries there have a layout of their own for weights
+            for position in range(count):
                 self._give(new, position, LAST)
         if self._sees_strides(new):
             self._restore_inputs(node, new)

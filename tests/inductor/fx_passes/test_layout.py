@@ -57,7 +57,7 @@ def test_patches_stay_exact(
 
 
 def test_backward_reads_what_forward_reads() -> None:
-    """Both have channels-last activations, and results have the strides that they had."""
+    """Both have channels-last activations and weights, and results have the strides that they had."""
     aten, mode, gpu = torch.ops.aten, FakeTensorMode(), torch.device("cuda", 0)
 
     def program(grad, x, weight):
@@ -74,8 +74,9 @@ def test_backward_reads_what_forward_reads() -> None:
     after = channels_last(before, LOWERINGS.__contains__)
     (forward,) = after.graph.find_nodes(op="call_function", target=aten.convolution.default)
     (back,) = after.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
-    for value in (forward.args[0], forward, back.args[0], back.args[1]):
+    for value in (*forward.args[:2], forward, *back.args[:3]):
         assert value.meta["val"].stride()[1] == 1
     assert forward.args[0] is back.args[1] or forward.args[0].target is aten.clone.default
+    assert forward.args[1] is back.args[2]
     for old, new in zip(before.graph.output_node().args[0], after.graph.output_node().args[0], strict=True):
         assert old.meta["val"].stride() == new.meta["val"].stride()
