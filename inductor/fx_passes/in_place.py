@@ -161,6 +161,12 @@ def _write_made(graph: fx.Graph, last: fx.Node, has_kernel: HasKernel) -> bool:
     return changed
 
 
+def put_in_place(graph: fx.Graph, base: fx.Node, last: fx.Node, has_kernel: HasKernel) -> None:
+    """Write the versions from `base`, which the graph makes, to the last one in place, whatever
+    that is worth. Errors: NotInPlace; the graph is as before."""
+    _rewrite(graph, Planner(base, versions_of(base, last), has_kernel).plan(None))
+
+
 def _writes_until(last: fx.Node) -> list[fx.Node]:
     """The writes of which each one, or a view of it, is the first argument of the next one."""
     chain = [last]

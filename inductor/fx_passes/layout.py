@@ -2,11 +2,12 @@
 
 In: a functional ATen graph with fakes. Out: the same program where every 4-d convolution on the CPU
 (on a GPU: that its matrix units compute) reads a channels-last input, on a GPU with such a weight,
-which the library would copy in a slower kernel; what is computed from it keeps that layout until an operator needs another: one that is not known to compute the same from
-any strides gets those that it had, and so do the graph's outputs. In a joint graph, the gradients
-of such a convolution are computed from a channels-last gradient. A graph that speaks of strides
-itself (`as_strided`) of parts of memory, or has no convolution, is returned as it is. Where sizes
-are symbolic, what torch's kernels assume of them here is added to the graph's `SymbolTable`.
+which the library would copy in a slower kernel; what is computed from it keeps that layout until an
+operator needs another: one that is not known to compute the same from any strides gets those that
+it had, and so do the graph's outputs. In a joint graph, the gradients of such a convolution are
+computed from a channels-last gradient. A graph that speaks of strides itself (`as_strided`) of
+parts of memory, or has no convolution, is returned as it is. Where sizes are symbolic, what torch's
+kernels assume of them here is added to the graph's `SymbolTable`.
 """
 
 from __future__ import annotations

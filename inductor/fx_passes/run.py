@@ -19,6 +19,7 @@ from inductor.fx_passes.bias import unfuse_biases, unfuse_convolution_biases
 from inductor.fx_passes.cpu_attention import serve_cpu_attention
 from inductor.fx_passes.dropout import draw_in_kernels
 from inductor.fx_passes.fold import fold_constants
+from inductor.fx_passes.growing_cats import share_growing_cats
 from inductor.fx_passes.in_place import write_in_place
 from inductor.fx_passes.layout import channels_last
 from inductor.fx_passes.operators_in_place import call_in_place
@@ -71,6 +72,7 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = serve_cpu_attention(module)
     if config.kernels:  # ATen's results would have the strides of what they read
         module = read_parts(module) if does("patterns") else module
+        module = share_growing_cats(module, LOWERINGS.__contains__)
         module = write_in_place(module, LOWERINGS.__contains__)
         module = call_in_place(module)
     module = run_pass("post_grad_custom_post_pass", module)
