@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -168,12 +167,7 @@ class set_stance:  # noqa: N801
     def __enter__(self) -> None:
         self._take(self._stance)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._take(self._before)
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ import torch
 
 from inductor.codegen.attention.spec import HALF, MOST_HEAD
 from inductor.config import config
+from inductor.differentiable_ops import LIBRARY, Kernels, below_autograd, register
 from inductor.runtime.attention import AttentionBackwardCall, AttentionCall
 from inductor.runtime.attention_reference import (
     reference_attention,
@@ -41,7 +42,6 @@ SMALL_HEAD = 64
 MANY_KEYS = 1024
 MOST_OFFSET = 2**31 - 1  # kernels count elements of a head in 32 bits
 
-LIBRARY = torch.library.Library("dynamo_jit", "FRAGMENT")
 FACTS = "bool causal, float scale, int window, float cap, bool nan_rows"
 LIBRARY.define(
     f"attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, {FACTS}, bool lse)"
@@ -71,8 +71,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            out, lse = torch.ops.dynamo_jit.attention(*args[:-1], True)
+        out, lse = below_autograd("attention", *args[:-1], True)
         ctx.facts = args[5:10]
         ctx.save_for_backward(*args[:5], out, lse)
         ctx.mark_non_differentiable(lse)
@@ -88,26 +87,12 @@ class _Attention(torch.autograd.Function):
         return dq, dk, dv, db if bias_grad else None, *[None] * 7
 
 
-def _with_derivative(*args: Any) -> Any:
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-        return _Attention.apply(*args)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.dynamo_jit.attention(*args)
-
-
-def _without_derivative(*args: Any) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.dynamo_jit.attention_backward(*args)
-
-
-LIBRARY.impl("attention", shape_of_attention, "Meta")
-LIBRARY.impl("attention", reference_attention, "CPU")
-LIBRARY.impl("attention", _by_kernels, "CUDA")
-LIBRARY.impl("attention", _with_derivative, "Autograd")
-LIBRARY.impl("attention_backward", shape_of_backward, "Meta")
-LIBRARY.impl("attention_backward", reference_backward, "CPU")
-LIBRARY.impl("attention_backward", _backward_by_kernels, "CUDA")
-LIBRARY.impl("attention_backward", _without_derivative, "Autograd")
+register(
+    "attention",
+    Kernels(shape_of_attention, reference_attention, _by_kernels),
+    Kernels(shape_of_backward, reference_backward, _backward_by_kernels),
+    _Attention,
+)
 
 
 def attention(

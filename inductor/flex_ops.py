@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from dynamo.base.flex_calls import LN2, TABLES, FlexCall, cast, result_strides
-from inductor.attention_ops import LIBRARY, has_kernel
+from inductor.attention_ops import has_kernel
 from inductor.codegen.attention.spec import HALF, dense_heads
 from inductor.codegen.flex.program import FlexProgram, program_of
+from inductor.differentiable_ops import LIBRARY, Kernels, below_autograd, register
 from inductor.runtime.flex import FlexKernels
 
 Tensor = torch.Tensor
@@ -137,9 +138,8 @@ class _Flex(torch.autograd.Function):
     """The derivative of the operator."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, facts: tuple[Any, ...]) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
-            out, lse = torch.ops.dynamo_jit.flex_attention(q, k, v, *facts)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *facts: Any) -> Any:
+        out, lse = below_autograd("flex_attention", q, k, v, *facts)
         tables, reads, *ctx.facts = facts
         ctx.tables = len(tables)
         ctx.set_materialize_grads(False)
@@ -154,29 +154,15 @@ class _Flex(torch.autograd.Function):
             grad, grads[1], q, k, v, out, lse, others[: ctx.tables], others[ctx.tables :],
             *ctx.facts,
         )
-        return *found, None
+        return *found, *[None] * 5
 
 
-def _with_derivative(q: Tensor, k: Tensor, v: Tensor, *facts: Any) -> Any:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        return _Flex.apply(q, k, v, facts)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.dynamo_jit.flex_attention(q, k, v, *facts)
-
-
-def _without_derivative(*args: Any) -> Any:
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.dynamo_jit.flex_attention_backward(*args)
-
-
-LIBRARY.impl("flex_attention", shape_of_flex, "Meta")
-LIBRARY.impl("flex_attention", _on_cpu, "CPU")
-LIBRARY.impl("flex_attention", by_kernels, "CUDA")
-LIBRARY.impl("flex_attention", _with_derivative, "Autograd")
-LIBRARY.impl("flex_attention_backward", shape_of_backward, "Meta")
-LIBRARY.impl("flex_attention_backward", _backward_on_cpu, "CPU")
-LIBRARY.impl("flex_attention_backward", backward_by_kernels, "CUDA")
-LIBRARY.impl("flex_attention_backward", _without_derivative, "Autograd")
+register(
+    "flex_attention",
+    Kernels(shape_of_flex, _on_cpu, by_kernels),
+    Kernels(shape_of_backward, _backward_on_cpu, backward_by_kernels),
+    _Flex,
+)
 
 
 # -- in captured graphs ----------------------------------------------------------------------------

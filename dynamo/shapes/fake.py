@@ -25,7 +25,6 @@ Exceptions: `DataDependent` where only the data could tell, `NoFakeKernel` where
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -151,13 +150,8 @@ class FakeWorld:
         self._mode.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._mode.__exit__(kind, value, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._mode.__exit__(*raised)
 
     def constant_of(self, fake: Fake) -> torch.Tensor | None:
         """The value of a fake that was made of constants of the program."""

@@ -21,6 +21,7 @@ from dynamo.base import logs
 from dynamo.base.config import config
 from dynamo.base.counters import counters
 from dynamo.base.signals import is_of_signal
+from inductor.codegen.attention.plain import kernel_text
 from inductor.codegen.attention.spec import (
     AttentionSpec,
     Blocks,
@@ -28,7 +29,6 @@ from inductor.codegen.attention.spec import (
     dense_heads,
     forward_choices,
     four_strides,
-    kernel_text,
     keys_choices,
     queries_choices,
     spec_of,
@@ -101,7 +101,7 @@ class Forward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse = self.out(), self.nothing if self.lse is None else self.lse()
         b, m = q if bias is None else bias, q if mask is None else mask
-        self.call(_stream(self.device), q, k, v, b, m, q, out, lse)
+        self.call(_stream(self.device), q, k, v, b, m, out, lse)
         return out, lse
 
 
@@ -132,8 +132,8 @@ class Backward:
             scores.zero_()
         b, m = q if bias is None else bias, q if mask is None else mask
         self.delta(stream, out, grad, delta)
-        self.keys(stream, q, k, v, b, m, q, grad, lse, delta, dk, dv)
-        self.queries(stream, q, k, v, b, m, q, grad, lse, delta, dq, scores)
+        self.keys(stream, q, k, v, b, m, grad, lse, delta, dk, dv)
+        self.queries(stream, q, k, v, b, m, grad, lse, delta, dq, scores)
         if bias is None or self.scores is None:
             return dq, dk, dv, self.nothing
         return dq, dk, dv, scores.sum_to_size(bias.shape).to(bias.dtype)
@@ -180,14 +180,14 @@ def prepare_backward(
 ) -> Backward:
     """The kernels of a spec, not compiled yet. grad: strides of the gradient of the result."""
     keys, queries = keys or keys_choices(spec)[0], queries or queries_choices(spec)[0]
-    module, constants = load_kernels(""), spec.constants(grad) | {"HAS_DB": bias_grad}
+    module, constants = load_kernels(), spec.constants(grad) | {"HAS_DB": bias_grad}
     few = Blocks(64, 1, 4, 1)
     delta = AttentionLaunch.of(module.attention_delta, spec.grid(few), constants, few, 3)
     by_keys = AttentionLaunch.of(
-        module.attention_backward_keys, spec.grid_of_keys(keys), constants, keys, 11
+        module.attention_backward_keys, spec.grid_of_keys(keys), constants, keys, 10
     )
     by_queries = AttentionLaunch.of(
-        module.attention_backward_queries, spec.grid(queries), constants, queries, 11
+        module.attention_backward_queries, spec.grid(queries), constants, queries, 10
     )
     q_size = (spec.batch, spec.heads, spec.queries, spec.head)
     k_size = (spec.batch, spec.kv_heads, spec.keys, spec.head)
@@ -240,8 +240,8 @@ def prepare_forward(
 ) -> Forward:
     """The kernel of a spec, not compiled yet."""
     blocks = blocks or forward_choices(spec)[0]
-    function = load_kernels("").attention_forward
-    call = AttentionLaunch.of(function, spec.grid(blocks), spec.constants(), blocks, 8)
+    function = load_kernels().attention_forward
+    call = AttentionLaunch.of(function, spec.grid(blocks), spec.constants(), blocks, 7)
     size = (spec.batch, spec.heads, spec.queries, spec.value_head)
     out = Allocation(size, spec.out, spec.dtype, device)
     sums = Allocation(size[:3], _dense(size[:3]), torch.float32, device) if spec.lse else None
@@ -287,9 +287,9 @@ def _dense(size: Sequence[int]) -> tuple[int, ...]:
 
 
 @functools.cache
-def load_kernels(score: str) -> ModuleType:
-    """The module of the kernels. score: text that changes `score` (see `codegen.attention`)."""
-    return load_text(kernel_text(score))
+def load_kernels() -> ModuleType:
+    """The module of the kernels."""
+    return load_text(kernel_text())
 
 
 def load_text(text: str) -> ModuleType:

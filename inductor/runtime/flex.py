@@ -35,12 +35,13 @@ FEW = Blocks(64, 1, 4, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlexForward:
-    """The kernel and its results."""
+    """The kernel and its results. tables: it follows those of a block mask."""
 
     call: KernelCall
     out: Allocation
     lse: Allocation
     reads: tuple[int, ...]
+    tables: bool
     device: torch.device
 
     def __call__(
@@ -48,13 +49,14 @@ class FlexForward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         out, lse = self.out(), self.lse()
         read = [reads[place] for place in self.reads]
-        self.call(_stream(self.device), q, k, v, out, lse, *four_tables(tables, 0, q), *read)
+        followed = four_tables(tables, 0, self.tables)
+        self.call(_stream(self.device), q, k, v, *read, *followed, out, lse)
         return out, lse
 
 
 @dataclass(frozen=True, slots=True)
 class FlexBackward:
-    """The three kernels and their results."""
+    """The three kernels and their results. tables: they follow those of a block mask."""
 
     delta: KernelCall
     keys: KernelCall
@@ -62,6 +64,7 @@ class FlexBackward:
     results: tuple[Allocation, Allocation, Allocation]
     sums: Allocation
     reads: tuple[int, ...]
+    tables: bool
     device: torch.device
 
     def __call__(
@@ -74,17 +77,21 @@ class FlexBackward:
         if lse_grad is not None:
             delta -= lse_grad
         read = [reads[place] for place in self.reads]
-        given = q, k, v, grad, lse, delta
-        half = len(tables) // 2
-        self.keys(stream, *given, dk, dv, *four_tables(tables, half, q), *read)
-        self.queries(stream, *given, dq, *four_tables(tables, 0, q), *read)
+        given, sums = (q, k, v, *read), (grad, lse, delta)
+        of_queries, of_keys = (four_tables(tables, half, self.tables) for half in (0, 1))
+        self.keys(stream, *given, *of_keys, *sums, dk, dv)
+        self.queries(stream, *given, *of_queries, *sums, dq, q)
         return dq, dk, dv
 
 
-def four_tables(tables: Tensors, first: int, other: torch.Tensor) -> list[torch.Tensor]:
-    """Counts and indices of partial and of full blocks; `other` stands for absent ones."""
-    found = list(tables[first : first + len(tables) // 2])
-    return found + [other] * (4 - len(found))
+def four_tables(tables: Tensors, half: int, wanted: bool) -> Tensors:
+    """Counts and indices of partial and of full blocks, the former in place of absent ones; none
+    where they are not wanted. half: for blocks of queries (0) or keys (1)."""
+    if not wanted:
+        return ()
+    size = len(tables) // 2
+    found = tables[half * size : half * size + size]
+    return [*found, *found][:4]
 
 
 @dataclass(slots=True)
@@ -103,7 +110,7 @@ class FlexKernels:
         if call is not None:
             return call(*given)
         q, k, v, tables, _ = given
-        spec, device = flex_spec_of(q, k, v, tables, program.masked, sparse, scale), q.device
+        spec, device = flex_spec_of(q, k, v, tables, sparse, scale), q.device
         made = [functools.partial(prepare_forward, program, spec, device, blocks)
                 for blocks in spec.forward()]
         self.known[key], result = first_that_runs(made, slow, given)
@@ -119,7 +126,7 @@ class FlexKernels:
         if call is not None:
             return call(*given)
         grad, _, q, k, v, _, _, tables, _ = given
-        spec = flex_spec_of(q, k, v, tables, program.masked, sparse, scale)
+        spec = flex_spec_of(q, k, v, tables, sparse, scale)
         made = [functools.partial(prepare_backward, program, spec, grad, keys, queries)
                 for keys, queries in zip(spec.keys(), spec.queries(), strict=False)]
         self.known[key], result = first_that_runs(made, slow, given)
@@ -138,10 +145,11 @@ def prepare_forward(
     """The kernel, not compiled yet."""
     base = spec.base
     size = (base.batch, base.heads, base.queries, base.value_head)
-    call = _launch(program, "flex_forward", spec, blocks, base.grid(blocks), 9)
+    call = _launch(program, "forward", spec, blocks, base.grid(blocks), 5)
     return FlexForward(
         call, Allocation(size, base.out, base.dtype, device),
-        Allocation(size[:3], _dense(size[:3]), torch.float32, device), program.reads, device,
+        Allocation(size[:3], _dense(size[:3]), torch.float32, device), program.reads,
+        spec.tables is not None, device,
     )  # fmt: skip
 
 
@@ -151,9 +159,9 @@ def prepare_backward(
     """The kernels, not compiled yet. grad: the gradient of the result."""
     base, device, stride = spec.base, grad.device, four_strides(grad)
     delta = AttentionLaunch.of(
-        load_kernels("").attention_delta, base.grid(FEW), spec.constants(stride), FEW, 3)
-    by_keys = _launch(program, "flex_keys", spec, keys, base.grid_of_keys(keys), 12, stride)
-    by_queries = _launch(program, "flex_queries", spec, queries, base.grid(queries), 11, stride)
+        load_kernels().attention_delta, base.grid(FEW), spec.constants(stride), FEW, 3)
+    by_keys = _launch(program, "backward_keys", spec, keys, base.grid_of_keys(keys), 8, stride)
+    by_queries = _launch(program, "backward_queries", spec, queries, base.grid(queries), 8, stride)
     q_size = (base.batch, base.heads, base.queries, base.head)
     k_size = (base.batch, base.kv_heads, base.keys, base.head)
     results = [Allocation(size, dense_heads(*size), base.dtype, device)
@@ -161,7 +169,7 @@ def prepare_backward(
     sums = Allocation(q_size[:3], _dense(q_size[:3]), torch.float32, device)
     return FlexBackward(
         delta, by_keys, by_queries, (results[0], results[1], results[2]), sums, program.reads,
-        device,
+        spec.tables is not None, device,
     )
 
 
@@ -169,13 +177,14 @@ def _launch(
     program: FlexProgram, name: str, spec: FlexSpec, blocks: Blocks, grid: tuple[int, int, int],
     tensors: int, grad: Any = (0, 0, 0, 0),
 ) -> KernelCall:
-    """A kernel of a program; tensors: how many it takes before those that its functions read."""
-    function = getattr(_module(program), name)
+    """A kernel of a program; tensors: how many it takes besides tables and what is read."""
+    has_tables = spec.tables is not None
+    function = getattr(_module(program, has_tables), f"attention_{name}")
     options = {"debug": True} if program.checks else {}
-    return AttentionLaunch.of(
-        function, grid, spec.constants(grad), blocks, tensors + len(program.reads), options)
+    count = tensors + len(program.reads) + 4 * has_tables
+    return AttentionLaunch.of(function, grid, spec.constants(grad), blocks, count, options)
 
 
 @functools.lru_cache(256)
-def _module(program: FlexProgram) -> ModuleType:
-    return load_text(kernel_text(program))
+def _module(program: FlexProgram, tables: bool) -> ModuleType:
+    return load_text(kernel_text(program, tables))

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from typing import Final
 
-FACTS: Final = '''\
-    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
-    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-'''
-PASSED: Final = '''N_Q, N_K, SCALE, CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN,
-            CAUSAL, WINDOW'''
-# Where a mask is the same for all queries, keys that nobody sees get no gradient at the end.
-PASSED_OF_KEYS: Final = PASSED.replace("HAS_MASK", "MASKS_SCORES")
-
+# The texts that run the loops, see `template.Visit`.
+RUN_KEYS: Final = """\
+dk, dv = attention_keys_some(
+    dk, dv, k, v, Q + b * QB + h * QH, GRAD + b * GB + h * GH, LSE + first * N_Q,
+    DELTA + first * N_Q, <tensors>{table}b, h, columns, {begin}, {end}, <passed_of_keys>,
+    QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, {edge}, {checked}, ROWS)
+"""
+RUN_QUERIES: Final = """\
+dq = attention_queries_some(
+    dq, q, grad, lse, delta, K, V, <tensors>{table}DB, b, h, rows, {begin}, {end}, <passed>, KN, KD,
+    VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, {edge}, {checked}, COLUMNS)
+"""
 BACKWARD: Final = '''
 @triton.jit
 def attention_delta(
@@ -45,43 +46,16 @@ def attention_delta(
 
 
 @triton.jit
-def attention_weights(
-    product, BIAS, MASK, OTHER, b, h, rows, columns, lse,
-''' + FACTS + '''\
-    PLAIN: tl.constexpr, EDGE: tl.constexpr, CHECKED: tl.constexpr,
-):
-    LOG2E: tl.constexpr = 1.4426950408889634
-    if PLAIN:
-        product = attention_masked(
-            product, MASK, b, h, rows, columns, N_Q, N_K, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW,
-            EDGE, CHECKED)
-        weight = tl.exp2(product * (SCALE * LOG2E) - lse * LOG2E)
-    else:
-        score = attention_scores(
-            product, BIAS, MASK, OTHER, b, h, rows, columns, ''' + PASSED + ''', EDGE, CHECKED)
-        weight = tl.exp2((score - lse) * LOG2E)
-    return weight
-
-
-@triton.jit
-def attention_slope(slope, product, SCALE: tl.constexpr, CAP: tl.constexpr):
-    if CAP > 0:
-        bent = 1.0 - 2.0 / (tl.exp2(product * (SCALE * 2.8853900817779268 / CAP)) + 1.0)
-        slope = slope * (1.0 - bent * bent)
-    return slope
-
-
-@triton.jit
 def attention_keys_some(
-    dk, dv, k, v, Q, GRAD, LSE, DELTA, BIAS, MASK, OTHER, b, h, columns, begin, end,
-''' + FACTS + '''\
+    dk, dv, k, v, Q, GRAD, LSE, DELTA, <tensors><table>b, h, columns, begin, end,
+    <facts>
     QM: tl.constexpr, QD: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr, PLAIN: tl.constexpr,
     EDGE: tl.constexpr, CHECKED: tl.constexpr, ROWS: tl.constexpr,
 ):
     ds = tl.arange(0, PAD_D)
     es = tl.arange(0, PAD_E)
-    for start in range(begin, end, ROWS):
+    <each_queries>
         rows = start + tl.arange(0, ROWS)
         q_at = Q + rows[None, :] * QM + ds[:, None] * QD
         g_at = GRAD + rows[:, None] * GM + es[None, :] * GD
@@ -96,30 +70,31 @@ def attention_keys_some(
             lse = tl.load(LSE + rows)
             delta = tl.load(DELTA + rows)
         product = tl.dot(k, q)
-        weight = attention_weights(
-            product, BIAS, MASK, OTHER, b, h, rows[None, :], columns[:, None], lse[None, :],
-            ''' + PASSED + ''', PLAIN, EDGE, CHECKED)
+        <weights> = attention_weights(
+            product, <tensors>b, h, rows[None, :], columns[:, None], lse[None, :],
+            <passed>, PLAIN, EDGE, CHECKED)
         if CHECKED or PAD_E != E:
             grad = tl.load(g_at, mask=(rows[:, None] < N_Q) & (es[None, :] < E), other=0.0)
         else:
             grad = tl.load(g_at)
         dv = tl.dot(weight.to(grad.dtype), grad, dv)
         slope = weight * (tl.dot(v, tl.trans(grad)) - delta[None, :])
-        slope = attention_slope(slope, product, SCALE, CAP)
+        slope = attention_slope(slope, product, <slope_turned>)
         dk = tl.dot(slope.to(q.dtype), tl.trans(q), dk)
     return dk, dv
 
 
 @triton.jit
 def attention_backward_keys(
-    Q, K, V, BIAS, MASK, OTHER, GRAD, LSE, DELTA, DK, DV,
+    Q, K, V, <tensors><walk_tensors>GRAD, LSE, DELTA, DK, DV,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     PAD_D: tl.constexpr, PAD_E: tl.constexpr,
     QB: tl.constexpr, QH: tl.constexpr, QM: tl.constexpr, QD: tl.constexpr,
     KB: tl.constexpr, KH: tl.constexpr, KN: tl.constexpr, KD: tl.constexpr,
     VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     GB: tl.constexpr, GH: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr,
-''' + FACTS + '''\
+    <facts>
+    <walk_constants>
     PLAIN: tl.constexpr, NAN_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
     MASKS_KEYS: tl.constexpr = (
@@ -148,26 +123,8 @@ def attention_backward_keys(
     for member in range(GROUP):
         h = own * GROUP + member
         first = b * HEADS + h
-        begin = 0
-        if CAUSAL:
-            begin = block * COLUMNS // ROWS * ROWS
-            edge = tl.minimum((block * COLUMNS + COLUMNS + ROWS - 1) // ROWS * ROWS, N_Q)
-            dk, dv = attention_keys_some(
-                dk, dv, k, v, Q + b * QB + h * QH, GRAD + b * GB + h * GH, LSE + first * N_Q,
-                DELTA + first * N_Q, BIAS, MASK, OTHER, b, h, columns, begin, edge,
-            ''' + PASSED_OF_KEYS + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, True, True, ROWS)
-            begin = edge
-        dk, dv = attention_keys_some(
-            dk, dv, k, v, Q + b * QB + h * QH, GRAD + b * GB + h * GH, LSE + first * N_Q,
-            DELTA + first * N_Q, BIAS, MASK, OTHER, b, h, columns, begin, N_Q,
-            ''' + PASSED_OF_KEYS + ''', QM, QD, GM, GD, D, E, PAD_D, PAD_E, PLAIN, WINDOW > 0,
-            N_Q % ROWS != 0
-            or N_K % COLUMNS != 0 and (HAS_BIAS and BM != 0 or MASKS_SCORES and MM != 0), ROWS)
-    if MASKS_KEYS:
-        seen_at = MASK + b * MB + own * GROUP * MH + columns * MN
-        seen = tl.load(seen_at, mask=columns < N_K, other=0) != 0
-        dk = tl.where(seen[:, None], dk, 0.0)
-        dv = tl.where(seen[:, None], dv, 0.0)
+        <over_queries>
+    <unseen>
     step: tl.constexpr = HEADS // GROUP
     dk_at = DK + ((b * N_K + columns[:, None]) * step + own) * D + ds[None, :]
     dv_at = DV + ((b * N_K + columns[:, None]) * step + own) * E + es[None, :]
@@ -178,15 +135,15 @@ def attention_backward_keys(
 
 @triton.jit
 def attention_queries_some(
-    dq, q, grad, lse, delta, K, V, BIAS, MASK, OTHER, DB, b, h, rows, begin, end,
-''' + FACTS + '''\
+    dq, q, grad, lse, delta, K, V, <tensors><table>DB, b, h, rows, begin, end,
+    <facts>
     KN: tl.constexpr, KD: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr, D: tl.constexpr,
     E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr, PLAIN: tl.constexpr,
     HAS_DB: tl.constexpr, EDGE: tl.constexpr, CHECKED: tl.constexpr, COLUMNS: tl.constexpr,
 ):
     ds = tl.arange(0, PAD_D)
     es = tl.arange(0, PAD_E)
-    for start in range(begin, end, COLUMNS):
+    <each_keys>
         columns = start + tl.arange(0, COLUMNS)
         k_at = K + ds[:, None] * KD + columns[None, :] * KN
         v_at = V + es[:, None] * VD + columns[None, :] * VN
@@ -199,9 +156,9 @@ def attention_queries_some(
         else:
             v = tl.load(v_at)
         product = tl.dot(q, k)
-        weight = attention_weights(
-            product, BIAS, MASK, OTHER, b, h, rows[:, None], columns[None, :], lse[:, None],
-            ''' + PASSED + ''', PLAIN, EDGE, CHECKED)
+        <weights> = attention_weights(
+            product, <tensors>b, h, rows[:, None], columns[None, :], lse[:, None],
+            <passed>, PLAIN, EDGE, CHECKED)
         slope = weight * (tl.dot(grad, v) - delta[:, None])
         if HAS_DB:
             db_at = DB + rows[:, None] * N_K + columns[None, :]
@@ -210,21 +167,22 @@ def attention_queries_some(
                 tl.store(db_at, slope.to(DB.dtype.element_ty), mask=inside)
             else:
                 tl.store(db_at, slope.to(DB.dtype.element_ty))
-        slope = attention_slope(slope, product, SCALE, CAP)
+        slope = attention_slope(slope, product, <slope>)
         dq = tl.dot(slope.to(k.dtype), tl.trans(k), dq)
     return dq
 
 
 @triton.jit
 def attention_backward_queries(
-    Q, K, V, BIAS, MASK, OTHER, GRAD, LSE, DELTA, DQ, DB,
+    Q, K, V, <tensors><walk_tensors>GRAD, LSE, DELTA, DQ, DB,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr,
     PAD_D: tl.constexpr, PAD_E: tl.constexpr,
     QB: tl.constexpr, QH: tl.constexpr, QM: tl.constexpr, QD: tl.constexpr,
     KB: tl.constexpr, KH: tl.constexpr, KN: tl.constexpr, KD: tl.constexpr,
     VB: tl.constexpr, VH: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     GB: tl.constexpr, GH: tl.constexpr, GM: tl.constexpr, GD: tl.constexpr,
-''' + FACTS + '''\
+    <facts>
+    <walk_constants>
     PLAIN: tl.constexpr, HAS_DB: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
     blocks: tl.constexpr = (N_Q + ROWS - 1) // ROWS
@@ -233,7 +191,7 @@ def attention_backward_queries(
         block = blocks - 1 - tl.program_id(0) // heads
         head = (tl.program_id(0) % heads).to(tl.int64)
     else:
-        block = tl.program_id(0) % blocks
+        block = <block>
         head = (tl.program_id(0) // blocks).to(tl.int64)
     b = head // HEADS
     h = head % HEADS
@@ -250,26 +208,7 @@ def attention_backward_queries(
     V += b * VB + h // GROUP * VH
     DB += head * N_Q * N_K
     dq = tl.zeros([ROWS, PAD_D], tl.float32)
-    begin = 0
-    end = N_K // COLUMNS * COLUMNS
-    last = N_K
-    if WINDOW > 0:
-        begin = tl.maximum(block * ROWS - WINDOW + 1, 0) // COLUMNS * COLUMNS
-    if CAUSAL:
-        end = tl.minimum((block * ROWS + 1) // COLUMNS * COLUMNS, N_K // COLUMNS * COLUMNS)
-        last = tl.minimum((block + 1) * ROWS, N_K)
-    if WINDOW == 0:
-        dq = attention_queries_some(
-            dq, q, grad, lse, delta, K, V, BIAS, MASK, OTHER, DB, b, h, rows, begin, end,
-            ''' + PASSED + ''', KN, KD, VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, False,
-            N_Q % ROWS != 0
-            and (HAS_DB or HAS_BIAS and BM != 0 or HAS_MASK and MM != 0), COLUMNS)
-        begin = end
-    if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
-        dq = attention_queries_some(
-            dq, q, grad, lse, delta, K, V, BIAS, MASK, OTHER, DB, b, h, rows, begin, last,
-            ''' + PASSED + ''', KN, KD, VN, VD, D, E, PAD_D, PAD_E, PLAIN, HAS_DB, True, True,
-            COLUMNS)
+    <over_keys>
     dq_at = DQ + ((b * N_Q + rows[:, None]) * HEADS + h) * D + ds[None, :]
     tl.store(dq_at, (dq * SCALE).to(DQ.dtype.element_ty),
              mask=(rows[:, None] < N_Q) & (ds[None, :] < D))

@@ -10,89 +10,25 @@ zeros and a log-sum-exp of +inf.
 Programs of causal attention start with the blocks that see most keys, of all heads: the short ones
 fill what is left of the device.
 
-In `SCORE`, `score` (float32, a block) may be changed as a function of `b`, `h`, `rows`, `columns`.
+The text is a template with slots, `<name>`: what is done to the scores and which blocks are visited
+(see `template`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-HEAD: Final = '''\
-"""Generated: kernels of attention."""
-
-import triton
-import triton.language as tl
-
-'''
-
-# Which keys are seen, and the scores of one block; `product` is queries times keys, or that
-# transposed. rows and columns are blocks of two axes, of which one is 1.
-SCORES: Final = '''
-@triton.jit
-def attention_masked(
-    score, MASK, b, h, rows, columns, N_Q: tl.constexpr, N_K: tl.constexpr,
-    HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr, MM: tl.constexpr,
-    MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, EDGE: tl.constexpr,
-    CHECKED: tl.constexpr,
-):
-    if HAS_MASK:
-        at = MASK + b.to(tl.int64) * MB + h.to(tl.int64) * MH
-        if MM == 0:
-            seen = tl.load(at + columns * MN, mask=columns < N_K, other=0) != 0
-        elif CHECKED:
-            inside = (rows < N_Q) & (columns < N_K)
-            seen = tl.load(at + rows * MM + columns * MN, mask=inside, other=0) != 0
-        else:
-            seen = tl.load(at + rows * MM + columns * MN) != 0
-        score = tl.where(seen, score, float("-inf"))
-    if EDGE:
-        if CAUSAL:
-            score = tl.where(rows >= columns, score, float("-inf"))
-        if WINDOW > 0:
-            score = tl.where(rows - columns < WINDOW, score, float("-inf"))
-        if CHECKED:
-            score = tl.where(columns < N_K, score, float("-inf"))
-    return score
-
-
-@triton.jit
-def attention_scores(
-    product, BIAS, MASK, OTHER, b, h, rows, columns,
-    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
-    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    EDGE: tl.constexpr, CHECKED: tl.constexpr,
-):
-    score = product * SCALE
-    if CAP > 0:
-        score = CAP - (2 * CAP) / (tl.exp2(score * (2.8853900817779268 / CAP)) + 1.0)
-    if HAS_BIAS:
-        at = BIAS + b.to(tl.int64) * BB + h.to(tl.int64) * BH
-        if BM == 0:
-            bias = tl.load(at + columns * BN, mask=columns < N_K, other=0.0)
-        elif CHECKED:
-            inside = (rows < N_Q) & (columns < N_K)
-            bias = tl.load(at + rows * BM + columns * BN, mask=inside, other=0.0)
-        else:
-            bias = tl.load(at + rows * BM + columns * BN)
-        score += bias.to(tl.float32)
-#SCORE
-    score = attention_masked(
-        score, MASK, b, h, rows, columns, N_Q, N_K, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE,
-        CHECKED)
-    return score
-
-'''
-
+# The text that runs the loop, see `template.Visit`.
+RUN_FORWARD: Final = """\
+acc, most, total = attention_some(
+    acc, most, total, q, K, V, <tensors>{table}b, h, rows, {begin}, {end}, <passed>, KN, KD, VN, VD,
+    D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, {edge}, {checked}, COLUMNS)
+"""
 FORWARD: Final = '''
 @triton.jit
 def attention_some(
-    acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, end,
-    N_Q: tl.constexpr, N_K: tl.constexpr, SCALE: tl.constexpr, CAP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
-    MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    acc, most, total, q, K, V, <tensors><table>b, h, rows, begin, end,
+    <facts>
     KN: tl.constexpr, KD: tl.constexpr, VN: tl.constexpr, VD: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr,
     PLAIN: tl.constexpr, MAY_BE_EMPTY: tl.constexpr, EDGE: tl.constexpr, CHECKED: tl.constexpr,
@@ -101,7 +37,7 @@ def attention_some(
     LOG2E: tl.constexpr = 1.4426950408889634
     ds = tl.arange(0, PAD_D)
     es = tl.arange(0, PAD_E)
-    for start in range(begin, end, COLUMNS):
+    <each_keys>
         columns = start + tl.arange(0, COLUMNS)
         k_at = K + ds[:, None] * KD + columns[None, :] * KN
         v_at = V + columns[:, None] * VN + es[None, :] * VD
@@ -112,7 +48,7 @@ def attention_some(
         product = tl.dot(q, k)
         if PLAIN:
             product = attention_masked(
-                product, MASK, b, h, rows[:, None], columns[None, :], N_Q, N_K, HAS_MASK, MB, MH,
+                product, <masks>b, h, rows[:, None], columns[None, :], N_Q, N_K, HAS_MASK, MB, MH,
                 MM, MN, CAUSAL, WINDOW, EDGE, CHECKED)
             now = tl.maximum(most, tl.max(product, 1) * (SCALE * LOG2E))
             if MAY_BE_EMPTY:
@@ -123,9 +59,8 @@ def attention_some(
             shrink = tl.exp2(most - base)
         else:
             score = attention_scores(
-                product, BIAS, MASK, OTHER, b, h, rows[:, None], columns[None, :], N_Q, N_K, SCALE,
-                CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, EDGE,
-                CHECKED)
+                product, <tensors>b, h, rows[:, None], columns[None, :],
+                <passed>, EDGE, CHECKED)
             now = tl.maximum(most, tl.max(score, 1))
             if MAY_BE_EMPTY:
                 base = tl.where(now == float("-inf"), 0.0, now)
@@ -146,7 +81,7 @@ def attention_some(
 
 @triton.jit
 def attention_forward(
-    Q, K, V, BIAS, MASK, OTHER, OUT, LSE,
+    Q, K, V, <tensors><walk_tensors>OUT, LSE,
     HEADS: tl.constexpr, GROUP: tl.constexpr, N_Q: tl.constexpr, N_K: tl.constexpr,
     D: tl.constexpr, E: tl.constexpr, PAD_D: tl.constexpr, PAD_E: tl.constexpr,
     QB: tl.constexpr, QH: tl.constexpr, QM: tl.constexpr, QD: tl.constexpr,
@@ -157,6 +92,7 @@ def attention_forward(
     BN: tl.constexpr, HAS_MASK: tl.constexpr, MB: tl.constexpr, MH: tl.constexpr,
     MM: tl.constexpr, MN: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     SCALE: tl.constexpr, CAP: tl.constexpr, PLAIN: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
+    <walk_constants>
     NAN_ROWS: tl.constexpr, HAS_LSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
     blocks: tl.constexpr = (N_Q + ROWS - 1) // ROWS
@@ -166,7 +102,7 @@ def attention_forward(
         block = blocks - 1 - tl.program_id(0) // heads
         head = tl.program_id(0) % heads
     else:
-        block = tl.program_id(0) % blocks
+        block = <block>
         head = tl.program_id(0) // blocks
     b = head // HEADS
     h = head % HEADS
@@ -183,26 +119,7 @@ def attention_forward(
     most = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, PAD_E], tl.float32)
-    begin = 0
-    end = N_K // COLUMNS * COLUMNS
-    last = N_K
-    if WINDOW > 0:
-        begin = tl.maximum(block * ROWS - WINDOW + 1, 0) // COLUMNS * COLUMNS
-    if CAUSAL:
-        end = tl.minimum((block * ROWS + 1) // COLUMNS * COLUMNS, N_K // COLUMNS * COLUMNS)
-        last = tl.minimum((block + 1) * ROWS, N_K)
-    if WINDOW == 0:
-        acc, most, total = attention_some(
-            acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, end, N_Q, N_K, SCALE,
-            CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, KN, KD, VN,
-            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, False,
-            N_Q % ROWS != 0 and (HAS_BIAS and BM != 0 or HAS_MASK and MM != 0), COLUMNS)
-        begin = end
-    if CAUSAL or WINDOW > 0 or N_K % COLUMNS != 0:
-        acc, most, total = attention_some(
-            acc, most, total, q, K, V, BIAS, MASK, OTHER, b, h, rows, begin, last, N_Q, N_K, SCALE,
-            CAP, HAS_BIAS, BB, BH, BM, BN, HAS_MASK, MB, MH, MM, MN, CAUSAL, WINDOW, KN, KD, VN,
-            VD, D, E, PAD_D, PAD_E, PLAIN, MAY_BE_EMPTY, True, True, COLUMNS)
+    <over_keys>
     if MAY_BE_EMPTY and not NAN_ROWS:
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     else:
@@ -218,7 +135,7 @@ def attention_forward(
         else:
             lse = most + tl.log(total)
         if MAY_BE_EMPTY:
-            nothing: tl.constexpr = float("nan") if NAN_ROWS else float("inf")
+            nothing: tl.constexpr = <nothing>
             lse = tl.where(total == 0.0, nothing, lse)
         tl.store(LSE + head.to(tl.int64) * N_Q + rows, lse, mask=rows < N_Q)
 

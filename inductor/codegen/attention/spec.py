@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 
-from inductor.codegen.attention.backward import BACKWARD
-from inductor.codegen.attention.forward import FORWARD, HEAD, SCORES
-
 Four = tuple[int, int, int, int]
 Grid = tuple[int, int, int]
 HALF = (torch.float16, torch.bfloat16)
@@ -153,11 +150,6 @@ def broadcast_steps(size: Sequence[int], stride: Sequence[int]) -> Four:
     steps = [0 if n == 1 else step for n, step in zip(size, stride, strict=True)]
     b, h, m, n = [0] * (4 - len(steps)) + steps
     return b, h, m, n
-
-
-def kernel_text(score: str = "") -> str:
-    """The module of all kernels. score: lines that change `score` (see `forward`)."""
-    return HEAD + SCORES.replace("#SCORE\n", score) + FORWARD + BACKWARD
 
 
 def forward_choices(spec: AttentionSpec) -> tuple[Blocks, ...]:

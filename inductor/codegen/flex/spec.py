@@ -27,13 +27,12 @@ SMALL = (Blocks(16, 16, 4, 2), Blocks(32, 32, 4, 2))
 
 @dataclass(frozen=True, slots=True)
 class FlexSpec:
-    """base: sizes and strides. masked: there is a mask. tables: (sizes of the first table of
-    counts, blocks of queries, blocks of keys), None without a block mask; full: it has full blocks.
-    sparse: queries and keys of a block of the block mask.
+    """base: sizes and strides. tables: (sizes of the first table of counts, blocks of queries,
+    blocks of keys), None without a block mask; full: it has full blocks. sparse: queries and keys
+    of a block of the block mask.
     """
 
     base: AttentionSpec
-    masked: bool
     tables: tuple[int, int, int, int] | None
     full: bool
     sparse: tuple[int, int]
@@ -42,7 +41,7 @@ class FlexSpec:
         """The constants of all kernels, without those of blocks. grad: strides of the gradient."""
         batch, heads, queries, keys = self.tables or (1, 1, 1, 1)
         return self.base.constants(grad) | {
-            "HAS_MASK": self.masked, "TABLES": self.tables is not None, "FULL": self.full,
+            "PLAIN": False, "MAY_BE_EMPTY": True, "HAS_DB": False, "FULL": self.full,
             "TB": heads if batch > 1 else 0, "TH": int(heads > 1), "Q_BLOCKS": queries,
             "K_BLOCKS": keys, "SPARSE_Q": self.sparse[0], "SPARSE_K": self.sparse[1],
         }  # fmt: skip
@@ -68,7 +67,7 @@ class FlexSpec:
 
 def flex_spec_of(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: Sequence[torch.Tensor],
-    masked: bool, sparse: Sequence[int], scale: float,
+    sparse: Sequence[int], scale: float,
 ) -> FlexSpec:
     """The spec of tensors; tables: none, four or eight (see `inductor.flex_ops`)."""
     base = spec_of(q, k, v, None, None, causal=False, scale=scale, lse=True)
@@ -77,7 +76,7 @@ def flex_spec_of(
     base = replace(base, out=(b, h, m, d))
     rows, columns = sparse
     if not tables or rows % SMALL[0].rows or columns % SMALL[0].columns:
-        return FlexSpec(base, masked, None, False, (1, 1))
+        return FlexSpec(base, None, False, (1, 1))
     batch, heads, queries = tables[0].shape
     sizes = batch, heads, queries, tables[1].shape[3]
-    return FlexSpec(base, masked, sizes, len(tables) == 8, (rows, columns))
+    return FlexSpec(base, sizes, len(tables) == 8, (rows, columns))

@@ -99,7 +99,7 @@ def test_forward_and_backward(name: str, sizes: Any) -> None:
     tables = flex_ops.tables_of(inputs[:TABLES], q.shape, k.shape, call.facts.sizes)
     assert bool(tables) is (mask is not None)
     for given, blocks in ((tables, Blocks(16, 16, 4, 2)), ([], Blocks(32, 16, 4, 2))):
-        spec = flex_spec_of(q, k, v, given, program.masked, call.facts.sizes or (1, 1), 0.3)
+        spec = flex_spec_of(q, k, v, given, call.facts.sizes or (1, 1), 0.3)
         out, lse = prepare_forward(program, spec, q.device, blocks)(q, k, v, given, reads)
         wide = [x.double() for x in (q, k, v)]
         expected, sums = flex_ops.reference_flex(known, *wide, given, reads)

@@ -32,10 +32,13 @@ def test_kernels(name: str) -> None:
     program = program_of(call, (*q.shape[:3], k.shape[2]), q.device, reads)
     assert program is not None
     tables = flex_ops.tables_of(inputs[:TABLES], q.shape, k.shape, call.facts.sizes)
-    spec = flex_spec_of(q, k, v, tables, program.masked, call.facts.sizes or (1, 1), 0.3)
-    module = load_text(kernel_text(program))
+    spec = flex_spec_of(q, k, v, tables, call.facts.sizes or (1, 1), 0.3)
+    module = load_text(kernel_text(program, bool(tables)))
     constants = spec.constants((1, 1, 1, 1))
-    chosen = {"flex_forward": spec.forward(), "flex_keys": spec.keys(), "flex_queries": spec.queries()}
+    chosen = {
+        "attention_forward": spec.forward(), "attention_backward_keys": spec.keys(),
+        "attention_backward_queries": spec.queries(),
+    }  # fmt: skip
     for function, (blocks, *_) in chosen.items():
         fn = getattr(module, function)
         known: dict[str, Any] = {n: constants[n] for n in fn.arg_names if n in constants}
