@@ -57,7 +57,7 @@ def rows(run: Run) -> list[Row]:
     with turn(run):
         times = medians(steps, run.seconds, run.cuda)
     row["eager ms"] = 1e3 * times["eager"]
-    for way in WAYS:
+    for way in filter(run.wants, WAYS):
         row[way] = times[way] / times["eager"] if way in times else failed.get(way)
     row["spread"] = times.spread
     return [row]

@@ -88,7 +88,7 @@ def rows(run: Run) -> list[Row]:
     with turn(run):
         times = medians(steps, run.seconds, run.cuda, pause=pause)
     row["eager's ms"] = 1e3 * times["eager's"]
-    for way in ways:
+    for way in filter(wanted.__contains__, ways):
         row[way] = times["eager's"] / times[way] if way in times else cells.get(way)
     row["compile s"] = seconds.get("inductor")
     row["spread"] = times.spread

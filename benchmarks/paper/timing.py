@@ -92,6 +92,8 @@ def turn(run: Run) -> Iterator[None]:
             yield
         return
     folder = Path(run.folder)
+    if run.cuda:
+        torch.cuda.empty_cache()  # for those that still compile
     (folder / f"ready-{run.number}").touch()
     while not (folder / "go").exists():
         time.sleep(0.05)

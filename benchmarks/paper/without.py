@@ -69,7 +69,7 @@ def rows(run: Run) -> list[Row]:
     with turn(run):
         times = medians(steps, run.seconds, run.cuda)
     row["eager ms"] = 1e3 * times["eager"]
-    for name in settings(run.cuda):
+    for name in filter(run.wants, settings(run.cuda)):
         row[name] = times["eager"] / times[name] if name in times else cells.get(name)
     row["spread"] = times.spread
     return [row]
