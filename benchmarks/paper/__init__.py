@@ -16,4 +16,17 @@ has no row yet, `--keep` measures some models again and leaves the others. Timin
 blocks of calls that take turns in one process; `spread` is the upper quartile over the lower one of
 the first. `--hold COMMAND` names a command that keeps others from the machine for as long as it
 runs (it must copy its input to its output, as `cat` does).
+
+On a machine with 16 cores and one GPU, about 500 seconds each; run again with `--resume`, the next
+models follow:
+
+    python -m benchmarks.paper table1 --cuda --processes 16 --each 150 --seconds 500
+    python -m benchmarks.paper table3 --cuda --kinds inference --processes 16 --timing 2 --each 150
+        --seconds 500
+    python -m benchmarks.paper table3 --cuda --kinds training --processes 12 --timing 2 --each 200
+        --seconds 500 --resume
+    python -m benchmarks.paper table4 --cuda --kinds inference --processes 12 --timing 4 --each 300
+        --seconds 500
+    python -m benchmarks.paper table4 --cuda --kinds training --processes 8 --timing 4 --each 300
+        --seconds 500 --resume
 """
