@@ -9,10 +9,24 @@
     fx       tools on graphs: symbolic tracing, folding, int8
     lazy     lazy tensors: correct, compiled once, what a hit costs
 
-Models may be measured one at a time: `--keep` leaves the rows of others as they are.
-`--limit` ends a run in time: the table is printed of what there is. Each model runs in a process
-of its own, with `--each` seconds for it. Timings are medians of blocks of calls that take turns in
-one process; `spread` is the upper quartile over the lower one of the first. `--hold COMMAND` names
-a command that keeps others from the machine for as long as it runs (it must copy its input to its
-output, as `cat` does).
+Each model and kind (inference, training) runs in a process of its own. `--processes` of them
+compile side by side; when all are ready, they are timed one by one while nothing else of ours
+runs. Rows are written as they come: `--seconds` ends a run in time, `--resume` goes on with what
+has no row yet, `--keep` measures some models again and leaves the others. Timings are medians of
+blocks of calls that take turns in one process; `spread` is the upper quartile over the lower one of
+the first. `--hold COMMAND` names a command that keeps others from the machine for as long as it
+runs (it must copy its input to its output, as `cat` does).
+
+On a machine with 16 cores and one GPU, about 500 seconds each; run again with `--resume`, the next
+models follow:
+
+    python -m benchmarks.paper table1 --cuda --processes 16 --each 150 --seconds 500
+    python -m benchmarks.paper table3 --cuda --kinds inference --processes 16 --timing 2 --each 150
+        --seconds 500
+    python -m benchmarks.paper table3 --cuda --kinds training --processes 12 --timing 2 --each 200
+        --seconds 500 --resume
+    python -m benchmarks.paper table4 --cuda --kinds inference --processes 12 --timing 4 --each 300
+        --seconds 500
+    python -m benchmarks.paper table4 --cuda --kinds training --processes 8 --timing 4 --each 300
+        --seconds 500 --resume
 """

@@ -19,7 +19,7 @@ from benchmarks.paper.capture import left_out, verdict
 from benchmarks.paper.models import build, every
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table
-from benchmarks.paper.timing import held, medians
+from benchmarks.paper.timing import medians, turn
 from benchmarks.small_models import tensors_in
 from examples.recommender import Recommender, inputs, quantized
 
@@ -85,7 +85,7 @@ def _figures(run: Run, calls: dict[str, Callable[[], Any]], exact: torch.Tensor)
               for name, call in calls.items()}  # fmt: skip
     for call in calls.values():
         call()
-    with held(run.hold):
+    with turn(run):
         times = medians(calls, run.seconds, run.cuda)
     return {"ms before": 1e3 * times["before"], "ms after": 1e3 * times["after"],
             "speed": times["before"] / times["after"], "error before": errors["before"],

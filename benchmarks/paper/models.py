@@ -1,65 +1,39 @@
 """The models of the tables: `build(name, ..)`; nothing is downloaded, weights are random.
 
-Names are `suite:model`. `hf` is transformers: at size "small" any type of `small_models.py`, at the
-others those of `CONFIGS`. `vision` and `timm` want torchvision and timm; `micro` are functions.
+Names are `suite:model`. `hf` is transformers: classes of `hf.py` at all sizes, and any type of
+`small_models.py` at size "small". `vision` and `timm` want torchvision and timm; `micro` are
+functions and small modules.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.paper import hf
 from benchmarks.small_models import CannotBuild, tensors_in
 from benchmarks.small_models import build as build_small
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of models of text: width, layers, heads, batch, tokens, vocabulary."""
-
-    width: int
-    layers: int
-    heads: int
-    batch: int
-    tokens: int
-    words: int
-
-
-SIZES = {
-    "small": Size(128, 2, 4, 2, 32, 1000),
-    "real": Size(768, 4, 12, 2, 128, 30000),
-    "large": Size(768, 12, 12, 8, 512, 30000),
-}
 
 TYPES = """albert bart bert big_bird blenderbot clip convbert convnext deberta-v2 distilbert
 electra ernie fnet gemma2 gpt2 gpt_neo layoutlm llama longformer mamba mbart megatron-bert mistral
 mixtral mobilebert modernbert opt pegasus phi3 qwen2 reformer roberta roformer swin t5 vit wav2vec2
 whisper xlm-roberta xlnet""".split()
-VISION = "alexnet mobilenet_v2 resnet18 resnet50 shufflenet_v2_x0_5 squeezenet1_1".split()
-TIMM = """convnext_atto deit_tiny_patch16_224 efficientnet_b0 ghostnet_050 mobilevit_xxs nfnet_l0
-resnet26 vit_tiny_patch16_224 mixer_s16_224 swin_tiny_patch4_window7_224""".split()
-TIMED = """hf:bert hf:gpt2 hf:llama vision:resnet18 vision:resnet50
-timm:vit_small_patch16_224""".split()
-BATCHES = {"small": 1, "real": 4, "large": 64}  # of images
-
-# Classes of transformers, and what their configurations are made with beside the size.
-CONFIGS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "bert": ("BertForMaskedLM", "BertConfig", {}),
-    "roberta": ("RobertaForMaskedLM", "RobertaConfig", {}),
-    "electra": ("ElectraForMaskedLM", "ElectraConfig", {"embedding_size": 768}),
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {}),
-    "opt": ("OPTForCausalLM", "OPTConfig", {"word_embed_proj_dim": 768}),
-    "llama": ("LlamaForCausalLM", "LlamaConfig", {"num_key_value_heads": 4}),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {"num_key_value_heads": 4}),
-    "mistral": ("MistralForCausalLM", "MistralConfig", {"num_key_value_heads": 4}),
-}
+VISION = """resnet18 mobilenet_v2 resnet50 alexnet densenet121 mnasnet1_0 squeezenet1_1 vgg16
+shufflenet_v2_x0_5""".split()
+TIMM = """resnet50 vit_base_patch16_224 convnext_tiny efficientnet_b0 deit_tiny_patch16_224
+mixer_b16_224 nfnet_l0 ghostnet_100 mobilevit_s inception_v3""".split()
+SMALL_TIMM = "convnext_atto resnet26 swin_tiny_patch4_window7_224".split()
+INFERENCE, TRAINING = "inference", "training"
+BATCHES = {"small": 2, "real": 4, "large": 64}  # of images
+SMALL_BATCHES = {"vgg16": 16}  # of the size "large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +93,14 @@ def import_transformers() -> Any:
 
 
 def _transformer(name: str, size: str) -> Case:
-    transformers = import_transformers()
-    if size == "small":
+    import_transformers()
+    if name in hf.MODELS:
+        model, given = hf.build(name, size)
+    elif size == "small":
         model, given = build_small(name, "cpu")
-        return Case(model, (), given)
-    if name not in CONFIGS:
-        raise CannotBuild(f"no size {size!r} of {name!r}; there are {', '.join(CONFIGS)}")
-    made, config, more = CONFIGS[name]
-    own = SIZES[size]
-    values = {
-        "hidden_size": own.width, "n_embd": own.width, "vocab_size": own.words,
-        "num_hidden_layers": own.layers, "n_layer": own.layers, "intermediate_size": 4 * own.width,
-        "num_attention_heads": own.heads, "n_head": own.heads, "ffn_dim": 4 * own.width,
-    }  # fmt: skip
-    known = getattr(transformers, config)().to_dict()
-    chosen = {key: value for key, value in values.items() if key in known} | more
-    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    chosen |= {key: value for key, value in ends.items() if key in known}
-    model = getattr(transformers, made)(getattr(transformers, config)(**chosen, use_cache=False))
-    return Case(model, (), {"input_ids": torch.randint(3, own.words, (own.batch, own.tokens))})
+    else:
+        raise CannotBuild(f"no size {size!r} of {name!r}; there are {', '.join(hf.MODELS)}")
+    return Case(model, (), given)
 
 
 def import_torchvision() -> Any:
@@ -166,7 +129,7 @@ def _vision(name: str, size: str) -> Case:
     except ImportError as error:
         raise CannotBuild(f"pip install torchvision: {error}") from error
     pixels = 96 if size == "small" else 224
-    return Case(getattr(models, name)(weights=None), (_images(size, pixels),), {})
+    return Case(getattr(models, name)(weights=None), (_images(name, size, pixels),), {})
 
 
 def _timm(name: str, size: str) -> Case:
@@ -177,12 +140,14 @@ def _timm(name: str, size: str) -> Case:
         raise CannotBuild(f"pip install timm torchvision: {error}") from error
     model = timm.create_model(name, pretrained=False)
     pixels = model.default_cfg["input_size"][-1]
-    pixels = 128 if size == "small" and "224" not in name else pixels
-    return Case(model, (_images(size, pixels),), {})
+    if size == "small" and "224" not in name and name != "inception_v3":
+        pixels = 128
+    return Case(model, (_images(name, size, pixels),), {})
 
 
-def _images(size: str, pixels: int) -> torch.Tensor:
-    return torch.randn(BATCHES[size], 3, pixels, pixels)
+def _images(name: str, size: str, pixels: int) -> torch.Tensor:
+    count = SMALL_BATCHES.get(name, 64) if size == "large" else BATCHES[size]
+    return torch.randn(count, 3, pixels, pixels)
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -204,27 +169,75 @@ def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return torch.softmax(scores, -1) @ v
 
 
+def _added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a + b
+
+
+def _scaled_softmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(a * 0.125 + b.tril(), -1)
+
+
+class Feed(nn.Module):
+    """The feed-forward part of a transformer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.down(F.gelu(self.up(x)))
+        return out
+
+
 def _micro(name: str, size: str) -> Case:
     rows, width = {"small": (8, 64), "real": (1024, 1024), "large": (8192, 4096)}[size]
     if name == "attended":
         heads = {"small": (1, 2, 16, 8), "real": (2, 12, 256, 64), "large": (8, 12, 512, 64)}
         return Case(_attended, tuple(torch.randn(heads[size]) for _ in range(3)), {})
+    if name == "feed":
+        return Case(Feed(width), (torch.randn(rows // 4, width),), {})
+    if name == "hundred_layers":  # guards of two hundred parameters
+        layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(100)))
+        return Case(layers, (torch.randn(4, 8),), {})
     if name not in MICRO:
-        raise CannotBuild(f"no function {name!r}; there are {', '.join(MICRO)}, attended")
+        raise CannotBuild(f"no function {name!r}; there are {', '.join(MICRO_NAMES)}")
     return Case(MICRO[name], (torch.randn(rows, width), torch.randn(rows, width)), {})
 
 
-MICRO: dict[str, Callable[..., Any]] = {"pointwise": _pointwise, "normed": _normed}
+MICRO: dict[str, Callable[..., Any]] = {
+    "pointwise": _pointwise, "normed": _normed, "softmax": _scaled_softmax, "added": _added,
+}  # fmt: skip
+MODULES = ("feed", "hundred_layers")
+MICRO_NAMES = (*MICRO, "attended", *MODULES)
 BUILDERS: dict[str, Callable[[str, str], Case]] = {
     "hf": _transformer, "vision": _vision, "timm": _timm, "micro": _micro,
 }  # fmt: skip
 
 
+def named(suite: str, names: Sequence[str]) -> list[str]:
+    return [f"{suite}:{name}" for name in names]
+
+
 def every() -> list[str]:
     """The names of all models at size "small"."""
-    return [*(f"hf:{name}" for name in TYPES), *(f"vision:{name}" for name in VISION),
-            *(f"timm:{name}" for name in TIMM),
-            *(f"micro:{name}" for name in (*MICRO, "attended"))]  # fmt: skip
+    return [*named("hf", [*hf.MODELS, *TYPES]), *named("vision", VISION),
+            *named("timm", [*TIMM, *SMALL_TIMM]), *named("micro", MICRO_NAMES)]  # fmt: skip
+
+
+def timed() -> list[str]:
+    """The names of all models at the other sizes, the most telling first."""
+    vision = [name for name in VISION if "shufflenet" not in name]
+    columns = named("hf", list(hf.MODELS)), named("timm", TIMM), named("vision", vision)
+    images = [name for pair in zip_longest(*columns[1:]) for name in pair if name]
+    mixed = [name for pair in zip_longest(columns[0], images) for name in pair if name]
+    return [*mixed, *named("micro", MICRO_NAMES)]
+
+
+def kinds_of(name: str) -> tuple[str, ...]:
+    """What a model is measured in; functions have no parameters to train."""
+    suite, _, model = name.rpartition(":")
+    functions = suite == "micro" and model not in MODULES
+    return (INFERENCE,) if functions or model in hf.WITHOUT_TRAINING else (INFERENCE, TRAINING)
 
 
 def step_of(case: Case, call: Callable[..., Any], training: bool) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,23 +17,20 @@ import torch
 import dynamo
 import lazy
 from benchmarks.paper.judge import judge_of
-from benchmarks.paper.models import TIMED, Case, build, step_of
+from benchmarks.paper.models import TRAINING, Case, build, kinds_of, step_of, timed
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table
 from benchmarks.paper.theirs import torch_lazy
-from benchmarks.paper.timing import held, medians
+from benchmarks.paper.timing import medians, turn
 from benchmarks.small_models import tensors_in
 
 WAYS = ("dynamo", "lazy", "torch lazy")
 
 
-def rows(run: Run) -> Iterator[Row]:
-    yield from (_row(run, kind == "training", kind) for kind in ("inference", "training"))
-
-
-def _row(run: Run, training: bool, kind: str) -> Row:
+def rows(run: Run) -> list[Row]:
+    training = run.kind == TRAINING
     case = build(run.model, run.size, run.device, training=training)
-    row: Row = {"model": run.model, "kind": kind}
+    row: Row = {"model": run.model, "kind": run.kind}
     eager = step_of(case, case.model, training)
     judge = judge_of(case, training, torch.float32)
     makers = {
@@ -57,13 +54,13 @@ def _row(run: Run, training: bool, kind: str) -> Row:
             steps[way] = step
         else:
             failed[way] = "other results"
-    with held(run.hold):
+    with turn(run):
         times = medians(steps, run.seconds, run.cuda)
     row["eager ms"] = 1e3 * times["eager"]
-    for way in WAYS:
+    for way in filter(run.wants, WAYS):
         row[way] = times[way] / times["eager"] if way in times else failed.get(way)
     row["spread"] = times.spread
-    return row
+    return [row]
 
 
 def _lazily(step: Callable[[], Any], device: str) -> Callable[[], Any]:
@@ -92,10 +89,6 @@ def _by_torch(case: Case, training: bool, cuda: bool) -> Callable[[], Any]:
     return call
 
 
-def models() -> list[str]:
-    return [name for name in TIMED if not name.startswith("micro")]
-
-
 def notes(rows: Sequence[Row]) -> list[str]:
     found = []
     for kind in ("inference", "training"):
@@ -112,5 +105,5 @@ TABLE = Table(
     "Table 2: overhead of capture", "Time of a step over eager's when the captured graph is only "
     "run: `dynamo.compile` with the backend \"eager\", our lazy tensors with traces that run "
     "operator by operator, and `torch._lazy` with its TorchScript backend. A word instead of a "
-    "number says how a way fails. float32; training is forward and backward.", models, "real",
-    rows, notes)  # fmt: skip
+    "number says how a way fails. float32; training is forward and backward.", timed, "real",
+    rows, notes, kinds_of)  # fmt: skip

@@ -67,32 +67,35 @@ def markdown(
         lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
         lines += ["| " + " | ".join(shown(row.get(c)) for c in columns) + " |" for row in good]
     lines += ["", *(f"- {note}" for note in notes)]
-    lines += [f"- not run: {r['model']}: {r['skipped']}" for r in rows if "skipped" in r]
+    lines += [f"- not run: {' '.join([r['model'], r.get('kind', '')]).strip()}: {r['skipped']}"
+              for r in rows if "skipped" in r]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
 
-def with_kept(rows: Sequence[Row], name: str, cuda: bool, folder: Path = RESULTS) -> list[Row]:
-    """The rows, before them those of other models that were measured on this machine before, with
-    the same versions."""
+def known_rows(name: str, cuda: bool, size: str, folder: Path = RESULTS) -> list[Row]:
+    """The rows that were written before: on this machine, with these versions, at this size."""
     path = folder / (f"{name}-cuda.json" if cuda else f"{name}.json")
-    known = json.loads(path.read_text()) if path.exists() else {"machine": None, "rows": []}
-    models = {row["model"] for row in rows}
-    same = known["machine"] == machine(cuda)
-    kept = [row for row in known["rows"] if row["model"] not in models] if same else []
-    return [*kept, *rows]
+    if not path.exists():
+        return []
+    known = json.loads(path.read_text())
+    same = known["machine"] == machine(cuda) and known.get("size") == size
+    rows: list[Row] = known["rows"] if same else []
+    return rows
 
 
 def write(
     name: str, title: str, about: str, rows: Sequence[Row], notes: Sequence[str], cuda: bool,
-    command: str, folder: Path = RESULTS,
+    command: str, folder: Path = RESULTS, size: str = "",
 ) -> str:
-    """Writes both files and gives the Markdown."""
+    """Writes both files and gives the Markdown. A run that is killed leaves whole files."""
     where = machine(cuda)
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-cuda" if cuda else name
-    data = {"table": name, "command": command, "machine": where, "notes": list(notes),
-            "rows": list(rows)}  # fmt: skip
-    (folder / f"{stem}.json").write_text(json.dumps(data, indent=1) + "\n")
+    data = {"table": name, "command": command, "size": size, "machine": where,
+            "notes": list(notes), "rows": list(rows)}  # fmt: skip
     text = markdown(title, about, rows, notes, where, command)
-    (folder / f"{stem}.md").write_text(text)
+    for ending, content in (("json", json.dumps(data, indent=1) + "\n"), ("md", text)):
+        part = folder / f"{stem}.{ending}.part"
+        part.write_text(content)
+        part.replace(folder / f"{stem}.{ending}")
     return text

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import dynamo
 from benchmarks.paper.judge import judge_of
-from benchmarks.paper.models import TIMED, build, step_of
+from benchmarks.paper.models import TRAINING, build, kinds_of, step_of, timed
 from benchmarks.paper.report import Row
 from benchmarks.paper.table import Run, Table
-from benchmarks.paper.timing import held, medians
+from benchmarks.paper.timing import medians, turn
 
 Maker = Callable[[Any], Any]
 ENGINES = ("onnxrt", "openvino", "tensorrt", "tvm")
@@ -38,19 +38,15 @@ CPU: dict[str, Maker] = {
 }
 CUDA: dict[str, Maker] = {
     "inductor": _ours("inductor"),
-    "inductor graphs": _ours("inductor", mode="reduce-overhead"),
     "torch.compile": torch.compile,
+    "inductor graphs": _ours("inductor", mode="reduce-overhead"),
     "torch graphs": lambda model: torch.compile(model, mode="reduce-overhead"),
     "cudagraphs": _ours("cudagraphs"),
     "tensorrt": _ours("tensorrt"),
     "aot_eager": _ours("aot_eager"),
     "eager": _ours("eager"),
 }
-
-
-def rows(run: Run) -> Iterator[Row]:
-    kinds = (False,) if run.model.startswith("micro:") else (False, True)  # no parameters
-    yield from (_row(run, training) for training in kinds)
+USUAL = ("inductor", "torch.compile")  # on a GPU; the others where they are asked for
 
 
 def dtype_of(run: Run, training: bool) -> torch.dtype:
@@ -59,20 +55,21 @@ def dtype_of(run: Run, training: bool) -> torch.dtype:
     return torch.bfloat16 if training else torch.float16
 
 
-def _row(run: Run, training: bool) -> Row:
+def rows(run: Run) -> list[Row]:
+    training = run.kind == TRAINING
     dtype = dtype_of(run, training)
     case = build(run.model, run.size, run.device, dtype, training)
-    row: Row = {"model": run.model, "kind": "training" if training else "inference"}
+    row: Row = {"model": run.model, "kind": run.kind}
     judge = judge_of(case, training, dtype)
     steps: dict[str, Callable[[], Any]] = {"eager's": step_of(case, case.model, training)}
     cells: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     ways = CUDA if run.cuda else CPU
-    share = 0.7 if training else 0.4
+    wanted = run.ways or (USUAL if run.cuda else tuple(CPU))
     for way, make in ways.items():
-        if not run.wants(way):
+        if way not in wanted:
             continue
-        if not run.has_time(share):
+        if not run.has_time():
             cells[way] = "no time"
             continue
         start = time.perf_counter()
@@ -88,14 +85,14 @@ def _row(run: Run, training: bool) -> Row:
         else:
             cells[way] = "other results"
     pause = 0.05 if set(ENGINES) & steps.keys() else 0.0
-    with held(run.hold):
+    with turn(run):
         times = medians(steps, run.seconds, run.cuda, pause=pause)
     row["eager's ms"] = 1e3 * times["eager's"]
-    for way in ways:
+    for way in filter(wanted.__contains__, ways):
         row[way] = times["eager's"] / times[way] if way in times else cells.get(way)
     row["compile s"] = seconds.get("inductor")
     row["spread"] = times.spread
-    return row
+    return [row]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -123,5 +120,5 @@ TABLE = Table(
     "Table 3: speed over eager by backend", "Eager's time over a backend's, medians of blocks of "
     "calls in turn. A word instead of a number says how a backend fails. On a CPU float32; on a "
     "GPU float16 for inference, bfloat16 for training; training is forward and backward. Below: "
-    "geometric means, and for how many of the models a backend works.", lambda: TIMED, "real",
-    rows, notes)  # fmt: skip
+    "geometric means, and for how many of the models a backend works.", timed, "real", rows,
+    notes, kinds_of)  # fmt: skip

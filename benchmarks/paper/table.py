@@ -1,4 +1,4 @@
-"""What a table is: a row for each model, and what the rows come to."""
+"""What a table is: rows for each model, and what the rows come to."""
 
 from __future__ import annotations
 
@@ -11,22 +11,30 @@ from benchmarks.paper.report import Row
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one model is run. seconds: of timing. hold: see `timing.held`. ways: what is wanted of
-    the table's columns or rows, all unless named. limit: seconds from `began` (on the clock
-    `time.perf_counter`) after which its process is killed."""
+    """How one model is run. kind: a word of the table's `kinds`. seconds: of timing. hold: see
+    `timing.held`. ways: what is wanted of the table's columns or rows, all unless named. limit:
+    seconds from `began` (on the clock `time.perf_counter`) until it must be ready to be timed.
+    folder, number: see `timing.turn`."""
 
     model: str
     size: str
     cuda: bool = False
+    kind: str = ""
     seconds: float = 15.0
     hold: str = ""
     ways: tuple[str, ...] = ()
     limit: float = float("inf")
+    folder: str = ""
+    number: int = 0
     began: float = field(default_factory=time.perf_counter)
 
     @property
     def device(self) -> str:
         return "cuda" if self.cuda else "cpu"
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.model, self.kind
 
     def has_time(self, share: float = 0.6) -> bool:
         """Whether less than this share of the time is gone; what is not begun later is left out."""
@@ -36,9 +44,14 @@ class Run:
         return not self.ways or way in self.ways
 
 
+def one_kind(model: str) -> tuple[str, ...]:
+    return ("",)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: of one model, one after the other (training after inference). notes: below all."""
+    """models: the most telling first. rows: of one model and kind. notes: below all. kinds: what a
+    model is measured in, a process for each."""
 
     title: str
     about: str
@@ -46,3 +59,5 @@ class Table:
     size: str
     rows: Callable[[Run], Iterable[Row]]
     notes: Callable[[Sequence[Row]], list[str]]
+    kinds: Callable[[str], Sequence[str]] = one_kind
+    is_timed: bool = True

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shlex
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.paper.table import Run
+
 LEAST_ROUNDS = 4
+LEAST_SECONDS = 0.02  # of a block on a GPU
 
 
 class Times(dict[str, float]):
@@ -30,9 +35,12 @@ def medians(
 ) -> Times:
     """The median seconds of each call, over blocks in turn for about so many seconds in all.
 
-    block: calls in a row that count, after one that does not (the caches are another's). pause:
+    block: calls in a row that count, after one that does not (the caches are another's). On a GPU
+    the calls of a block follow each other without waiting, for at least `LEAST_SECONDS`. pause:
     before a block, for engines whose threads go on spinning.
     """
+    take = _on_gpu if cuda else _on_cpu
+    sizes = {name: _calls_of(call) if cuda else block for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     rounds = 0
@@ -41,20 +49,58 @@ def medians(
         for name, call in calls.items():
             time.sleep(pause)
             call()
-            for _ in range(block):
-                _wait(cuda)
-                start = time.perf_counter()
-                call()
-                _wait(cuda)
-                times[name].append(time.perf_counter() - start)
+            times[name] += take(call, sizes[name])
     first = sorted(next(iter(times.values())))
     spread = first[(3 * len(first)) // 4] / first[len(first) // 4]
     return Times({name: statistics.median(found) for name, found in times.items()}, spread)
 
 
-def _wait(cuda: bool) -> None:
-    if cuda:
-        torch.cuda.synchronize()
+def _on_cpu(call: Callable[[], Any], block: int) -> list[float]:
+    found = []
+    for _ in range(block):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _on_gpu(call: Callable[[], Any], block: int) -> list[float]:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(block):
+        call()
+    torch.cuda.synchronize()
+    return [(time.perf_counter() - start) / block]
+
+
+def _calls_of(call: Callable[[], Any]) -> int:
+    call()
+    (once,) = _on_gpu(call, 1)
+    return max(2, round(LEAST_SECONDS / max(once, 1e-6)))
+
+
+@contextlib.contextmanager
+def turn(run: Run) -> Iterator[None]:
+    """The block is timed alone: it waits until those that are prepared beside it are ready, then
+    for its turn, then for the machine (`held`).
+
+    run.folder: where the processes of a batch tell that they are ready (`ready-NUMBER`), and are
+    told to go on (`go`); empty where there is one process.
+    """
+    if not run.folder:
+        with held(run.hold):
+            yield
+        return
+    folder = Path(run.folder)
+    if run.cuda:
+        torch.cuda.empty_cache()  # for those that still compile
+    (folder / f"ready-{run.number}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with held(run.hold):
+            yield
 
 
 @contextlib.contextmanager
@@ -66,15 +112,18 @@ def held(command: str) -> Iterator[None]:
     if not command:
         yield
         return
-    with subprocess.Popen(
-        shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdin is not None and holder.stdout is not None
-        holder.stdin.write("hold\n")
-        holder.stdin.flush()
+    holder = subprocess.Popen(
+        shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdin is not None and holder.stdout is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: it says nothing, either
+            holder.stdin.write("hold\n")
+            holder.stdin.flush()
         if not holder.stdout.readline():
             raise RuntimeError(f"{command} ended without a word")
-        try:
-            yield
-        finally:
+        yield
+    finally:
+        with contextlib.suppress(BrokenPipeError):
             holder.stdin.close()
+        holder.stdout.close()
+        holder.wait()

@@ -5,27 +5,33 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.paper import capture, speed, without
-from benchmarks.paper.__main__ import collect, in_a_process
+from benchmarks.paper import capture, lazily, speed, without
+from benchmarks.paper.__main__ import arguments, measure, runs_of
+from benchmarks.paper.batches import batch, collect
 from benchmarks.paper.judge import judge_of
-from benchmarks.paper.models import Case, every
-from benchmarks.paper.report import markdown, with_kept, write
+from benchmarks.paper.models import Case, every, kinds_of, timed
+from benchmarks.paper.report import known_rows, markdown, write
 from benchmarks.paper.table import Run
-from benchmarks.paper.timing import held, medians
+from benchmarks.paper.timing import held, medians, turn
 from inductor.config import config
 from inductor.config import left_out as left_out_of
 
 
 def test_models_have_names_of_their_own() -> None:
-    names = every()
-    assert len(names) == len(set(names)) > 50
+    for names in (every(), timed()):
+        assert len(names) == len(set(names)) > 50
+    assert set(timed()) <= set(every())
+    assert kinds_of("micro:added") == ("inference",)
+    assert kinds_of("micro:feed") == ("inference", "training")
 
 
 def test_a_row_of_capture() -> None:
@@ -40,9 +46,12 @@ def test_a_rounded_result_is_right_and_another_is_not() -> None:
     torch.manual_seed(0)
     case = Case(nn.Linear(8, 8), (torch.randn(4, 8),), {})
     judge = judge_of(case, False, torch.float32)
-    (exact,) = judge.exact
-    assert judge.accepts([exact.float()])
+    (exact,) = judge.exact()
+    assert exact.dtype is torch.float64 and judge.accepts([exact.float()])
     assert not judge.accepts([exact.float() + 0.01])
+    infinite = exact.float()
+    infinite[0, 0] = math.inf
+    assert not judge.accepts([infinite])
     assert not judge.accepts([exact.float()[:2]])
     assert not judge.accepts([exact.float().fill_(math.nan)])
     assert not judge.accepts([])
@@ -51,7 +60,7 @@ def test_a_rounded_result_is_right_and_another_is_not() -> None:
 def test_training_is_judged_by_gradients() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     judge = judge_of(Case(model, (torch.randn(4, 8),), {}), True, torch.float32)
-    assert [e.shape for e in judge.exact] == [p.shape for p in model.parameters()]
+    assert [e.shape for e in judge.exact()] == [p.shape for p in model.parameters()]
     assert not judge.accepts([torch.zeros_like(p) for p in model.parameters()])
 
 
@@ -80,36 +89,100 @@ def test_a_table_is_written_with_the_machine(tmp_path: Path) -> None:
     assert "none" in markdown("T", "A", [], ["none"], {}, "c")
 
 
-def test_rows_of_other_models_stay(tmp_path: Path) -> None:
-    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
-    write("t", "T", "A.", [{"model": "a", "x": 1}, {"model": "b", "x": 2}], [], False, "c", tmp_path)
-    found = with_kept([{"model": "a", "x": 3}], "t", False, tmp_path)
-    assert found == [{"model": "b", "x": 2}, {"model": "a", "x": 3}]
+def test_rows_of_this_machine_stay(tmp_path: Path) -> None:
+    assert known_rows("t", False, "small", tmp_path) == []
+    write("t", "T", "A.", [{"model": "a"}], [], False, "c", tmp_path, "small")
+    assert known_rows("t", False, "small", tmp_path) == [{"model": "a"}]
+    assert known_rows("t", False, "real", tmp_path) == []
     path = tmp_path / "t.json"
     path.write_text(path.read_text().replace(torch.__version__, "1.0"))  # another version's
-    assert with_kept([{"model": "a"}], "t", False, tmp_path) == [{"model": "a"}]
+    assert known_rows("t", False, "small", tmp_path) == []
 
 
 def test_a_run_ends_in_time() -> None:
     start = time.perf_counter()
-    (row,) = collect("table1", [Run("micro:normed", "small")], limit=5.0, processes=1)
-    assert row == {"model": "micro:normed", "skipped": "no time was left"}
+    ((row,),) = collect("table3", [Run("micro:normed", "small", kind="inference")], 5.0, 1)
+    assert row == {"model": "micro:normed", "kind": "inference", "skipped": "no time was left"}
     assert time.perf_counter() - start < 5
     assert Run("m", "small", limit=10.0).has_time(0.5)
     assert not Run("m", "small", limit=10.0, began=time.perf_counter() - 6).has_time(0.5)
 
 
-def test_rows_before_an_end_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = ("import sys, time; print('RESULT {\"model\": \"m\", \"x\": 1}', flush=True); "
-               "sys.exit('out of luck') if {fails} else time.sleep(60)")
-
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets processes run a text; `run` has the facts that they are told."""
     real = subprocess.Popen
-    for fails, why in (("True", "out of luck"), ("False", "more than 5 s")):
-        text = program.replace("{fails}", fails)
-        monkeypatch.setattr(subprocess, "Popen", lambda command, text=text, **more: real(
-            [command[0], "-c", text], **more))
-        assert in_a_process("table3", Run("m", "real", limit=5.0)) == [
-            {"model": "m", "x": 1}, {"model": "m", "skipped": why}]
+
+    def set_to(text: str) -> None:
+        head = ("import json, os, sys, time; run = json.loads(sys.argv[1]); "
+                "ready = lambda: open(f'{run[\"folder\"]}/ready-{run[\"number\"]}', 'w')\n"
+                "def told(**row): print('RESULT ' + json.dumps({'model': run['model'], **row}), "
+                "flush=True)\n")  # fmt: skip
+        monkeypatch.setattr(subprocess, "Popen", lambda command, **more: real(
+            [command[0], "-c", head + text, command[-1]], **more))  # fmt: skip
+
+    return set_to
+
+
+def test_rows_before_an_end_are_kept(program: Callable[[str], None]) -> None:
+    run = Run("m", "real", seconds=0.0, limit=3.0)
+    for end, why in (("sys.exit('out of luck')", "out of luck"), ("time.sleep(60)", "more than")):
+        program(f"told(x=1); {end}")
+        ((one, two),) = batch("table3", [run], 30.0)
+        assert one == {"model": "m", "x": 1} and two["skipped"].startswith(why)
+
+
+def test_a_batch_is_timed_when_all_are_ready(program: Callable[[str], None]) -> None:
+    program("time.sleep(run['number']); ready(); began = time.time()\n"
+            "while not os.path.exists(run['folder'] + '/go'): time.sleep(0.01)\n"
+            "told(began=began, went=time.time())")  # fmt: skip
+    runs = [Run(name, "real", seconds=0.1, limit=60.0) for name in "ab"]
+    (one,), (two,) = batch("table3", runs, 60.0)
+    assert (one["model"], two["model"]) == ("a", "b")
+    assert two["began"] - one["began"] > 0.5 and one["went"] >= two["began"]
+
+
+def test_one_is_timed_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    order: list[str] = []
+
+    def timed_in_turn(number: int) -> None:
+        with turn(Run("m", "real", folder=str(tmp_path), number=number)):
+            order.append("in")
+            time.sleep(0.05)
+            order.append("out")
+
+    threads = [threading.Thread(target=timed_in_turn, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order == ["in", "out"] * 3
+    assert len(list(tmp_path.glob("ready-*"))) == 3
+
+
+def test_a_killed_run_goes_on(program: Callable[[str], None], tmp_path: Path) -> None:
+    """Rows are written as they come; models that failed, and new ones, are run again."""
+    def run(*more: str) -> list[dict[str, object]]:
+        given = ["table3", "hf:a", "hf:b", "--kinds", "inference", "--out", str(tmp_path), *more]
+        options = arguments().parse_intermixed_args(given)
+        measure(options, runs_of(options))
+        return json.loads((tmp_path / "table3.json").read_text())["rows"]  # type: ignore[no-any-return]
+
+    program("told(kind='inference', x=1) if run['model'] == 'hf:a' else sys.exit('killed')")
+    assert [row.get("skipped") for row in run()] == [None, "killed"]
+    program("told(kind='inference', x=2)")
+    assert [(row["model"], row["x"]) for row in run("--resume")] == [("hf:a", 1), ("hf:b", 2)]
+    assert [row["x"] for row in run("--keep")] == [2, 2]
+
+
+def test_a_row_of_lazy_tensors() -> None:
+    (row,) = lazily.rows(Run("micro:feed", "small", kind="training", seconds=0.0))
+    assert row["lazy"] == "works" and row["error"] < 1e-5
+    assert (row["compiles, 1st"], row["later"], row["followed"]) == (1, 0, 1.0)
+    ones = [torch.ones(2)]
+    assert lazily.errors(ones, ones, [torch.ones(2).double()])[2]
+    assert not lazily.errors([torch.ones(2) + 1e-3], ones, [torch.ones(2).double()])[2]
 
 
 def test_calls_take_turns_while_the_machine_is_held() -> None:

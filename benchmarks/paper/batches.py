@@ -1,0 +1,122 @@
+"""Models in processes: a batch of them is prepared side by side, then timed one by one.
+
+A process that is not ready in time, or that fails, is a row that says so. A batch ends when its
+processes have: nothing is left running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from benchmarks.paper.report import Row
+from benchmarks.paper.table import Run
+
+RESULT = "RESULT "
+ROOT = Path(__file__).parents[2]
+LEAST = 20.0  # seconds that are worth starting a batch for
+BESIDE = 3.0  # seconds beside the timing that a process takes when it is its turn
+
+
+@dataclass(slots=True)
+class Child:
+    """A process with what it has said. why: what stopped it."""
+
+    run: Run
+    process: subprocess.Popen[bytes]
+    said: IO[str]
+    complained: IO[str]
+    why: str = ""
+
+    def is_ready(self) -> bool:
+        ready = Path(self.run.folder) / f"ready-{self.run.number}"
+        return self.process.poll() is not None or ready.exists()
+
+    def stop(self, why: str) -> None:
+        """Ends it, and its compilers as well."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.why = why
+
+    def rows(self) -> list[Row]:
+        """What it has told; then why there is no more, if it failed."""
+        with self.said, self.complained:
+            self.said.seek(0)
+            self.complained.seek(0)
+            rows = [json.loads(line.removeprefix(RESULT)) for line in self.said
+                    if line.startswith(RESULT)]  # fmt: skip
+            lines = self.complained.read().strip().splitlines()
+        code = self.process.returncode
+        if code and not self.why:
+            self.why = lines[-1][:200] if lines else f"the process ended with {code}"
+        return [*rows, skipped(self.run, self.why)] if self.why else rows
+
+
+def skipped(run: Run, why: str) -> Row:
+    kind = {"kind": run.kind} if run.kind else {}
+    return {"model": run.model, **kind, "skipped": why}
+
+
+def start(table: str, run: Run) -> Child:
+    facts = {**asdict(run), "began": 0.0}
+    command = [sys.executable, "-m", "benchmarks.paper", table, "--work", json.dumps(facts)]
+    said, complained = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115
+    process = subprocess.Popen(
+        command, stdout=said, stderr=complained, cwd=ROOT, start_new_session=True)
+    return Child(run, process, said, complained)
+
+
+def batch(table: str, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]:
+    """The rows of each run. limit: seconds for all of them.
+
+    Each has `run.limit` seconds to get ready, or what the limit leaves beside the timing.
+    """
+    began = time.perf_counter()
+    timing = sum(run.seconds + BESIDE for run in runs if run.seconds)
+    prepared = max(LEAST / 2, min(max(run.limit for run in runs), limit - timing))
+    with tempfile.TemporaryDirectory() as folder:
+        children = [
+            start(table, replace(run, limit=prepared, folder=folder, number=number))
+            for number, run in enumerate(runs)
+        ]
+        try:
+            _wait(lambda: all(child.is_ready() for child in children), began + prepared)
+            for child in children:
+                if not child.is_ready():
+                    child.stop(f"more than {prepared:.0f} s")
+            (Path(folder) / "go").touch()
+            for child in children:
+                alone = began + max(limit, prepared + timing)
+                _wait(lambda child=child: child.process.poll() is not None, alone)
+                child.stop("no time was left")
+                yield child.rows()
+        finally:
+            for child in children:
+                child.stop("stopped")
+
+
+def _wait(done: Callable[[], bool], until: float) -> None:
+    while not done() and time.perf_counter() < until:
+        time.sleep(0.1)
+
+
+def collect(table: str, runs: Sequence[Run], limit: float, processes: int) -> Iterator[list[Row]]:
+    """The rows of all, as they come, until `limit` seconds are over; what is not begun is a row."""
+    began = time.perf_counter()
+    for first in range(0, len(runs), processes):
+        some = runs[first : first + processes]
+        left = limit - (time.perf_counter() - began)
+        if left < LEAST:
+            yield from ([skipped(run, "no time was left")] for run in some)
+        else:
+            yield from batch(table, some, left)
