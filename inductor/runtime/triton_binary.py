@@ -88,8 +88,9 @@ def run(
 ) -> Any:
     """Run a Triton function on tensors and the numbers after them (packed: these, as `KernelCall`
     takes them); what Triton has compiled for such tensors is the result."""
-    if not tensors[0].is_cuda:  # Triton's interpreter
-        return function[grid](*tensors, *numbers, **options)
+    if not tensors or not tensors[0].is_cuda:  # it does nothing, or Triton's interpreter runs it
+        with _loading:
+            return function[grid](*tensors, *numbers, **options)
     compiled = function.warmup(*tensors, *numbers, grid=grid, **options)
     if not is_simple(compiled):
         with _loading:
