@@ -87,9 +87,10 @@ def test_training_is_the_same(cats: list[tuple[int, int]]) -> None:
 def grown(use: Callable[[torch.Tensor], torch.Tensor], first: bool = False) -> Program:
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         one = torch.cat([x, y], 1)
-        two = torch.cat([x, y, use(one)], 1)
-        three = torch.cat([x, y, use(one), two.sum(1, keepdim=True)], 1)
-        return (one if first else one.relu()), three.exp()
+        used, shown = use(one), one if first else one.relu()
+        two = torch.cat([x, y, used], 1)
+        three = torch.cat([x, y, used, two.sum(1, keepdim=True)], 1)
+        return shown, three.exp()
 
     return program
 
@@ -97,11 +98,21 @@ def grown(use: Callable[[torch.Tensor], torch.Tensor], first: bool = False) -> P
 def twice(x: torch.Tensor, y: torch.Tensor) -> Any:
     """One part more than once, another dim first, and two that grow out of one."""
     one = torch.cat([x, x], 1)
+    total = one.sum(1, keepdim=True)
     two = torch.cat([x, x, y], 1)
     rows = torch.cat([two, two * 2], 0)
-    three = torch.cat([x, x, y, one.sum(1, keepdim=True)], 1)
-    other = torch.cat([x, x, y, two.mean(1, keepdim=True)], 1)
-    return rows + 1, three.cos(), other.sin(), two.relu()
+    mean, positive = two.mean(1, keepdim=True), two.relu()
+    three = torch.cat([x, x, y, total], 1)
+    other = torch.cat([x, x, y, mean], 1)
+    return rows + 1, three.cos(), other.sin(), positive
+
+
+def read_late(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """Somebody reads the first one when the next one has been written."""
+    one = torch.cat([x, y], 1)
+    two = torch.cat([x, y, y], 1)
+    three = torch.cat([x, y, y, one.relu()], 1)
+    return two * 2, three * 3, one.sum()
 
 
 def written(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -119,6 +130,7 @@ PROGRAMS: dict[str, tuple[Program, list[tuple[int, int]]]] = {
     "a result": (grown(lambda one: one.sin(), first=True), [(3, 3)]),
     "a view of it": (grown(lambda one: one[:, 1:].flip(0) * 2), [(3, 3)]),
     "twice": (twice, [(5, 2)]),
+    "read late": (read_late, [(3, 3)]),
     "written between": (written, [(3, 3)]),
 }
 
