@@ -22,10 +22,9 @@ from benchmarks.paper import hf
 from benchmarks.small_models import CannotBuild, tensors_in
 from benchmarks.small_models import build as build_small
 
-TYPES = """albert bart bert big_bird blenderbot clip convbert convnext deberta-v2 distilbert
-electra ernie fnet gemma2 gpt2 gpt_neo layoutlm llama longformer mamba mbart megatron-bert mistral
-mixtral mobilebert modernbert opt pegasus phi3 qwen2 reformer roberta roformer swin t5 vit wav2vec2
-whisper xlm-roberta xlnet""".split()
+# Types beside the classes of `hf.py`.
+TYPES = """bart clip convnext electra ernie layoutlm longformer mistral mixtral mobilebert reformer
+roformer swin wav2vec2 xlm-roberta xlnet""".split()
 VISION = """resnet18 mobilenet_v2 resnet50 alexnet densenet121 mnasnet1_0 squeezenet1_1 vgg16
 shufflenet_v2_x0_5""".split()
 TIMM = """resnet50 vit_base_patch16_224 convnext_tiny efficientnet_b0 deit_tiny_patch16_224
