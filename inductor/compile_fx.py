@@ -22,6 +22,7 @@ from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places, run_as_it_is
 from dynamo.aot.budget import within
 from dynamo.aot.kept_graphs import KeptGraph
+from dynamo.aot.partition import DIES
 from dynamo.aot.program import is_of_program
 from dynamo.aot.recipes import noted
 from dynamo.aot.records import BackwardFails, NeedsGradients, Unsupported
@@ -504,7 +505,7 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
             module, functools.partial(_compile_variant, module, logs.compile_now())).call
     lowered, schedule = _lower_and_schedule(module, None)
     if lowered.graph.device.type != "cpu":
-        call = for_gpu(lowered, schedule, module.meta.get("values"))
+        call = for_gpu(lowered, schedule, module.meta.get("values"), _dying(module))
         return _tensors_only(call, lowered)
     units, spec = _generate(lowered, schedule)
     call = _tensors_only(cpu.load(units, spec, cpu.cache_store()), lowered)
@@ -513,6 +514,12 @@ def compile_aten(module: torch.fx.GraphModule, fakes: list[Any]) -> Compiled:
         return call
     unused = [n for n, one in enumerate(lowered.graph.inputs) if one is None and n >= len(fakes)]
     return FrozenCall(call, prepared, len(fakes), unused)
+
+
+def _dying(module: torch.fx.GraphModule) -> frozenset[int]:
+    """Inputs that nobody holds but who calls the graph."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return frozenset([at for at, node in enumerate(placeholders) if DIES in node.meta])
 
 
 @collection_paused()

@@ -23,6 +23,7 @@ from inductor.report import report_steps
 from inductor.runtime.cuda_graphs import Graphing
 from inductor.runtime.recordable import draws_random, refusal, written_inputs
 from inductor.runtime.recorder import CudaRecorder
+from inductor.scheduler.peak import with_less_held
 from inductor.scheduler.schedule import Schedule
 from inductor.tuning import Tuner
 
@@ -41,13 +42,19 @@ def open_for_gpu(
     return where_it_holds(sizes), lambda key: load(*key)
 
 
-def for_gpu(lowered: Lowered, schedule: Schedule, values: int | None) -> Compiled:
+def for_gpu(
+    lowered: Lowered, schedule: Schedule, values: int | None, dying: frozenset[int] = frozenset()
+) -> Compiled:
+    """dying: positions of the inputs that the caller lets go of, where it does."""
     graph = lowered.graph
     _need_triton(graph)
     tuner = Tuner(cpu.cache_store(), cuda.load) if config.max_autotune else None
     if does("templates"):
         with timed("inductor.autotuning"):
             schedule = choose_templates(graph, schedule, tuner, does("fusion"))
+    given = [b.name for b in graph.inputs if b is not None and b.position in dying]
+    with timed("inductor.scheduler"):
+        schedule = with_less_held(graph, schedule, given)
     report_steps(schedule)
     graphing = functools.partial(_graphing, graph, schedule, values=values)
     return cuda.build(graph, schedule, tuner, graphing)

@@ -146,11 +146,21 @@ class _Network:
             return node.op == "get_attr" or FAILS not in node.meta and not _draws(node)
         if node.op == "get_attr" or node.target is operator.getitem:
             return node.op == "get_attr" or _is_cheap(node.args[0])
-        if not _is_cheap(node) or self._is_written_again(node):
+        if not _is_cheap(node):
+            return False
+        if self._is_written_again(node) and not self._is_input_in_other_layout(node):
             return False
         if viewed(node) is not None or not node.all_input_nodes or node.target in _CONSTANTS:
             return True
         return not _is_spread(node)
+
+    def _is_input_in_other_layout(self, node: fx.Node) -> bool:
+        """True for a copy of data, images say, that a convolution on a GPU wants: data stay where
+        they are, so the copy is made again. That of a weight is kept: there are many."""
+        if node.target is not aten.clone.default or not _is_on_gpu(node):
+            return False
+        given = node.args[0]
+        return given in self.inputs and given not in self.halves.differentiated
 
     def _is_written_again(self, node: fx.Node) -> bool:
         """True where some operation of backward that does not fuse would read it from memory."""
@@ -184,9 +194,16 @@ def _draws(node: fx.Node) -> bool:
     return bool(given != 0.0)
 
 
+def _is_on_gpu(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return is_fake(value) and value.device.type != "cpu"
+
+
 def _is_cheap(node: Any) -> bool:
     if is_effect(node):
         return False
+    if node.target is aten.embedding.default:  # kernels of a GPU read the table as they need it
+        return _is_on_gpu(node)
     if viewed(node) is not None or node.target in _CHEAP or node.target in _CONSTANTS:
         return True
     target = node.target

@@ -62,6 +62,7 @@ class Partition:
     backwards: tuple[Backward, ...]
 
 
+DIES = "dies"  # marks placeholders of backward that hold what nobody else does: see `boxed`
 SMALL = 1 << 20  # bytes of an input that is kept for what may not be needed
 Cutter = Callable[["Halves"], list[fx.Node]]
 
@@ -74,7 +75,8 @@ class Halves:
     the values that the program returns (the others are written into inputs).
     backward: all that depends on a tangent. available: all nodes that do not, in order: forward can
     compute them. Symbolic numbers are in neither: each half computes its own.
-    loose: outputs that may be saved though eager does not.
+    loose: outputs that may be saved though eager does not. differentiated: inputs that have a
+    gradient, weights most of all.
     """
 
     module: fx.GraphModule
@@ -86,6 +88,7 @@ class Halves:
     backward: set[fx.Node]
     available: list[fx.Node]
     loose: frozenset[fx.Node] = frozenset()
+    differentiated: frozenset[fx.Node] = frozenset()
 
 
 def partition_joint(
@@ -135,8 +138,13 @@ def _backward_of(
     if table is not None:
         module, sizes = _extract_backward(halves, saved, table)
         return Backward(module, group.outputs, origins, sizes)
-    given = [*saved, *halves.tangents]
-    module = _extract(halves.module, given, halves.gradients, effects=False)
+    module = _extract(
+        halves.module, [*saved, *halves.tangents], halves.gradients, effects=False)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, given in zip(saved, placeholders, strict=False):
+        kind, at = known[node]
+        if kind == "output" and at >= len(halves.values):
+            given.meta[DIES] = True
     if not loose:
         return Backward(module, group.outputs, origins)
     others = [node for node in saved if node not in loose]
@@ -219,6 +227,7 @@ def _sort_out(joint: JointGraph, module: fx.GraphModule) -> Halves:
         gradients=list(results[joint.values :]),
         backward=backward,
         available=available,
+        differentiated=frozenset([placeholders[at] for at in joint.gradients]),
     )
 
 

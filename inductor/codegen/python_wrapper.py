@@ -46,6 +46,7 @@ from inductor.ir.graph import (
     MultiOutput,
     ViewRef,
 )
+from inductor.scheduler.peak import FRESH, operand_under
 from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
 HEAD = '''\
@@ -89,18 +90,22 @@ class _Writer:
         self.allocations: dict[str, str] = {}
         self.slow: dict[str, str] = {}
         self.ours: set[str] = set()  # allocated here: aligned, with the strides of the layout
+        self.fresh = _fresh(schedule.steps)  # memory of the run's own, which has one name
+        self.may_write_over = True
         self.dtypes = {name: layout.dtype for name, layout in self.layouts.items()}
         self.body: list[str] = []
 
     def write(self, symbols: Sequence[str]) -> str:
+        self.may_write_over = not symbols  # else kernels may be measured on the real buffers
         last = _last_uses(self.steps)
         kept = {output.buffer for output in self.graph.outputs if isinstance(output, ViewRef)}
         kept |= set(self.constants)
         used = kept.union(*last.values())
         self._free(name for name in self.inputs if name not in used)
         for position, step in enumerate(self.steps):
-            self._run(step)
-            self._free(n for n in last.get(position, ()) if n in self.alive and n not in kept)
+            dying = last.get(position, set()) - kept
+            self._run(step, dying)
+            self._free(n for n in dying if n in self.alive)
         self.body.append(f"return ({''.join(self._output(o) + ', ' for o in self.graph.outputs)})")
         return "\n".join(self._module(symbols))
 
@@ -179,9 +184,9 @@ class _Writer:
         bounds = tuple(found.most for found in source.choices.classes)
         return f"BySize({bounds}, ({', '.join(made)}))"
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: Step, dying: set[str]) -> None:
         if isinstance(step, Kernel):
-            self._run_kernel(step)
+            self._run_kernel(step, dying)
         elif isinstance(step, TemplateKernel):
             self._run_template(step)
         elif isinstance(step, ExternKernel):
@@ -191,11 +196,12 @@ class _Writer:
             self.body.append(f"{step.name} = {step.extern}[{step.index}]")
             self.alive.add(step.name)
 
-    def _run_kernel(self, step: Kernel) -> None:
-        for name in step.writes():
-            if name not in self.alive:
-                self._allocate(name, self.layouts[name])
+    def _run_kernel(self, step: Kernel, dying: set[str]) -> None:
         printed = self.kernels.get(step.name)
+        under = dying & self.fresh if printed is not None and self.may_write_over else set()
+        for name in step.writes():
+            if name not in self.alive and not self._write_over(step, name, under):
+                self._allocate(name, self.layouts[name])
         if printed is None:
             names = tuple(dict.fromkeys((*step.reads(), *step.writes())))
             slow = f"slow{len(self.slow)}"
@@ -213,6 +219,20 @@ class _Writer:
         start = len(self.body)
         self._run_sources(printed, not likely)
         self.body[start:] = ["    " + line for line in self.body[start:]]
+
+    def _write_over(self, step: Kernel, name: str, under: set[str]) -> bool:
+        """Gives a result the memory of an operand that dies in this step, if there is one for it.
+        """
+        fitting = [n for n in operand_under(step, self.layouts) if n in under] if under else []
+        if not fitting:
+            return False
+        operand = fitting[0]
+        self.body.append(f"{name} = {operand}")
+        self.layouts[name] = self.layouts[operand]
+        self.alive.add(name)
+        if operand in self.ours:
+            self.ours.add(name)
+        return True
 
     def _run_template(self, step: TemplateKernel) -> None:
         for name in step.writes():
@@ -339,6 +359,20 @@ class _Writer:
 
 def _print_device(device: torch.device) -> str:
     return f'torch.device("{device}")'
+
+
+def _fresh(steps: tuple[Step, ...]) -> set[str]:
+    """What kernels and products make, but for what an operator may give views of."""
+    made, shown = set[str](), set[str]()
+    for step in steps:
+        if isinstance(step, (Kernel, TemplateKernel)):
+            made.update(set(step.writes()) & set(step.nodes))
+        elif isinstance(step, ExternKernel):
+            if step.target in FRESH and step.layout is not None:
+                made.add(step.name)
+            if any(value.alias_info is not None for value in step.target._schema.returns):
+                shown.update(step.reads())
+    return made - shown
 
 
 def _last_uses(steps: tuple[Step, ...]) -> dict[int, set[str]]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import dynamo
 from dynamo import aot
@@ -18,7 +19,9 @@ from dynamo.aot.boxed import call_with, of_places, run_as_it_is, with_list
 from dynamo.aot.budget import knapsack, within
 from dynamo.aot.decompositions import default_decompositions
 from dynamo.aot.fakes import bytes_of
-from dynamo.aot.partition import Partition
+from dynamo.aot.joint import SAVED
+from dynamo.aot.min_cut import min_cut
+from dynamo.aot.partition import Halves, Partition
 from tests.aot.programs import captured
 
 MIB = 1 << 20
@@ -347,3 +350,58 @@ def test_what_is_computed_again_stands_by_its_reader() -> None:
     (result[0] if isinstance(result, (tuple, list)) else result).backward()
     places = [at for at, node in enumerate(found[1].graph.nodes) if "cos" in str(node.target)]
     assert len(places) == 5 and places[-1] - places[0] > 8
+
+
+def halves_on_a_gpu(kind: str, differentiated: bool) -> tuple[Halves, fx.Node, fx.Node]:
+    """A joint graph in which backward reads a value made of inputs that eager saves: a copy in
+    another layout, which a convolution wants, or rows of a table plus other rows that it does not
+    save. Gives that value, and what is smaller than it, too."""
+    mode, gpu = FakeTensorMode(), torch.device("cuda", 0)
+    graph = fx.Graph()
+
+    def named(node: fx.Node, *size: int, dtype: torch.dtype = torch.bfloat16) -> fx.Node:
+        node.meta["val"] = FakeTensor(mode, torch.empty(size, device="meta", dtype=dtype), gpu)
+        return node
+
+    aten = torch.ops.aten
+    if kind == "layout":
+        given = named(graph.placeholder("x"), 8, 3, 64, 64)
+        inputs = [given]
+        value = small = named(graph.call_function(
+            aten.clone.default, (given,), {"memory_format": torch.channels_last}), 8, 3, 64, 64)
+        tangent = named(graph.placeholder("tangent"), 8, 3, 64, 64)
+        reader = named(graph.call_function(aten.mm.default, (tangent, value)), 8, 3, 64, 64)
+    else:
+        table, rows = named(graph.placeholder("table"), 900, 64), named(graph.placeholder("rows"), 8, 512)
+        other = named(graph.placeholder("other"), 512, 64)
+        inputs = [table, rows, other]
+        given = table
+        rows.meta["val"] = FakeTensor(mode, torch.empty(8, 512, device="meta", dtype=torch.int64), gpu)
+        found = named(graph.call_function(aten.embedding.default, (table, rows)), 8, 512, 64)
+        small = named(graph.call_function(aten.sin.default, (other,)), 512, 64)
+        value = named(graph.call_function(aten.add.Tensor, (found, small)), 8, 512, 64)
+        tangent = named(graph.placeholder("tangent"), 8, 512, 64)
+        reader = named(graph.call_function(aten.mul.Tensor, (tangent, value)), 8, 512, 64)
+        rows.meta[SAVED] = True
+    given.meta[SAVED] = True
+    graph.output((value, reader))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    available = [node for node in graph.nodes if node not in (tangent, reader) and node.op != "output"]
+    halves = Halves(module, inputs, [tangent], [], [], [reader], {tangent, reader}, available,
+                    differentiated=frozenset(inputs[:1] if differentiated else []))  # fmt: skip
+    return halves, value, small
+
+
+def test_rows_of_a_table_that_eager_keeps_are_read_again() -> None:
+    halves, value, small = halves_on_a_gpu("rows", True)
+    saved = min_cut(halves)
+    assert value not in saved and small in saved and halves.inputs[2] not in saved
+    del halves.inputs[0].meta[SAVED]  # another program might write into the table
+    assert min_cut(halves) == [value]
+
+
+def test_data_are_brought_into_another_layout_again() -> None:
+    halves, value, _ = halves_on_a_gpu("layout", False)
+    assert min_cut(halves) == halves.inputs
+    halves, value, _ = halves_on_a_gpu("layout", True)
+    assert min_cut(halves) == [value]  # of a weight

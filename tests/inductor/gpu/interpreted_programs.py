@@ -15,7 +15,7 @@ import dynamo
 from dynamo.aot.api import compile_inference, compile_training
 from dynamo.aot.boxed import of_places
 from inductor import cuda
-from inductor.codegen.triton import configs, plan, print_stage, split
+from inductor.codegen.triton import configs, online, plan, split
 from inductor.codegen.triton.launch import NotPrintable
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.fx_passes.in_place import write_in_place
@@ -23,6 +23,7 @@ from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.run import decompositions
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
+from inductor.scheduler.peak import with_less_held
 from inductor.scheduler.run import schedule_graph
 
 
@@ -30,7 +31,7 @@ def compile_aten(module, fakes):
     module = write_in_place(read_parts(module), LOWERINGS.__contains__)
     graph = lower_graph(module).graph
     there = dataclasses.replace(graph, device=torch.device("cuda"))
-    text = cuda.generate(graph, schedule_graph(there, 8)).text
+    text = cuda.generate(graph, with_less_held(there, schedule_graph(there, 8))).text
     texts.append(text)
     call = cuda.load(text, graph, False)()
     return of_places(call, [n for n, buffer in enumerate(graph.inputs) if buffer is not None])
@@ -192,7 +193,7 @@ def test_long_rows_are_read_once_for_maximum_and_sum(dtype, several, monkeypatch
     repair(monkeypatch)
     dynamo.reset()
     if several:  # tiles at a time
-        monkeypatch.setattr(print_stage, "LONG_ROW", 64)
+        monkeypatch.setattr(online, "LONG_ROW", 64)
         monkeypatch.setattr(configs, "LOOP_BLOCKS", ((1, 16, 1),))
     monkeypatch.setattr(plan, "PERSISTENT_WITH_LOCALS", 64)
     monkeypatch.setattr(plan, "PERSISTENT_COLUMNS", 64)
