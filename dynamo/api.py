@@ -247,14 +247,16 @@ def optimize(
     return compile(backend=backend, fullgraph=nopython, disable=disable, dynamic=dynamic)
 
 
-def patch_dynamo_config(changes: Mapping[str, Any] | None = None, /, **more: Any) -> Any:
+def patch_dynamo_config(
+    changes: Mapping[str, Any] | str | None = None, /, *value: Any, **more: Any
+) -> Any:
     """`config.patch`, for a `with` block or a decorated function around compiled calls.
 
     >>> with patch_dynamo_config(recompile_limit=2):
     ...     config.recompile_limit
     2
     """
-    return config.patch(changes, **more)
+    return config.patch(changes, *value, **more)
 
 
 def graph_break(msg: str = "") -> None:

@@ -102,12 +102,11 @@ class Call:
         self.key.append(facts)
 
     def lifts(self) -> bool:
-        """Whether a tensor of no dimension may stand for a number: the other operands decide the
-        dtype, and the number is rounded to that first, as eager does."""
+        """Whether a tensor of no dimension may stand for a number: all operands have the dtype of
+        the result, and the number is rounded to that first, as eager does."""
         if self.lifted is None:
             self.lifted = bool(self.facts) and all(
-                facts.size and facts.dtype is self.facts[0].dtype and facts.dtype in FLOATS
-                for facts in self.facts
+                facts.dtype is self.facts[0].dtype and facts.dtype in FLOATS for facts in self.facts
             )  # fmt: skip
             self.key.append(TRUE if self.lifted else FALSE)
         return self.lifted

@@ -7,11 +7,13 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+import dynamo
 from benchmarks.paper import capture, graphs, lazily, overhead, speed, without
 from benchmarks.paper.batches import RESULT, collect, skipped
 from benchmarks.paper.models import CannotBuild
@@ -50,6 +52,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all")
     parser.add_argument("--timing", type=float, default=15.0, help="seconds of timing, for a row")
     parser.add_argument("--processes", type=int, default=1, help="models prepared side by side")
+    parser.add_argument("--here", action="store_true",
+                        help="in this process, one after the other: imports and compilers start "
+                        "once; one that hangs is not ended")
     parser.add_argument("--hold", default="", help="a command that keeps the machine to us")
     parser.add_argument("--keep", action="store_true",
                         help="rows of other models, measured here before, stay")
@@ -79,6 +84,22 @@ def runs_of(options: argparse.Namespace) -> list[Run]:
                 tuple(options.ways), options.each) for _, name, kind in pairs]  # fmt: skip
 
 
+def here(table: Table, runs: Sequence[Run], limit: float) -> Iterator[list[Row]]:
+    """The rows of all, one after the other in this process; what is not begun is a row."""
+    warnings.simplefilter("ignore")
+    until = time.perf_counter() + limit
+    for run in runs:
+        if time.perf_counter() > until:
+            yield [skipped(run, "no time was left")]
+            continue
+        dynamo.reset()
+        dynamo.counters.clear()
+        try:
+            yield list(table.rows(replace(run, began=time.perf_counter())))
+        except Exception as error:
+            yield [skipped(run, f"{type(error).__name__}: {error}"[:200])]
+
+
 def named(row: Row) -> tuple[str, str]:
     return row["model"], row.get("kind", "")
 
@@ -101,7 +122,9 @@ def measure(options: argparse.Namespace, runs: Sequence[Run]) -> str:
         return write(options.table, table.title, table.about, rows, table.notes(good),
                      options.cuda, command, options.out, size)  # fmt: skip
 
-    for found in collect(options.table, runs, options.seconds, options.processes):
+    results = here(table, runs, options.seconds) if options.here else collect(
+        options.table, runs, options.seconds, options.processes)  # fmt: skip
+    for found in results:
         for row in found:
             print(" ".join(f"{key}={shown(value)}" for key, value in row.items()), flush=True)
         rows += found

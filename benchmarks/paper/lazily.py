@@ -122,7 +122,7 @@ def of_model(run: Run) -> Row:
     expected = step_of(case, case.model, training)
     wide = step_of(exact, exact.model, training)
     found = lazily(step_of(other, other.model, training), run.device)
-    last = step_of(third, dynamo.compile(third.model), training)
+    last = step_of(third, dynamo.compile(third.model), training) if run.seconds else None
     results: list[list[torch.Tensor]] = [[], [], []]
     first = before = 0
     for _ in range(STEPS):
@@ -130,7 +130,8 @@ def of_model(run: Run) -> Row:
         for step, kept in zip((found, expected, wide), results, strict=True):
             kept += [tensor.clone() for tensor in step()]
         first = first or lazy.metrics().compiles
-        last()
+        if last is not None:
+            last()
     metrics = lazy.metrics()
     for part, kept in zip((other, case, exact), results, strict=True):
         kept += state_of(part) if training else []
@@ -142,7 +143,7 @@ def of_model(run: Run) -> Row:
         "fallbacks": metrics.fallbacks, "operations": metrics.operations // STEPS,
         "followed": (metrics.followed - before) / max(1, metrics.operations // STEPS),
     }  # fmt: skip
-    if run.seconds:
+    if last is not None:
         with turn(run):
             times = medians({"eager": expected, "lazy": found, "compiled": last}, run.seconds,
                             run.cuda)  # fmt: skip

@@ -98,10 +98,15 @@ class Config:
         return f"no such setting: {name}; {meant} are {', '.join(sorted(self._knobs))}"
 
     @contextlib.contextmanager
-    def patch(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Iterator[None]:
+    def patch(
+        self, changes: Mapping[str, Any] | str | None = None, /, *value: Any, **more: Any
+    ) -> Iterator[None]:
         """Settings for the duration of a `with` block or a decorated function, in this thread: by
-        keywords, or in a mapping."""
-        changes = {**(changes or {}), **more}
+        keywords, in a mapping, or one name and its value."""
+        if len(value) != isinstance(changes, str):
+            raise TypeError("config.patch takes keywords, a mapping, or a name and its value")
+        given = {changes: value[0]} if isinstance(changes, str) else changes or {}
+        changes = {**given, **more}
         for name, value in changes.items():
             self._check(name, value)
         token = self._overlay.set(MappingProxyType({**self._overlay.get(), **changes}))

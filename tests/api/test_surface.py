@@ -69,7 +69,12 @@ def test_there_are_at_most_forty_knobs() -> None:
 def test_patch_takes_a_dict() -> None:
     with config.patch({"recompile_limit": 3}, verbose=True):
         assert config.recompile_limit == 3 and config.verbose
-    assert config.recompile_limit == 8
+    with config.patch("recompile_limit", 4), dynamo.patch_dynamo_config("verbose", True):
+        assert config.recompile_limit == 4 and config.verbose
+    assert config.recompile_limit == 8 and not config.verbose
+    for wrong in (("recompile_limit",), ({"recompile_limit": 3}, 4), (None, 3)):
+        with pytest.raises(TypeError, match="a name and its value"), config.patch(*wrong):
+            pass
     with pytest.raises(AttributeError, match="no such setting: recompile_limits"):
         with config.patch({"recompile_limits": 3}):
             pass

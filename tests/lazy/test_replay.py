@@ -118,6 +118,67 @@ def test_numbers_and_constants_change() -> None:
     agree(always(step), steps=10)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_meet_tensors_of_no_dimension(dtype: torch.dtype) -> None:
+    """They are inputs there, too, and rounded as eager rounds them."""
+    def program(step: int) -> list[torch.Tensor]:
+        x, y = torch.randn((), dtype=dtype), torch.randn(3, dtype=dtype)
+        factor = 0.1 + step / 7
+        z = torch.add(x * factor - 1 / (step + 3), x.sin(), alpha=factor)
+        z.addcdiv_(x, x.exp(), value=-factor)
+        return [z, z.lerp(x, factor), z / factor, y * z + z * factor, x.long() * (step + 2)]
+
+    wanted = []
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        wanted.append(program(step))
+    with lazy.mode("cpu", "eager"):
+        for step in range(STEPS):
+            torch.manual_seed(step)
+            found = program(step)
+            for mine, eager in zip(found, wanted[step], strict=True):
+                assert mine.dtype is eager.dtype
+                torch.testing.assert_close(lazy.eager(mine), eager, rtol=1e-6, atol=1e-7)
+    assert lazy.metrics().by_operator <= 1  # `x.long()` times another constant
+
+
+def test_a_parameter_of_no_dimension_is_trained() -> None:
+    """As the temperature of CLIP: numbers of the optimizer that change with each step are inputs,
+    so that its trace is the same at each step."""
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = functional.log_softmax(self.inner(x) * self.scale.exp(), -1)
+            return out
+
+    def make() -> Callable[[int], list[torch.Tensor]]:
+        model = Scaled()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(_: int) -> list[torch.Tensor]:
+            loss = -model(torch.randn(6, 4)).diagonal().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return [loss.detach(), *model.parameters()]
+
+        return step
+
+    agree(make)
+    lazy.reset()
+    step = make()
+    with lazy.mode("cpu", "eager"):
+        for number in range(STEPS):
+            step(number)
+            lazy.mark_step()
+    metrics = lazy.metrics()
+    # The first step makes the optimizer's state, so the second has other operations.
+    assert (metrics.compiles, metrics.by_operator, metrics.hits) == (2, 0, STEPS - 2), metrics
+
+
 def test_sizes_change_and_come_back() -> None:
     def step(number: int) -> list[torch.Tensor]:
         x = torch.randn(3 + (number // 2) % 2, 4)
