@@ -26,6 +26,7 @@ from inductor.fx_passes.operators_in_place import call_in_place
 from inductor.fx_passes.order import large_results_last
 from inductor.fx_passes.parts import read_parts
 from inductor.fx_passes.table import decompositions as decompositions
+from inductor.fx_passes.table_gradients import add_rows_to_products
 from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.sizes import has_symbols
 
@@ -70,6 +71,8 @@ def rewritten(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         module = unfuse_biases(module, LOWERINGS.__contains__)
     if config.kernels and not has_symbols(module):
         module = serve_cpu_attention(module)
+    if does("patterns") and not has_symbols(module):
+        module = add_rows_to_products(module)
     if config.kernels:  # ATen's results would have the strides of what they read
         module = read_parts(module) if does("patterns") else module
         module = share_growing_cats(module, LOWERINGS.__contains__)

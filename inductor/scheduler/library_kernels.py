@@ -326,7 +326,7 @@ class _Chooser:
                 "torch": torch.__version__,
                 "threads": str(threads),
                 "ours": PRODUCT_NAME if with_ours else "",
-                "answers": "ratios of low quartiles",
+                "answers": "ratios of all threads",
             },
         )
         known = store.read(self.key, ".json")
@@ -399,8 +399,8 @@ def _measured_sizes(linear: Linear) -> tuple[int, int, int]:
 
 
 def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, float]:
-    """The logarithm of each candidate's time over ATen's: the mean of what one thread needs and of
-    what all together need, or the first alone where others use the machine, too."""
+    """The logarithm of each candidate's time over ATen's: of all threads together, for libraries do
+    not share work equally well; of one thread, where others use the machine, too."""
     m, n, k = _measured_sizes(linear)
     seconds = max(FEWEST_SECONDS, MOST_SECONDS * min(1.0, 2 * m * n * k / LARGE))
     with torch.inference_mode(False), torch.no_grad(), measuring():
@@ -425,7 +425,7 @@ def _measure(linear: Linear, ours: Product | None, threads: int) -> dict[str, fl
             clock, border = time.perf_counter, math.log(ADVANTAGE)
             together = compare(every, usual, border, clock, seconds, is_steady)
             if is_steady():
-                found = {name: (found[name] + together[name]) / 2 for name in names}
+                found = together
     return {name: ratio - found["aten"] for name, ratio in found.items()}
 
 

@@ -78,12 +78,15 @@ def _limit(end: str, extent: int, step: int) -> str:
 
 
 def order_loops(nest: Nest) -> tuple[Loop, ...]:
-    """The loops with the best one innermost; where stores may collide only if their order stays."""
+    """The loops with the best one innermost; where stores may collide only if their order stays,
+    and only if vectors along another loop than the last one do not jump through memory."""
     loops = nest.of_kind("i")
     free = apart_loops(nest) if may_collide(nest) else loops
     if not free:
         return loops
     best = max(free, key=lambda loop: (-access_cost(nest, loop), loops.index(loop)))
+    if loops[0] in free and access_cost(nest, best) > access_cost(nest, loops[-1]):
+        return loops
     return (*(loop for loop in loops if loop is not best), best)
 
 

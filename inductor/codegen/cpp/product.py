@@ -54,22 +54,36 @@ typedef int Lanes __attribute__((vector_size(LANES * 4)));
 #define HOLD(value)
 #endif
 
-// What is read next: fetched into the second cache line by line, `rate` lines for every two steps
-// of a tile. Without, weights come from memory at the moment when they are needed.
+// What is read next: `runs` pieces of `lines` lines of a cache, `stride` bytes apart.
+struct Next {
+  const char* from;
+  i64 runs, lines, stride;
+};
+
+// It is fetched into the second cache line by line, `rate` lines for every two steps of a tile.
+// Without, weights come from memory at the moment when they are needed.
 struct Ahead {
-  const char *next, *end;
+  const char* next;
+  i64 count, left, lines, skip;  // all lines; those of this run, of a whole one; from run to run
   int rate;
 };
 
-static Ahead ahead(const f32* from, i64 numbers, i64 part, i64 parts, i64 steps) {
-  i64 lines = numbers * 4 / LINE, first = lines * part / parts, last = lines * (part + 1) / parts;
-  const char* begin = (const char*)from;
-  return {begin + first * LINE, begin + last * LINE, int((last - first) * 2 / steps + 1)};
+static Ahead ahead(const Next& next, i64 part, i64 parts, i64 steps) {
+  i64 whole = next.runs * next.lines, first = whole * part / parts;
+  i64 count = whole * (part + 1) / parts - first;
+  if (!count) return {0, 0, 0, 0, 0, 0};
+  i64 run = first / next.lines, at = first % next.lines;
+  return {next.from + run * next.stride + at * LINE, count, next.lines - at, next.lines,
+          next.stride - next.lines * LINE, int(count * 2 / steps + 1)};
 }
 
 static inline __attribute__((always_inline)) void fetch(Ahead& more) {
-  for (int i = 0; i < more.rate && more.next < more.end; ++i, more.next += LINE)
+  for (int i = 0; i < more.rate && more.count > 0; ++i) {
     __builtin_prefetch(more.next, 0, 2);
+    more.next += LINE;
+    --more.count;
+    if (--more.left == 0) more.next += more.skip, more.left = more.lines;
+  }
 }
 
 // A tile c [R, COLUMNS] = a [R, depth] b [depth, COLUMNS] + start, where there is one. Rows of a
@@ -210,15 +224,28 @@ struct Product {
 
   const f32* panel_at(i64 j0, i64 p0) const { return b + j0 * k + p0 * COLUMNS; }
 
-  // Columns j0.. of the result, for the rows whose copy is `left`. next: the panel behind `right`.
+  static Next panel_behind(const f32* from, i64 depth) {
+    return {(const char*)from, 1, depth * COLUMNS * 4 / LINE, 0};
+  }
+
+  // Where a panel of b comes from that is not packed yet.
+  Next source(i64 at, i64 p0, i64 depth) const {
+    const i64 j0 = at * COLUMNS, width = n - j0 < COLUMNS ? n - j0 : COLUMNS;
+    const char* from = (const char*)(b + p0 * row + j0 * column);
+    if (column == 1) return {from, depth, up(width * 4, LINE), row * 4};
+    if (row == 1) return {from, width, up(depth * 4, LINE), column * 4};
+    return {0, 0, 0, 0};
+  }
+
+  // Columns j0.. of the result, for the rows whose copy is `left`. next: what is read later.
   void panel(i64 j0, i64 r0, i64 r1, i64 p0, i64 depth, const f32* left, const f32* right,
-             const f32* next) const {
+             const Next& next) const {
     const i64 width = n - j0 < COLUMNS ? n - j0 : COLUMNS, rows = r1 - r0, count = up(rows, ROWS);
     f32 edge[ROWS * COLUMNS];
     for (i64 i = 0; i < count; ++i) {
       const i64 from = rows * i / count, height = rows * (i + 1) / count - from;
       f32* to = c + (r0 + from) * n + j0;
-      const Ahead more = ahead(next, next ? depth * COLUMNS : 0, i, count, depth);
+      const Ahead more = ahead(next, i, count, depth);
       Tile t = {depth, left + from * STRIDE, right, to, n, bias ? bias + j0 : 0, 0};
       if (p0) t.start = to, t.lds = n;
       if (width == COLUMNS) {
@@ -239,29 +266,33 @@ struct Product {
     pack(b + p0 * row + j0 * column, row, column, depth, width, to);
   }
 
-  // Of the sums of panels first.. in rows r0.. the `depth` terms from p0 on. The panels lie in
-  // `room` where `packed`, else it has room for one. They are finished GROUP at a time.
+  // Of the sums of panels first.. in rows r0.. the `depth` terms from p0 on. `room` has room for
+  // all panels where they are `kept` (and are there already if `packed`), else for one. They are
+  // finished GROUP at a time.
   void strip(i64 r0, i64 r1, i64 first, i64 last, i64 p0, i64 depth, f32* left, f32* room,
-             bool packed) const {
+             bool kept, bool packed) const {
     enum { GROUP = 4 };
+    const Next begin = panels_given ? panel_behind(panel_at(first * COLUMNS, p0), p0 ? 0 : depth)
+                       : packed ? Next{0, 0, 0, 0} : source(first, p0, depth);
     for (i64 i = r0; i < r1; ++i) {
-      Ahead more = ahead(panel_at(first * COLUMNS, p0), panels_given && !p0 ? depth * COLUMNS : 0,
-                         i - r0, r1 - r0, 1);
+      Ahead more = ahead(begin, i - r0, r1 - r0, 1);
       fetch(more);
       if (step == 1) memcpy(left + (i - r0) * STRIDE, a + i * lda + p0, depth * 4);
     }
     if (step != 1) copy_turned(a + r0 + p0 * step, step, r1 - r0, depth, left);
     for (i64 at = first, done = first; at < last; ++at) {
-      const f32 *right = room, *next = 0;
+      const bool more = at + 1 < last;
+      const f32* right = room + (kept ? (at - first) * depth * COLUMNS : 0);
+      Next next = {0, 0, 0, 0};
       if (panels_given) {
         right = panel_at(at * COLUMNS, p0);
-        next = at + 1 < last ? panel_at((at + 1) * COLUMNS, p0)
-               : p0 + depth < k ? panel_at(first * COLUMNS, p0 + depth) : 0;
+        if (more) next = panel_behind(panel_at((at + 1) * COLUMNS, p0), depth);
+        else if (p0 + depth < k) next = panel_behind(panel_at(first * COLUMNS, p0 + depth), depth);
       } else if (packed) {
-        right = room + (at - first) * depth * COLUMNS;
-        next = at + 1 < last ? right + depth * COLUMNS : 0;
+        if (more) next = panel_behind(right + depth * COLUMNS, depth);
       } else {
-        pack_panel(at, p0, depth, room);
+        pack_panel(at, p0, depth, (f32*)right);
+        if (more) next = source(at + 1, p0, depth);
       }
       panel(at * COLUMNS, r0, r1, p0, depth, left, right, next);
       if (!epilogue || p0 + depth < k || (at + 1 - done < GROUP && at + 1 < last)) continue;
@@ -280,10 +311,9 @@ struct Product {
       for (i64 top = begin; top < end; top += high)
         for (i64 p0 = 0; p0 < k; p0 += deep) {
           const i64 depth = k - p0 < deep ? k - p0 : deep, c1 = c0 + wide < last ? c0 + wide : last;
-          for (i64 at = c0; chunks && at < c1; ++at)
-            pack_panel(at, p0, depth, room + (at - c0) * depth * COLUMNS);
           for (i64 r0 = top; r0 < end && r0 < top + high; r0 += tall)
-            strip(r0, r0 + tall < end ? r0 + tall : end, c0, c1, p0, depth, left, room, chunks);
+            strip(r0, r0 + tall < end ? r0 + tall : end, c0, c1, p0, depth, left, room, chunks,
+                  chunks && r0 > top);
         }
   }
 };

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
 from inductor.codegen.cpp.accumulators import Variable
-from inductor.codegen.cpp.collisions import is_apart, may_collide
+from inductor.codegen.cpp.collisions import apart_loops, is_apart, may_collide
 from inductor.codegen.cpp.nest import Loop, Nest
 from inductor.codegen.cpp.phases import split_phases
 from inductor.codegen.cpp.pointwise import Level, print_pointwise, shared_levels
@@ -24,7 +25,7 @@ from inductor.ir.extent import divides, surely_less
 def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tuple[int, int]:
     """Print; the leading levels that are enough for all threads are shared. (items, alignment)"""
     if levels and may_collide(scope.nest):
-        return _share_innermost(scope, levels)
+        return _share_colliding(scope, levels)
     count = shared_levels(levels, threads)
     shared, rest = levels[:count], levels[count:]
     items = prod(level.extent for level in shared)
@@ -38,14 +39,24 @@ def share_pointwise(scope: Scope, levels: tuple[Level, ...], threads: int) -> tu
     return items, 1
 
 
-def _share_innermost(scope: Scope, levels: tuple[Level, ...]) -> tuple[int, int]:
-    """Every thread walks all iterations in order, for a range of the innermost loop."""
+def _share_colliding(scope: Scope, levels: tuple[Level, ...]) -> tuple[int, int]:
+    """Every thread walks iterations that may meet in their order: all, for a range of the innermost
+    loop where that keeps places apart, or all behind its share of leading loops that do."""
     *outer, last = levels
-    if not is_apart(scope.nest, last.loop):
+    if is_apart(scope.nest, last.loop):
+        print_pointwise(scope, (*outer, replace(last, begin="begin", end="end")))
+        return last.extent, 16
+    apart = {loop.name for loop in apart_loops(scope.nest)}
+    leading = list(takewhile(lambda level: level.loop in apart, outer))
+    if not leading:
         print_pointwise(scope, levels)
         return 1, 1
-    print_pointwise(scope, (*outer, replace(last, begin="begin", end="end")))
-    return last.extent, 16
+    items = prod(level.extent for level in leading)
+    with over_items(scope.writer, items):
+        decode(scope.writer, [(level.name, level.extent, 1) for level in leading])
+        with scope.nested(*(level.loop for level in leading)):
+            print_pointwise(scope, levels[len(leading) :])
+    return items, 1
 
 
 def share_reduction(scope: Scope, plan: ReductionPlan) -> int:

@@ -108,6 +108,26 @@ def test_many_values_at_few_places_in_threads() -> None:
     torch.testing.assert_close(compiled(values).double(), exact, rtol=1e-4, atol=1e-3)
 
 
+def test_additions_within_rows_keep_their_order_in_threads() -> None:
+    """Rows are shared out, and each is walked as eager walks it: no bit differs."""
+    at, values = torch.randint(0, 16, (40, 96)), torch.randn(24, 40, 96)
+
+    def program(v: Tensor) -> Tensor:
+        return v.new_zeros(24, 40, 16).scatter_add(-1, at.expand(24, 40, 96), v)
+
+    compiled = dynamo.compile(program, backend="inductor")
+    for scale in (1.0, 3.0):
+        assert torch.equal(compiled(values * scale), program(values * scale))
+
+
+def test_additions_along_the_middle_axis() -> None:
+    at, values = torch.randint(0, 9, (33, 24, 40)), torch.randn(33, 24, 40)
+    compiled = dynamo.compile(lambda x, v: x.scatter_add(1, at, v), backend="inductor")
+    x = torch.randn(33, 9, 40)
+    exact = x.double().scatter_add(1, at, values.double())
+    torch.testing.assert_close(compiled(x, values).double(), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("bad", [8, -9])
 def test_places_outside(bad: int) -> None:
     compiled = dynamo.compile(
