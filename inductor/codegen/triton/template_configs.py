@@ -30,6 +30,7 @@ MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
 MULTIPROCESSORS = 132
 MOST_SPLITS = 8
+FEWEST_ELEMENTS = 16  # of a tile, for each thread
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
 # In a microsecond: operations of products, the library's and ours, bytes, instructions of a lane.
@@ -101,7 +102,28 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
         ]
         if hint_of(template.products()[0].m) > FEW:
             found.append(replace(best, rows=int(best.rows * factor)))
-    return tuple(blocks for blocks in found if _fits(blocks, template))
+    return tuple(b for b in found if _fits(b, template) and _is_sensible(b, best, template))
+
+
+def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool:
+    """Whether it may be faster than the best so far: not where tiles are larger than the operands,
+    threads have nearly nothing to do, stages outnumber the steps, or most of the device is idle."""
+    one = template.products()[0]
+    sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, one.k))
+    if any(side > max(LEAST, power_of_two(hint_of(size))) for side, size in sides):
+        return False
+    steps = up_to_multiple(hint_of(one.k), blocks.depth * blocks.splits)
+    if blocks.stages > max(2, steps, best.stages - 1):
+        return False
+    if blocks.rows * blocks.columns < FEWEST_ELEMENTS * blocks.warps * 32 and hint_of(one.m) > FEW:
+        return False
+    return _programs(blocks, one) >= min(_programs(best, one), MULTIPROCESSORS // 2)
+
+
+def _programs(blocks: Blocks, one: Product) -> int:
+    tiles = up_to_multiple(hint_of(one.m), blocks.rows)
+    tiles *= up_to_multiple(hint_of(one.n), blocks.columns)
+    return tiles * hint_of(one.batch) * blocks.splits
 
 
 def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
