@@ -5,8 +5,10 @@
 Each program runs as eager, as `dynamo.compile(..., backend="inductor")` and as `torch.compile`, the
 three in turn, medians of CUDA events around several calls. An error is the greatest distance to
 float64 eager divided by the greatest value there; ours must not be more than three times eager's
-(plus the rounding of the dtype). "copy" is the bytes of arguments and result over the time, as a
-part of the speed at which a large tensor is copied (read and written). The last lines are a table.
+(plus the rounding of the dtype). "copy" is the bytes of arguments and result (and rows of tables)
+over the time, as a part of the speed at which a large tensor is copied (read and written); "same"
+is the time in which so many bytes are copied, as a part of ours: what is small takes as long as a
+launch and the ramp around it, whoever moves it. The last lines are a table.
 """
 
 from __future__ import annotations
@@ -132,6 +134,9 @@ PROGRAMS = {f.__name__: f for f in (
 )}  # fmt: skip
 
 
+READ_BESIDE = {"embedding": 16 * 512 * 768 * 4}  # bytes of no argument: rows of the table
+
+
 def in_float64(function: Callable[..., Any], args: tuple[Any, ...]) -> torch.Tensor:
     """The result of eager in double precision; modules that the function holds are put back."""
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
@@ -178,12 +183,14 @@ def check(name: str, options: argparse.Namespace) -> str:
     assert_compiled()
     counts = metrics.snapshot()
     peer = middle.get("peer", float("nan"))
+    size = moved(args, result) + READ_BESIDE.get(name, 0)
     cells = [
         f"{name:14s} {'ok' if good else 'WRONG':6s} {errors['eager']:9.1e} {errors['ours']:9.1e}",
         f"{counts['kernels']:4d} {counts['extern_calls']:4d}",
         f"{middle['eager']:10.1f} {middle['ours']:10.1f} {peer:10.1f}",
         f"{middle['eager'] / middle['ours']:7.2f} {peer / middle['ours']:7.2f}",
-        f"{moved(args, result) / middle['ours'] / copied_a_microsecond():5.2f}",
+        f"{size / middle['ours'] / copied_a_microsecond():5.2f}",
+        f"{copy_of(size, calls, options.rounds) / middle['ours']:5.2f}",
         f"{seconds['ours']:7.2f} {seconds.get('peer', float('nan')):7.2f}",
     ]
     return " ".join(cells)
@@ -203,10 +210,16 @@ def copied_a_microsecond() -> float:
     return 2 * one.numel() / per_call(other.copy_, (one,), 20)
 
 
+def copy_of(size: int, calls: int, rounds: int) -> float:
+    """Microseconds in which a plain copy reads half of so many bytes and writes the other half."""
+    one, other = (torch.empty(max(size // 2, 1), dtype=torch.int8, device=DEVICE) for _ in range(2))
+    return in_turns({"copy": other.copy_}, (one,), calls, rounds)["copy"]
+
+
 HEAD = (
     f"{'program':14s} {'':6s} {'err eager':>9s} {'err ours':>9s} kern call {'eager':>10s}"
-    f" {'ours':>10s} {'peer':>10s} {'/eager':>7s} {'/peer':>7s} {'copy':>5s} {'s ours':>7s}"
-    f" {'s peer':>7s}"
+    f" {'ours':>10s} {'peer':>10s} {'/eager':>7s} {'/peer':>7s} {'copy':>5s} {'same':>5s}"
+    f" {'s ours':>7s} {'s peer':>7s}"
 )
 
 

@@ -2,7 +2,8 @@
 
 In: a loop graph, its schedule and its printed kernels. Out: the same kernels with one config for
 each function: the fastest of the likely ones (`codegen/triton/configs.py`) and, from there, of
-neighbours that differ in one number, as long as that helps. What is larger than all likely configs
+neighbours that differ in one number, as long as that helps. A kernel that is nearly as fast as a
+copy of what it moves is not tried any further. What is larger than all likely configs
 is not tried: the printed text has no mask where these divide the sizes. Small kernels keep the
 default: they take as long as a launch takes.
 """
@@ -17,6 +18,7 @@ from inductor.codegen.triton.configs import ANY_NUMBER, Choices, Config, SizeCla
 from inductor.codegen.triton.print_kernel import TritonKernel, TritonSource
 from inductor.ir.extent import hint_of
 from inductor.ir.graph import Layout, LoopGraph
+from inductor.scheduler.domain import product
 from inductor.scheduler.schedule import Kernel, Schedule
 from inductor.tuning import Question, Times, Tuner, Way, make_question_key, part_of
 
@@ -24,6 +26,8 @@ ROUNDS = 2  # of neighbours
 FEWEST_BYTES = 1 << 20  # that a kernel touches
 MOST_WARPS = 16
 GAIN = 0.98  # of the time so far: less is noise
+LIMIT = 0.9  # of the speed of a copy
+LEAST_TIME = 1.0  # microseconds that any kernel takes
 Kernels = Mapping[str, TritonKernel]
 
 
@@ -47,6 +51,24 @@ def tune_blocks(
 def _bytes_of(step: Kernel, layouts: Mapping[str, Layout]) -> int:
     found = [layouts[name] for name in {*step.reads(), *step.writes()}]
     return sum(hint_of(layout.storage_elements()) * layout.dtype.itemsize for layout in found)
+
+
+def least_bytes(step: Kernel, layouts: Mapping[str, Layout]) -> int:
+    """Bytes that the kernel moves for certain: no more of a buffer than it has places for, and
+    nothing for what it finds by data."""
+    total = 0
+    for name in {*step.reads(), *step.writes()}:
+        places = 0
+        for stage in step.stages:
+            for op in stage.ops:
+                if op.name in ("load", "store") and op.buffer == name and op.index is not None:
+                    variables = list(op.index.variables())
+                    if op.args[: op.name == "load"] or any(v.name[0] == "t" for v in variables):
+                        continue  # masked, or an index of the data
+                    places = max(places, product([hint_of(v.size) for v in variables]))
+        layout = layouts[name]
+        total += min(places, hint_of(layout.storage_elements())) * layout.dtype.itemsize
+    return total
 
 
 def _is_open(kernel: TritonKernel, number: int) -> bool:
@@ -93,24 +115,36 @@ class _Search:
         self.steps = steps
         self.number = number
         self.tuner = tuner
+        speed = tuner.copied_a_microsecond(graph.device)
+        layouts = graph.layouts()
+        self.least = {s.name: least_bytes(s, layouts) / speed for s in steps} if speed else {}
 
     def run(self, kernels: dict[str, TritonKernel]) -> None:
         """Put the kernels with their fastest configs in place."""
         original = {step.name: kernels[step.name] for step in self.steps}
         sources = {name: kernel.sources[self.number] for name, kernel in original.items()}
         tried = {name: list(source.choices.all()) for name, source in sources.items()}
-        asked = {name: list(configs) for name, configs in tried.items()}
+        asked = {name: configs[:1] for name, configs in tried.items()}
         best: dict[str, tuple[float, Config]] = {}
-        for _ in range(ROUNDS + 1):
+        self._asked(original, asked, best)
+        asked = {name: tried[name][1:] for name in asked if self._is_open(name, best)}
+        for number in range(ROUNDS + 1):
             asked = {name: configs for name, configs in asked.items() if configs}
             better = self._asked(original, asked, best)
             asked = {}
-            for name in better:
+            for name in better if number else list(best):
+                if not self._is_open(name, best):
+                    continue
                 new = [c for c in neighbours(best[name][1], sources[name]) if c not in tried[name]]
                 tried[name] += new
                 asked[name] = new
         for name, (_, config) in best.items():
             kernels[name] = with_config(original[name], self.number, config)
+
+    def _is_open(self, name: str, best: Mapping[str, tuple[float, Config]]) -> bool:
+        """Whether another config may be faster."""
+        least = self.least.get(name, 0.0)
+        return name not in best or best[name][0] - LEAST_TIME > least / LIMIT
 
     def _asked(
         self, kernels: Kernels, asked: Mapping[str, list[Config]],

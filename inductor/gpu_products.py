@@ -52,7 +52,8 @@ def choose_templates(
     if not candidates:
         return schedule
     if tuner is None:
-        chosen = choose_disjoint(candidates, lambda each: likely_blocks(each.template))
+        layouts = graph.layouts()
+        chosen = choose_disjoint(candidates, lambda each: likely_blocks(each.template, layouts))
     else:
         chosen = _measured(graph, schedule, candidates, tuner)
     for each in chosen:

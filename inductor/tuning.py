@@ -30,6 +30,7 @@ from inductor.scheduler.schedule import Kernel, Schedule, Step, TemplateKernel
 
 WORKERS = 8
 MOST_REPORTED = 4  # the fastest
+COPIED = 1 << 27  # bytes: more than second-level caches hold
 Times = dict[str, float]
 
 
@@ -75,6 +76,22 @@ class Tuner:
         if new:
             found.update(self._measured(list(new.values())))
         return [found[q.key.digest] or {} for q in questions]
+
+    def copied_a_microsecond(self, device: torch.device) -> float:
+        """Bytes that a large copy reads and writes in a microsecond: nothing is faster. 0 where
+        that is not known."""
+        if device.type != "cuda":
+            return 0.0
+        key = make_question_key(device, {"copied": str(COPIED)})
+        known = self._known(key)
+        if known is None:
+            try:
+                sides = [torch.empty(COPIED, dtype=torch.int8, device=device) for _ in range(2)]
+                known = {"copy": self.timer(torch.Tensor.copy_, [sides])}
+            except torch.OutOfMemoryError:
+                return 0.0
+            self.store.write(key, ".json", json.dumps(known).encode())
+        return 2 * COPIED / known["copy"]
 
     def _known(self, key: Key) -> Times | None:
         content = self.store.read(key, ".json")

@@ -81,6 +81,25 @@ class Experts(nn.Module):
         return x + out.reshape(x.shape)
 
 
+class Narrow(nn.Module):
+    """Many pixels of few channels: products that wait for memory, with norms, residuals and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(64, 256, 1, bias=False), nn.Conv2d(256, 64, 1, bias=False)
+        self.first, self.second = nn.BatchNorm2d(256), nn.BatchNorm2d(64)
+        self.up, self.down = nn.Linear(64, 240), nn.Linear(240, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.second(self.narrow(F.relu(self.first(self.wide(x))))) + x)
+        rows = y.permute(0, 2, 3, 1)
+        return rows + self.down(F.gelu(self.up(rows)))
+
+
+def pixels(dtype: torch.dtype) -> dict[str, Any]:
+    return {"x": data(16, 64, 56, 56, dtype=dtype).to(memory_format=torch.channels_last)}
+
+
 def ids(dtype: torch.dtype) -> dict[str, Any]:
     return {"ids": torch.randint(0, 100, (4, 33), device=DEVICE)}
 
@@ -89,6 +108,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Make]] = {
     "convolutions": (Block, lambda dtype: {"x": data(8, 3, 64, 64, dtype=dtype)}),
     "recurrent": (Recurrent, ids),
     "encoder": (lambda: Encoder(0.0), ids),
+    "narrow": (Narrow, pixels),
     "experts": (Experts, lambda dtype: {"x": data(4, 33, 64, dtype=dtype)}),
 }
 # Recordings hold graphs of torch's own operators; cuDNN's LSTM is left to eager's engine.

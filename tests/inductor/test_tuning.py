@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-import torch
+import math
 
+import pytest
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from dynamo.aot.api import simplify
+from dynamo.aot.capture import capture_forward
+from dynamo.aot.worlds import capture_in_world
+from inductor import gpu_blocks
+from inductor.codegen.triton.print_kernel import print_kernel
+from inductor.fx_passes.run import decompositions
+from inductor.gpu_blocks import least_bytes, tune_blocks
 from inductor.ir.graph import InputBuffer, Layout, LoopGraph
-from inductor.runtime.store import Store
+from inductor.lowering.run import lower_graph
+from inductor.runtime.store import Key, Store
+from inductor.scheduler.run import schedule_graph
 from inductor.tuning import Question, Tuner, Way, make_question_key
 
 CPU = torch.device("cpu")
@@ -70,3 +84,61 @@ def test_ways_with_other_results_are_left_out(tmp_path, monkeypatch) -> None:
         one = Question(key, "it", lambda: [Way(n, GRAPH, n) for n in results], tolerance)
         tuner = Tuner(Store(tmp_path), bound, lambda call, sets: 1.0)
         assert set(tuner.answers([one])[0]) == expected
+
+
+class Device:
+    """A tuner whose device takes what `took` says of each config, by its place among those asked."""
+
+    def __init__(self, took, speed: float) -> None:
+        self.took, self.speed, self.asked = took, speed, []
+
+    def copied_a_microsecond(self, device):
+        return self.speed
+
+    def answers(self, questions):
+        found = []
+        for one in questions:
+            names = [way.name for way in one.ways()]
+            found.append({name: self.took(len(self.asked) + n) for n, name in enumerate(names)})
+            self.asked += names
+        return found
+
+
+@pytest.fixture
+def one_kernel(monkeypatch):
+    """A kernel for a GPU: 8192 x 4096 numbers are read, as many are written."""
+    monkeypatch.setattr(gpu_blocks, "make_question_key", lambda device, parts: Key("autotuning", str(parts), parts))
+    mode, gpu = FakeTensorMode(), torch.device("cuda", 0)
+    fakes = [FakeTensor(mode, torch.empty(8192, 4096, device="meta"), gpu)]
+    module = fx.symbolic_trace(lambda x: torch.softmax(x, -1))
+    graph, world = capture_in_world(
+        lambda world: capture_forward(module, fakes, world=world), module, fakes, False)
+    lowered = lower_graph(simplify(graph.module, decompositions(), world)).graph
+    schedule = schedule_graph(lowered, 8)
+    (kernel,) = schedule.kernels()
+    return lowered, schedule, kernel, {kernel.name: print_kernel(kernel, lowered.layouts())}
+
+
+MOVED = 2 * 8192 * 4096 * 4
+
+
+def test_a_kernel_as_fast_as_a_copy_is_not_tried_further(one_kernel) -> None:
+    graph, schedule, kernel, kernels = one_kernel
+    assert least_bytes(kernel, graph.layouts()) == MOVED
+    near = Device(lambda n: MOVED / 4e6 / 0.95, 4e6)
+    tuned = tune_blocks(graph, schedule, kernels, near)
+    first = kernels[kernel.name].sources[0].choices.all()
+    assert near.asked == [str(first[0])]
+    assert tuned[kernel.name].sources[0].choices.all() == first[:1]
+
+
+@pytest.mark.parametrize("speed", [4e6, 0.0])
+def test_other_kernels_are_tried_until_they_are(one_kernel, speed: float) -> None:
+    graph, schedule, kernel, kernels = one_kernel
+    first = kernels[kernel.name].sources[0].choices.all()
+    slow = Device(lambda n: MOVED / 4e6 * (2 - 0.03 * n), speed)
+    tuned = tune_blocks(graph, schedule, kernels, slow)
+    assert len(slow.asked) > len(first) and slow.asked[: len(first)] == list(map(str, first))
+    assert len(set(slow.asked)) == len(slow.asked)
+    (best,) = tuned[kernel.name].sources[0].choices.all()
+    assert str(best) == slow.asked[-1] and math.isfinite(slow.took(0))

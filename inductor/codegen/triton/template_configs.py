@@ -5,12 +5,15 @@ The figures are those of a large device (132 multiprocessors, 228 KiB of shared 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from inductor.codegen.triton.configs import power_of_two
 from inductor.config import config
 from inductor.ir.extent import hint_of, up_to_multiple
-from inductor.scheduler.schedule import Blocks, Product, TemplateKernel
+from inductor.ir.graph import Layout
+from inductor.scheduler.schedule import Blocks, Kernel, Product, TemplateKernel
 
 LARGE = (Blocks(128, 128, 64, 4, 3), Blocks(128, 256, 64, 8, 3), Blocks(64, 128, 64, 4, 4))
 DESCRIBED = (  # where `config.descriptors` allows it
@@ -27,8 +30,19 @@ MOST_REGISTERS = 128  # of a thread, for what is accumulated
 LEAST, MOST = 16, 256  # of rows, columns, depth
 MULTIPROCESSORS = 132
 MOST_SPLITS = 8
+FEWEST_ELEMENTS = 16  # of a tile, for each thread
 LEAST_STEPS = 4  # of a program that shares a sum
 ALIGNMENT = 16  # bytes, of what a descriptor describes
+# In a microsecond: operations of products, the library's and ours, bytes, instructions of a lane.
+LIBRARY_RATE, OWN_RATE = 650e6, 480e6
+BANDWIDTH, OWN_BANDWIDTH = 4.2e6, 3.4e6
+LANES = 28e6
+LAUNCH = 2.0  # microseconds
+CACHED = 24 << 20  # bytes that are still in the cache when the next kernel reads them
+RESIDENT = 2  # programs of a multiprocessor
+GAIN = 0.75  # of the library's time, as the estimates are rough
+SLOW = frozenset({"exp", "tanh", "erf", "sigmoid", "log", "truediv", "rsqrt", "sqrt"})
+SLOW_OPERATION = 8
 
 
 def is_worth_asking(template: TemplateKernel) -> bool:
@@ -88,7 +102,28 @@ def neighbours(best: Blocks, template: TemplateKernel) -> tuple[Blocks, ...]:
         ]
         if hint_of(template.products()[0].m) > FEW:
             found.append(replace(best, rows=int(best.rows * factor)))
-    return tuple(blocks for blocks in found if _fits(blocks, template))
+    return tuple(b for b in found if _fits(b, template) and _is_sensible(b, best, template))
+
+
+def _is_sensible(blocks: Blocks, best: Blocks, template: TemplateKernel) -> bool:
+    """Whether it may be faster than the best so far: not where tiles are larger than the operands,
+    threads have nearly nothing to do, stages outnumber the steps, or most of the device is idle."""
+    one = template.products()[0]
+    sides = ((blocks.rows, one.m), (blocks.columns, one.n), (blocks.depth, one.k))
+    if any(side > max(LEAST, power_of_two(hint_of(size))) for side, size in sides):
+        return False
+    steps = up_to_multiple(hint_of(one.k), blocks.depth * blocks.splits)
+    if blocks.stages > max(2, steps, best.stages - 1):
+        return False
+    if blocks.rows * blocks.columns < FEWEST_ELEMENTS * blocks.warps * 32 and hint_of(one.m) > FEW:
+        return False
+    return _programs(blocks, one) >= min(_programs(best, one), MULTIPROCESSORS // 2)
+
+
+def _programs(blocks: Blocks, one: Product) -> int:
+    tiles = up_to_multiple(hint_of(one.m), blocks.rows)
+    tiles *= up_to_multiple(hint_of(one.n), blocks.columns)
+    return tiles * hint_of(one.batch) * blocks.splits
 
 
 def _fits(blocks: Blocks, template: TemplateKernel) -> bool:
@@ -132,15 +167,20 @@ def _moves_in_words(one: Product) -> bool:
     return dense == 1 and hint_of(step) * one.dtype.itemsize % ALIGNMENT == 0
 
 
-def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:
-    """The template with blocks with which it is surely faster; None where that is not known."""
+def likely_blocks(
+    template: TemplateKernel, layouts: Mapping[str, Layout] | None = None
+) -> TemplateKernel | None:
+    """The template with blocks with which it is surely faster; None where that is not known.
+    layouts: of the buffers that it touches; without them, many rows are not looked at."""
     first = template.products()[0]
-    if first.dtype.itemsize != 2 or hint_of(first.m) > FEW or first.batch != 1:
+    if first.dtype.itemsize != 2 or first.batch != 1:
         return None
     if not template.epilogues() and len(template.parts) == 1:
         return None
     if not all(_moves_in_words(product) for product in template.products()):
         return None
+    if hint_of(first.m) > FEW:
+        return None if layouts is None else _for_many_rows(template, layouts)
     # What reads weights once is as fast as memory is; the launches of other kernels are saved.
     if _width(template) > 1:
         blocks = Blocks(16, 64, 128, 4, 4)
@@ -149,3 +189,57 @@ def likely_blocks(template: TemplateKernel) -> TemplateKernel | None:
     else:
         blocks = Blocks(16, 32, 256, 4, 4)
     return replace(template, blocks=blocks)
+
+
+def _for_many_rows(
+    template: TemplateKernel, layouts: Mapping[str, Layout]
+) -> TemplateKernel | None:
+    """Products that wait for memory, as 1x1 convolutions of few channels: their result does not
+    have to be stored and read again for what follows."""
+    if len(template.products()) != 1 or not _can_split(template):
+        return None
+    one = template.products()[0]
+    columns = min(128, max(LEAST, power_of_two(one.n)))
+    depth = min(64, max(LEAST, power_of_two(one.k)))
+    blocks = Blocks(128, columns, depth, 8 if columns == 128 else 4, 3)
+    made = replace(template, blocks=blocks)
+    library, own = estimates(made, layouts)
+    return made if own < GAIN * library else None
+
+
+def estimates(template: TemplateKernel, layouts: Mapping[str, Layout]) -> tuple[float, float]:
+    """Microseconds that the library and the kernel behind it need, and those of the template: by
+    the bytes that go through memory, the operations of products and of the epilogue, and by how
+    full the device is in its last round."""
+    (one,), (kernel,) = template.products(), template.epilogues()
+    blocks = template.blocks
+    assert blocks is not None
+
+    def size(names: Iterable[str]) -> int:
+        found = (layouts[name] for name in names)
+        return sum(layout.storage_elements() * layout.dtype.itemsize for layout in found)
+
+    bytes_of_result = one.m * one.n * one.dtype.itemsize
+    operands = (one.m + one.n) * one.k * one.dtype.itemsize
+    others = size(set(kernel.reads()) - {one.name}) + size(kernel.writes())
+    kept = bytes_of_result * (one.name in template.writes())
+    again = bytes_of_result / (2 if bytes_of_result < CACHED else 1)
+    work = 2 * one.m * one.n * one.k
+    scalar = one.m * one.n * _lane_operations(kernel, one.name) / LANES
+    library = max(work / LIBRARY_RATE, (operands + bytes_of_result) / BANDWIDTH)
+    library += max(scalar, (again + others) / BANDWIDTH) + LAUNCH
+    own = max(work / OWN_RATE, (operands + others + kept) / OWN_BANDWIDTH) + scalar / 4
+    tiles = up_to_multiple(one.m, blocks.rows) * up_to_multiple(one.n, blocks.columns)
+    rounds = tiles / (MULTIPROCESSORS * RESIDENT)
+    return library, own * math.ceil(rounds) / rounds
+
+
+def _lane_operations(kernel: Kernel, result: str) -> int:
+    """Instructions for each element of the result that the kernel reads, roughly."""
+    found, reached = 0, set[int]()
+    (stage,) = kernel.stages
+    for at, op in enumerate(stage.ops):
+        if op.name == "load" and op.buffer == result or not reached.isdisjoint(op.args):
+            reached.add(at)
+            found += SLOW_OPERATION if op.name in SLOW else 1
+    return found

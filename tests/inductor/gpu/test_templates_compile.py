@@ -10,7 +10,7 @@ from triton_reference import load_module
 
 from inductor.codegen.triton.print_kernel import MODULE_HEAD
 from inductor.codegen.triton.template import print_template
-from inductor.codegen.triton.template_configs import candidate_blocks
+from inductor.codegen.triton.template_configs import candidate_blocks, estimates, likely_blocks
 from inductor.config import config
 from inductor.ir.body import LoopBody, Ops, loop_variables
 from inductor.ir.graph import ExternKernel, Layout, ViewRef
@@ -92,3 +92,27 @@ def test_candidates(m, parts, tmp_path) -> None:
 def test_odd_sizes_and_dtypes(dtype, tmp_path) -> None:
     template, layouts = linear(1000, 333, 77, 1, dtype)
     compiled(replace(template, blocks=candidate_blocks(template)[0]), layouts, tmp_path)
+
+
+@pytest.mark.parametrize("m, n, k", [(200704, 256, 64), (25216, 768, 192), (401408, 144, 24), (802816, 16, 32)])
+def test_products_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
+    template, layouts = linear(m, n, k, 1)
+    likely = likely_blocks(template, layouts)
+    assert likely is not None and likely.blocks is not None
+    _, own = estimates(likely, layouts)
+    assert own > m * n * 2 / 4.8e6  # no faster than memory
+    built = compiled(likely, layouts, tmp_path)
+    assert "wgmma" in built.asm["ptx"] and built.metadata.shared <= 113 << 10  # two run side by side
+
+
+@pytest.mark.parametrize("m, n, k", [
+    (4096, 3072, 768), (12608, 3072, 768), (12544, 1536, 384), (3136, 2048, 512), (1024, 256, 64), (200704, 256, 63), (4096, 768, 3072),
+])
+def test_other_products_stay_with_the_library(m, n, k) -> None:
+    template, layouts = linear(m, n, k, 1)
+    assert likely_blocks(template, layouts) is None
+    single, wide = linear(200704, 256, 64, 1, dtype=torch.float32)
+    assert likely_blocks(single, wide) is None
+    (part,) = linear(200704, 256, 64, 1)[0].parts
+    alone = TemplateKernel("t", (Part(part.products, None, ("y0",)),))
+    assert likely_blocks(alone, layouts) is None  # nothing follows
