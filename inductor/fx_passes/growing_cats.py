@@ -74,9 +74,9 @@ def _dim(cat: fx.Node) -> int:
 
 def _fits(cat: fx.Node) -> bool:
     """Whether all parts are of the result's kind, in known sizes."""
-    fake = cat.meta["val"]
-    tensors = [part.meta["val"] for part in _parts(cat)]
-    return all(
+    fake: Any = cat.meta.get("val")
+    tensors: list[Any] = [part.meta.get("val") for part in _parts(cat)]
+    return is_fake(fake) and all(
         is_fake(tensor) and is_static(facts_of(tensor)) and tensor.dim() == fake.dim()
         and tensor.dtype is fake.dtype and tensor.device == fake.device
         for tensor in (fake, *tensors)

@@ -157,7 +157,8 @@ class _Held:
             unit = calls[step.extern]
             unit.steps.append(step)
             self.roots[step.name] = step.extern
-            self.sizes[step.extern] += bytes_of(step.layout)
+            if step.extern in self.sizes:  # no views of what it reads
+                self.sizes[step.extern] += bytes_of(step.layout)
             return
         unit = _Unit([step])
         self.units.append(unit)

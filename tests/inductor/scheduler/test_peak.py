@@ -19,6 +19,7 @@ from inductor.codegen.python_wrapper import print_python_wrapper
 from inductor.codegen.triton.print_kernel import print_kernel
 from inductor.fx_passes.run import decompositions
 from inductor.ir.graph import LoopGraph
+from inductor.lowering.registry import LOWERINGS
 from inductor.lowering.run import lower_graph
 from inductor.scheduler.peak import operand_under, peak_of, with_less_held
 from inductor.scheduler.run import schedule_graph
@@ -182,3 +183,16 @@ def test_a_reader_of_old_contents_stays_before_the_writer() -> None:
                if names[0] in getattr(step, "writes", tuple)()]  # fmt: skip
     readers = [at for at, step in enumerate(found.steps) if names[0] in step.reads()]
     assert not writers or min(readers) <= writers[0]
+
+
+def test_views_of_a_call_with_several_results_hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `unbind` of what lies on the host, in an optimizer's step."""
+    monkeypatch.delitem(LOWERINGS, torch.ops.aten.unbind.int)
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = torch.exp(x).unbind(0)
+        return one + 1, two * 2
+
+    graph, schedule = planned(program, (2, 256, 128))
+    assert with_less_held(graph, schedule).steps
+    assert peak_of(graph, schedule) == 4 * (2 + 2) * 256 * 128
