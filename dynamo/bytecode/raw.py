@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -147,10 +148,11 @@ def disassemble(code: CodeType) -> RawCode:
     for instruction, unit in jumps:
         instruction.target = at_unit[unit]
     for start, length, handler, depth, lasti in read_exception_table(code.co_exceptiontable):
-        inside = [at_unit[unit] for unit in range(start, start + length) if unit in at_unit]
-        if inside:
-            entry = Protected(inside[0], inside[-1], at_unit[handler], depth, lasti)
-            raw.protected.append(entry)
+        inside = range(start, start + length)
+        first = next((at_unit[unit] for unit in inside if unit in at_unit), None)
+        if first is not None:
+            last = next(at_unit[unit] for unit in reversed(inside) if unit in at_unit)
+            raw.protected.append(Protected(first, last, at_unit[handler], depth, lasti))
     _split_pairs(raw)
     return raw
 
@@ -166,29 +168,38 @@ def _read_instructions(
     slots = raw.slot_names()
     at_unit: dict[int, Raw] = {}
     jumps: list[tuple[Raw, int]] = []
-    opnames, caches = VERSION.opnames, VERSION.caches
+    rows = _reading_rows()
     unit, arg, start = 0, 0, 0
     while 2 * unit < len(content):
-        opcode = content[2 * unit]
-        name = opnames[opcode]
+        name, width, direction, places = rows[content[2 * unit]]
         arg = arg << 8 | content[2 * unit + 1]
         if name == "EXTENDED_ARG":
             unit += 1
             continue
-        instruction = Raw(name, arg, position=positions[unit], offset=2 * unit)
+        instruction = Raw(name, arg, (), None, positions[unit], 2 * unit)
         at_unit[start] = at_unit[unit] = instruction
         raw.instructions.append(instruction)
-        after = unit + 1 + caches[opcode]
-        direction = VERSION.jumps.get(name)
-        if direction is not None:
-            jumps.append((instruction, after + direction * arg))
-        elif name in VERSION.slot_ops:
+        unit += width
+        if direction:
+            jumps.append((instruction, unit + direction * arg))
+        elif places == 1:
             instruction.slots = (slots[arg],)
-        elif name in VERSION.slot_pair_ops:
+        elif places == 2:
             instruction.slots = (slots[arg >> 4], slots[arg & 15])
-        unit = start = after
+        start = unit
         arg = 0
     return at_unit, jumps
+
+
+@lru_cache(maxsize=1)
+def _reading_rows() -> list[tuple[str, int, int, int]]:
+    """By opcode number: name, code units with caches, direction of a jump (0: none), and how many
+    locals or cells the argument stands for."""
+    return [
+        (name, 1 + VERSION.cache_by_name.get(name, 0), VERSION.jumps.get(name, 0),
+         1 if name in VERSION.slot_ops else 2 if name in VERSION.slot_pair_ops else 0)
+        for name in VERSION.opnames
+    ]  # fmt: skip
 
 
 def _split_pairs(raw: RawCode) -> None:
@@ -270,20 +281,20 @@ def _size(instruction: Raw) -> int:
 def _lay_out(instructions: list[Raw]) -> tuple[dict[int, int], int]:
     """Sets the distances of all jumps; gives the first code unit of each instruction (by id)
     and the total length."""
-    caches = VERSION.cache_count
+    caches = VERSION.cache_by_name
     jumps = [item for item in instructions if item.target is not None]
     for instruction in jumps:
         instruction.arg = 0
+    starts: dict[int, int] = {}
     while True:
-        starts: dict[int, int] = {}
         unit = 0
         for instruction in instructions:
             starts[id(instruction)] = unit
-            unit += _size(instruction) + caches(instruction.name)
+            unit += caches[instruction.name] + (1 if instruction.arg < 256 else _size(instruction))
         changed = False
         for instruction in jumps:
             before = _size(instruction)
-            after = starts[id(instruction)] + before + caches(instruction.name)
+            after = starts[id(instruction)] + before + caches[instruction.name]
             distance = starts[id(instruction.target)] - after
             direction = VERSION.jumps[instruction.name]
             # FOR_ITER's and others' distances never point the wrong way; sizes only grow.
@@ -297,19 +308,24 @@ def _lay_out(instructions: list[Raw]) -> tuple[dict[int, int], int]:
 
 
 def _write_instructions(instructions: list[Raw]) -> bytes:
+    return b"".join([_encoded(item.name, item.arg) for item in instructions])
+
+
+@lru_cache(maxsize=1 << 13)
+def _encoded(name: str, arg: int) -> bytes:
+    """An instruction with what extends its argument, and its caches. The same code is written
+    again for each place where it goes on."""
     content = bytearray()
-    extended = VERSION.opmap["EXTENDED_ARG"]
-    for instruction in instructions:
-        arg = instruction.arg
-        for shift in range(8 * (_size(instruction) - 1), 0, -8):
-            content += bytes((extended, arg >> shift & 255))
-        content += bytes((VERSION.opmap[instruction.name], arg & 255))
-        content += b"\0\0" * VERSION.cache_count(instruction.name)
-    return bytes(content)
+    rest = arg >> 8
+    while rest:
+        content[:0] = (VERSION.opmap["EXTENDED_ARG"], rest & 255)
+        rest >>= 8
+    content += bytes((VERSION.opmap[name], arg & 255))
+    return bytes(content + b"\0\0" * VERSION.cache_by_name[name])
 
 
-def _varint(value: int) -> bytes:
-    """Little-endian groups of six bits, as the line table wants them."""
+def _groups_of_six_bits(value: int) -> bytes:
+    """The lowest first, as the line table wants them."""
     content = bytearray()
     while value >= 64:
         content.append(64 | value & 63)
@@ -318,32 +334,39 @@ def _varint(value: int) -> bytes:
     return bytes(content)
 
 
-def _signed_varint(value: int) -> bytes:
-    return _varint(-value << 1 | 1 if value < 0 else value << 1)
+# Nearly all lines and columns are among these.
+SMALL_VARINTS = [_groups_of_six_bits(value) for value in range(512)]
+
+
+def _varint(value: int) -> bytes:
+    return SMALL_VARINTS[value] if value < 512 else _groups_of_six_bits(value)
 
 
 def _write_positions(raw: RawCode, starts: dict[int, int], length: int) -> bytes:
     content = bytearray()
-    line = raw.firstlineno
+    line, start = raw.firstlineno, 0
     ends = [starts[id(item)] for item in raw.instructions[1:]] + [length]
     for instruction, end in zip(raw.instructions, ends, strict=True):
-        start = starts[id(instruction)]
         lineno, end_lineno, column, end_column = instruction.position
         while start < end:
-            units = min(8, end - start)
+            units = end - start if end - start < 8 else 8
             start += units
             if lineno is None:
                 content.append(0x80 | 15 << 3 | units - 1)
-            elif end_lineno is None or column is None or end_column is None:
+                continue
+            delta, line = lineno - line, lineno
+            signed = _varint(-delta << 1 | 1 if delta < 0 else delta << 1)
+            if end_lineno is None or column is None or end_column is None:
                 content.append(0x80 | 13 << 3 | units - 1)
-                content += _signed_varint(lineno - line)
-                line = lineno
+                content += signed
             else:
                 content.append(0x80 | 14 << 3 | units - 1)
-                content += _signed_varint(lineno - line)
-                content += _varint(end_lineno - lineno)
-                content += _varint(column + 1) + _varint(end_column + 1)
-                line = lineno
+                content += (
+                    signed
+                    + _varint(end_lineno - lineno)
+                    + _varint(column + 1)
+                    + _varint(end_column + 1)
+                )
     return bytes(content)
 
 
@@ -358,11 +381,11 @@ def _big_varint(value: int, first: int = 0) -> bytes:
 
 def _write_exception_table(raw: RawCode, starts: dict[int, int], length: int) -> bytes:
     """Entries must not overlap: where regions are nested, the innermost (listed last) counts."""
-    caches = VERSION.cache_count
+    caches = VERSION.cache_by_name
     rows = []
     for entry in raw.protected:
         start = starts[id(entry.first)]
-        end = starts[id(entry.last)] + _size(entry.last) + caches(entry.last.name)
+        end = starts[id(entry.last)] + _size(entry.last) + caches[entry.last.name]
         rows.append((start, end, entry))
     content = bytearray()
     for start, end, entry in _flattened(rows):

@@ -62,11 +62,9 @@ class VersionFacts:
         return list(entries)
 
     @cached_property
-    def _cache_by_name(self) -> dict[str, int]:
+    def cache_by_name(self) -> dict[str, int]:
+        """Number of inline cache units by opcode name."""
         return {name: self.caches[number] for name, number in dis.opmap.items() if number < 256}
-
-    def cache_count(self, name: str) -> int:
-        return self._cache_by_name[name]
 
 
 def _same(kind: str, names: str) -> dict[str, Row]:
