@@ -202,6 +202,8 @@ def _for_many_rows(
     columns = min(128, max(LEAST, power_of_two(one.n)))
     depth = min(64, max(LEAST, power_of_two(one.k)))
     blocks = Blocks(128, columns, depth, 8 if columns == 128 else 4, 3)
+    if _programs(blocks, one) < MULTIPROCESSORS:
+        return None  # latency decides, of which nothing is known
     made = replace(template, blocks=blocks)
     library, own = estimates(made, layouts)
     return made if own < GAIN * library else None

@@ -106,7 +106,7 @@ def test_products_that_wait_for_memory_are_likely(m, n, k, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("m, n, k", [
-    (4096, 3072, 768), (12608, 3072, 768), (12544, 1536, 384), (3136, 2048, 512), (1024, 256, 64), (200704, 256, 63), (4096, 768, 3072),
+    (4096, 3072, 768), (12608, 3072, 768), (12544, 1536, 384), (3136, 2048, 512), (1024, 256, 64), (128, 16, 32), (200704, 256, 63), (4096, 768, 3072),
 ])
 def test_other_products_stay_with_the_library(m, n, k) -> None:
     template, layouts = linear(m, n, k, 1)
